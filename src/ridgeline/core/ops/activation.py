@@ -55,7 +55,7 @@ class ActivatedProjections(Projections):
     backend: ActivationBackend = ActivationBackend()
     parts: tuple[str, ...] = ("products", "activate")
     FLOPS_PER_ELEMENT = 5
-    """FLOPs of the activation per number: exp or tanh counted as one, and the products around it."""
+    """FLOPs of an MLP's activation per number: exp or tanh counted as one, and the products around it."""
 
     def __init__(self, specs: Mapping[str, MatrixSpec], activation: str) -> None:
         super().__init__(specs)
@@ -72,18 +72,18 @@ class ActivatedProjections(Projections):
         return self.in_parts(x_TI) if x_TI.is_meta else self.backend.activated_products(self, x_TI)
 
     def in_parts(self, x_TI: Tensor) -> Tensor:
-        """Multiply, then activate, in separate calls as PyTorch does."""
+        """Return an MLP's activated projections, with products and activation in separate calls, as in PyTorch."""
         return self.activate(*self.products(x_TI))
 
     def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
-        """Return the activation of a product [rows, width], times `up_TF` if there is a gate."""
+        """Return the activation of a matrix product [rows, width], times `up_TF` if the MLP has a gate."""
         if x_TF.is_meta:
             return x_TF.new_empty(x_TF.shape)
         return self.function(x_TF) if up_TF is None else self.backend.gated(x_TF, up_TF, self.activation)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the products and the activation, without traffic between them."""
+        """Return the cost of an MLP's first products and their activation, without memory traffic between them."""
         products, first = products_cost(rows, self.matrices), self.matrices[0]
         own = Cost({"fp32": self._flops(rows)})
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
@@ -91,7 +91,7 @@ class ActivatedProjections(Projections):
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the launches of the products and of the activation, which reads their results from memory."""
+        """Return the launches of an MLP's first products and of the activation, which reads them from memory."""
         return (*self.product_launches(rows, "products"), self._activation_launch(rows))
 
     def _activation_launch(self, rows: int) -> Launch:
@@ -114,7 +114,7 @@ class ActivatedProjections(Projections):
 
 
 class GatedActivation(Elementwise):
-    """A gated activation, act(gate) * up, of two parts of a wider product."""
+    """A gated activation, act(gate) * up, of two parts of a wider matrix product."""
 
     kernel_name = "elementwise.gated"
     FLOPS_PER_ELEMENT = ActivatedProjections.FLOPS_PER_ELEMENT

@@ -37,12 +37,12 @@ class ConditionTable(Op):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return the table from its checkpoint tensor, which may have a leading batch dimension of 1."""
+        """Return a block's learned table of factors from its checkpoint tensor, with or without a leading 1."""
         return {name: full[0] if full.dim() == 3 and len(full) == 1 else full}
 
     @override
     def forward(self, condition_RC: Tensor) -> tuple[Tensor, ...]:
-        """Return the factors, [runs, width] each, for a condition per run.
+        """Return a block's modulation factors, [runs, width] each, from a condition for each run of rows.
 
         Args:
             condition_RC: The conditions [runs, factors x width], or [runs, width] if `spread` is set.
@@ -56,7 +56,7 @@ class ConditionTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the sums: the table is read once, conditions enter, factors leave."""
+        """Return the cost of adding a block's learned table to conditions: both are read, and factors written."""
         elements, scales = rows * len(self.factors) * self.width, rows * self.factors.count("scale") * self.width
         moved = elements + (rows * self.width if self.spread else elements)
         return Cost(

@@ -33,7 +33,7 @@ class Affine(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the map, and of the clamping if there are limits, with fp32 numbers read and written."""
+        """Return the cost of an affine map of fp32 numbers, and of clamping them first if limits are set."""
         elements, each = rows * self.width, 2 if self.limits is None else 4
         return Cost({"fp32": float(each * elements)}, activation_bytes=8 * elements)
 

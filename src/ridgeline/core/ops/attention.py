@@ -31,9 +31,9 @@ PositionBias = Callable[[Tensor], Tensor]
 """A function from distances (key position - query position), int64 [...], to a bias on each head's scores [H, ...]."""
 
 ONE_SCALE = "kv_scale"
-"""The name of the checkpoint tensor that has one scale for both the keys and the values of a layer."""
+"""The name of a checkpoint tensor with a single scale for both the cached keys and the cached values of a layer."""
 _SCALES = "k_scale", "v_scale"
-"""The names of the scales of a layer's keys and values."""
+"""The checkpoint names of the two scales for a layer's cached keys and values."""
 
 
 class AttentionContext(Protocol):
@@ -52,7 +52,7 @@ class FusedRotaryKV(ABC):
 
     @abstractmethod
     def keep(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, angles: Angles | None) -> Tensor:
-        """Store the step's keys, rotated, and values for the op's layer, and return the rotated queries [T, H, D].
+        """Store a step's rotated keys and its values for one attention layer, and return the rotated queries [T, H, D].
 
         `attend` then receives no keys and values. Without angles nothing is rotated.
         """
@@ -92,7 +92,7 @@ class Attention(Op):
     parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
     ROTATE_FLOPS = 3
-    """FLOPs of the rotation per entry."""
+    """FLOPs of the rotary embedding per entry of a query or key."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Attention(Op):
     @property
     @override
     def reach(self) -> AttentionPattern:
-        """The attention pattern: the keys that a query sees."""
+        """The attention pattern of a layer: the keys that a query sees."""
         return self.spec.reach
 
     @property
@@ -156,23 +156,23 @@ class Attention(Op):
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """Set whether the checkpoint has one scale for both keys and values."""
+        """Detect whether the checkpoint has one scale for both keys and values of an attention layer."""
         self.one_scale = self.k_scale is not None and dtype_of(ONE_SCALE) is not None
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the sinks and of the scales, or of the single scale if `one_scale` is set."""
+        """Return the checkpoint names of an attention layer's sinks and of its KV scales, one or two."""
         own = super().tensors()
         return (*(name for name in own if name not in _SCALES), ONE_SCALE) if self.one_scale else own
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the dtype of the sinks, and None for the scales, which are read as stored."""
+        """Return the dtype to load attention sinks in, and None for KV scales, which are read as stored."""
         return super().dtype_of(name) if name == "sinks_H" else None
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return the sinks of this rank's heads, or the scales of keys and values, which all ranks have.
+        """Return the attention sinks of this rank's heads, or the scales of keys and values, which all ranks have.
 
         Raises:
             ValueError: If a scale is not one number above 0.
@@ -185,7 +185,7 @@ class Attention(Op):
 
     @cached_property
     def kv_scales(self) -> tuple[float, float]:
-        """The layer's scales of keys and values from the checkpoint, or 1.0 each if it states none.
+        """The checkpoint's scales of a layer's cached keys and values, or 1.0 each if it contains none.
 
         They are read from their tensors once, because every layer uses them in every step.
         """
@@ -195,7 +195,7 @@ class Attention(Op):
 
     @property
     def plain(self) -> bool:
-        """Whether scores are only q k^T x scale (no cap, sinks or bias), as common kernels compute them."""
+        """Whether attention scores are only q k^T x scale (no cap, sinks or bias), as common kernels compute them."""
         return self.softcap is None and self.sinks_H is None and self.bias is None
 
     @override
@@ -280,7 +280,7 @@ class Attention(Op):
         raise AssertionError("attention is priced by its pairs and keys, not by rows")
 
     def attend_cost(self, sums: AttentionSum) -> Cost:
-        """Return the cost of storing keys and values and attending."""
+        """Return the cost of storing a step's keys and values and of attending to all visible ones."""
         stored, kept = format_of(self.spec.dtype), self.spec.kept
         keys, written = sums.keys * self._position, sums.written * self._position
         rows = sums.queries * self.heads * (self.spec.k_dim + self.value_dim) * stored.bytes
@@ -296,7 +296,7 @@ class Attention(Op):
         )
 
     def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
-        """Return the cost of rotating queries and keys.
+        """Return the cost of rotating queries and keys by their positions.
 
         Args:
             sums: The attention sums of the step.
@@ -312,7 +312,7 @@ class Attention(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel launches of a step.
+        """Return the kernel launches of one attention layer in a step.
 
         They are one rotation, one call for all sequences with a single query, and one call for each other sequence.
         """
@@ -335,7 +335,7 @@ class Attention(Op):
         return attends if self.rope is None else (self.rotate_launch(attention.total), *attends)
 
     def rotate_launch(self, total: AttentionSum) -> Launch:
-        """Return the launch that rotates queries and keys."""
+        """Return the kernel launch that rotates queries and keys by their positions."""
         return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
 
     @property
@@ -360,7 +360,7 @@ class Attention(Op):
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """Return the number and bytes of sinks and biases; scales of keys and values are no parameters of the model."""
+        """Return the number and bytes of a layer's sinks and biases; KV scales are no parameters of the model."""
         scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
         return (StorageShare(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)

@@ -47,18 +47,18 @@ class ReplayShape(NamedTuple):
     """The size of a replayed step, padding included."""
 
     rows: int
-    """The number of token rows."""
+    """The number of token rows of a replayed step, padding included."""
     logits: int
-    """The number of rows of logits."""
+    """The number of rows of logits of a replayed step, padding included."""
 
 
 class ReplayedSteps(Protocol):
     """The description of the steps of a model that a backend records once and replays."""
 
     title: ClassVar[str]
-    """The name of the replayed steps in messages, such as "captured steps"."""
+    """The term for replayed steps in messages to users, such as "captured steps"."""
     how: ClassVar[str]
-    """The participle for them in messages about a draft model, such as "captured"."""
+    """The participle for replayed steps in messages about a draft model, such as "captured"."""
 
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the size with which a step of `work` is replayed, padding included, or None if it is not replayed."""
@@ -69,9 +69,9 @@ class ReplayedSteps(Protocol):
         ...
 
     def held_bytes(self, model: nn.Module) -> int | None:
-        """Return the bytes that the recorded steps keep between steps, if each op's result has memory of its own.
+        """Return the bytes of op results that replayed steps hold between steps, if each result has memory of its own.
 
-        Return None if results share memory, as in any other step: the recorded steps then keep the activations of the
+        Return None if results share memory, as in any other step: the replayed steps then keep the activations of the
         largest.
         """
         ...
@@ -131,7 +131,7 @@ class Backend(
         return True
 
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
-        """Return the methods of an op that launch this backend's kernels; None if they are those of PyTorch.
+        """Return the names of an op's methods that launch this backend's kernels; None if they are those of PyTorch.
 
         The result is ("forward",) if one kernel does the whole op.
         """
@@ -143,7 +143,7 @@ class Backend(
         return "torch's"
 
     def share_threads(self) -> None:
-        """Use as many threads as PyTorch currently does."""
+        """Let this backend's kernels use as many threads as PyTorch currently does."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Backend":
         """Return this backend itself, so that copies of a model share it."""
@@ -160,7 +160,7 @@ class Backend(
     # -- prices -------------------------------------------------------------------------------------------------------
 
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-        """Return the kernel launches of one call of an op over the rows of `space` in a step of `work`.
+        """Return the kernel launches of one call of an op over the rows of one kind (`space`) in a step of size `work`.
 
         The op may be on the meta device, and the backend's hardware absent.
         """
@@ -188,7 +188,7 @@ class Backend(
         raise AssertionError("a model is prepared before it keeps anything in pages")
 
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
-        """Return the step graphs of a prepared model, which replay steps over pages of this backend."""
+        """Return the object that replays a prepared model's steps over KV pages of this backend."""
         return StepGraphs()
 
     # -- sampling -----------------------------------------------------------------------------------------------------

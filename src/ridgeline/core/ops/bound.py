@@ -11,9 +11,9 @@ class BackendModule(nn.Module):
     """
 
     backend: object
-    """The backend. Each subclass declares the part of the `Backend` interface that it calls, implemented in PyTorch."""
+    """The backend that executes the module; subclasses narrow its type to the methods of `Backend` that they call."""
 
     @property
     def model_dtype(self) -> torch.dtype | None:
-        """The dtype of a whole model; None for a part of a model."""
+        """The dtype of a model as a whole; None for a module that is only a part of a model."""
         return None

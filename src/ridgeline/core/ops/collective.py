@@ -41,7 +41,7 @@ class AllReduce(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the size of the message, the rows of every gathered rank.
+        """Return the communication cost of an all-reduce: the bytes of its rows, those of every gathered rank included.
 
         The price of the link counts how often each byte travels.
         """
@@ -81,7 +81,7 @@ class AllGather(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the size of the message, the joined logits in fp32."""
+        """Return the communication cost of an all-gather of logits: the bytes of the joined logits in fp32."""
         return Cost(communication={"all_gather": float(rows * self.width * 4)})
 
     @override

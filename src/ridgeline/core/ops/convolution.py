@@ -33,7 +33,7 @@ class Convolution(Op):
 
     kind = "convolution"
     FLOPS_PER_ELEMENT = 5
-    """FLOPs of the activation per number, as in ActivatedProjections."""
+    """FLOPs per number of a convolution's activation: exp or tanh counted as one, and the products around it."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Convolution(Op):
 
     @property
     def results(self) -> int:
-        """The output positions per row."""
+        """The number of output positions that each row of a convolution over time holds."""
         return self.positions // self.stride
 
     @override
     def forward(self, x_EI: Tensor) -> Tensor:
-        """Return the convolution of whole inputs x_EI [rows, positions x inputs]: [rows, results x outputs]."""
+        """Return the convolution over time of x_EI [rows, positions x inputs]: [rows, results x outputs]."""
         if x_EI.is_meta:
             return self.weight.new_empty(len(x_EI), self.results * self.outputs)
         x_BCP = x_EI.to(self.weight.dtype).view(-1, self.stretch * self.positions, self.inputs).transpose(1, 2)
@@ -72,7 +72,7 @@ class Convolution(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost: 2 x kernel x inputs FLOPs per output channel and position, and the activation's.
+        """Return the cost of a convolution over time: 2 x kernel x inputs FLOPs per output, and the activation.
 
         Products with zero padding count, because they are computed. Weights are read once, rows enter and leave.
         """

@@ -35,7 +35,7 @@ class Convolution2d(Op):
 
     @override
     def forward(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the convolution of x_PI [pixels of the grid, inputs]: [pixels, outputs]."""
+        """Return the convolution of images given as pixel rows x_PI [pixels of the grid, inputs]: [pixels, outputs]."""
         if x_PI.is_meta:
             return self.weight.new_empty(grid.rows, self.outputs)
         return grid.to_rows(
@@ -43,12 +43,12 @@ class Convolution2d(Op):
         )
 
     def _images(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the pixels as images with contiguous channels, whatever layout the previous op left."""
+        """Return pixel rows as images with contiguous channels, whatever layout the previous op left."""
         return grid.to_images(x_PI.to(self.weight.dtype).contiguous())
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost: 2 x kernel^2 x inputs FLOPs per output channel and pixel.
+        """Return the cost of a convolution of images: 2 x kernel^2 x inputs FLOPs per output channel and pixel.
 
         Products with zero padding count, because they are computed. Weights are read once, pixels enter and leave.
         """
@@ -61,7 +61,7 @@ class Convolution2d(Op):
 
     @override
     def kernel(self, rows: int) -> str:
-        """Return the kernel class: a convolution, or a plain product for a 1 x 1 kernel."""
+        """Return the kernel class of a convolution of images: a convolution, or a plain product for a 1 x 1 kernel."""
         return "convolution.images" if self.kernel_size > 1 else "convolution.pixels"
 
     @property
@@ -92,7 +92,7 @@ class Downsample(Convolution2d):
 
     @override
     def forward(self, x_PI: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:  # type: ignore[override]
-        """Return the convolution of x_PI [pixels of the grid, channels]: [pixels of the halved grid, channels]."""
+        """Return the stride-2 convolution of x_PC [pixels of a grid, channels]: [pixels of the half grid, channels]."""
         if x_PI.is_meta:
             return self.weight.new_empty(halved.rows, self.outputs)
         x_BIHW = functional.pad(self._images(x_PI, grid), (0, 1, 0, 1))
@@ -117,7 +117,7 @@ class Upsample(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of reading one pixel and writing four, without FLOPs."""
+        """Return the cost of doubling an image's lines and columns: one pixel read and four written, without FLOPs."""
         return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
 
     @override

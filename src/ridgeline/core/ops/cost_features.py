@@ -16,7 +16,7 @@ class ExpectedExperts:
     """
 
     count: int
-    """The number of experts of a layer."""
+    """The number of experts of a mixture-of-experts layer."""
     active: int
     """The number of experts that each row is routed to."""
 
@@ -43,16 +43,16 @@ class KernelThreshold:
     """
 
     queries: int = 0
-    """The coefficient of the number of queries."""
+    """The coefficient of the number of queries in a threshold's weighted sum."""
     pairs: int = 0
-    """The coefficient of the number of query-key pairs."""
+    """The coefficient of the number of query-key pairs in a threshold's weighted sum."""
     keys: int = 0
-    """The coefficient of the number of keys."""
+    """The coefficient of the number of keys in a threshold's weighted sum."""
     most: int = 0
-    """The largest weighted sum for which the condition holds."""
+    """The largest weighted sum of queries, pairs and keys for which a kernel threshold's condition holds."""
 
     def holds(self, sums: AttentionSum) -> bool:
-        """Return whether the weighted sum of these attention sums is at most the threshold."""
+        """Return whether the weighted sum of queries, query-key pairs and keys is at most the threshold."""
         return self.queries * sums.queries + self.pairs * sums.pairs + self.keys * sums.keys <= self.most
 
 

@@ -24,7 +24,7 @@ class Elementwise(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the FLOPs per number, with two tensors read and one written."""
+        """Return the cost of combining two tensors number by number: the FLOPs, two tensors read and one written."""
         elements = rows * self.width
         return Cost(
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize

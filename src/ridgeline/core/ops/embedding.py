@@ -83,7 +83,7 @@ class Embedding(Op):
 
     @override
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters of the table, by the names that a matrix has for them."""
+        """Return the parameters of an embedding table, by the names that the matrix of a tied LM head has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     @override
@@ -102,14 +102,14 @@ class Embedding(Op):
 
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """Return the rows of token ids or positions, int64 [rows]: [rows, width]."""
+        """Return the embeddings of token ids or positions, int64 [rows]: [rows, width]."""
         if ids_T.is_meta:
             return torch.empty(len(ids_T), self.width, dtype=self.dtype, device="meta")
         x_TD = self._gather(ids_T)
         return x_TD if self.scale is None else x_TD * torch.tensor(self.scale, dtype=x_TD.dtype)
 
     def _gather(self, ids_T: Tensor) -> Tensor:
-        """Return the rows of these ids, with zeros for those that other ranks hold."""
+        """Return the embeddings of token ids or positions, with rows of zeros for entries that other ranks hold."""
         if self.shard.size == 1:
             return self._rows(ids_T)
         local_T = ids_T - self.shard.rank * self.own_entries
@@ -117,7 +117,7 @@ class Embedding(Op):
         return self._rows(local_T.clamp(0, self.own_entries - 1)) * own_T[:, None]
 
     def _rows(self, ids_T: Tensor) -> Tensor:
-        """Return the rows of these indices of this rank's table."""
+        """Return the rows with these indices of this rank's part of an embedding table."""
         if self.table is not None:
             return self.table.rows(ids_T)
         assert self.weight is not None
@@ -125,7 +125,7 @@ class Embedding(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the gathered rows, not of the table: one token reads one row of 128,256."""
+        """Return the cost of the table rows that a step gathers, not of the whole table: one token reads one row."""
         row = self.width * self.dtype.itemsize
         read = row if self.stored is None else self.stored.nbytes(1, self.width)
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
@@ -195,7 +195,7 @@ class EitherEmbedding(Elementwise):
 
     @override
     def forward(self, first_TD: Tensor, second_TD: Tensor, ids_T: Tensor) -> Tensor:
-        """Return the row of the first or second table [rows, width] that belongs to each id, int64 [rows]."""
+        """Return the embedding [rows, width] of each id, int64 [rows], from the table of the id's vocabulary."""
         if ids_T.is_meta:
             return first_TD.new_empty(first_TD.shape)
         return torch.where((ids_T < self.entries)[:, None], first_TD, second_TD)

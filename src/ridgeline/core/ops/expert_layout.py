@@ -19,9 +19,9 @@ class ExpertPart:
     """One matrix or bias of each expert, as a part of a tensor for all experts."""
 
     matrix: Literal["gate", "up", "down"]
-    """The expert's matrix that the part belongs to."""
+    """The name of the expert's matrix (gate, up or down) that this part of a tensor belongs to."""
     parameter: str
-    """The parameter of the matrix: weight or bias."""
+    """The parameter of an expert's matrix that this part of a tensor fills: weight or bias."""
     of: Callable[[int], Tensor]
     """The function that returns the part of the expert with a given index."""
 
@@ -30,7 +30,7 @@ class ExpertLayout(Protocol):
     """The interface of a layout in which a checkpoint stores all experts of a layer."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the names of the layout's tensors."""
+        """Return the checkpoint names of the tensors that each hold one matrix or bias of all experts of a layer."""
         ...
 
     def parts(
@@ -59,14 +59,14 @@ class Stacked:
     """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the names of the two tensors; experts in this layout have no biases."""
+        """Return the checkpoint names of the two tensors with all experts of a layer, which have no biases."""
         assert not bias, "nobody stores such experts with biases"
         return "gate_up_proj", "down_proj"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
-        """Return the gate and up matrices of gate_up_proj, or the down matrices of down_proj."""
+        """Return each expert's gate and up matrices from gate_up_proj, or its down matrix from down_proj."""
         count, hidden, width = sizes
         rows, inputs = (hidden, width) if name == "down_proj" else (2 * width, hidden)
         full = arrived[name]
@@ -96,14 +96,14 @@ class Ungated:
     """The layout of experts without a gate: up_proj [E, F, D] and down_proj [E, D, F]."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the names of the two tensors; experts in this layout have no biases."""
+        """Return the checkpoint names of the two tensors with all ungated experts of a layer, which have no biases."""
         assert not bias, "nobody stores such experts with biases"
         return "up_proj", "down_proj"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
-        """Return the up matrices of up_proj, or the down matrices of down_proj."""
+        """Return each expert's up matrix from up_proj, or its down matrix from down_proj."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
@@ -114,21 +114,21 @@ class Ungated:
 
 
 class Interleaved:
-    """The layout of gpt-oss, in which columns of gate and up alternate.
+    """The checkpoint layout of gpt-oss, in which the columns of the experts' gate and up matrices alternate.
 
     The tensors are gate_up_proj [E, D, 2F], which starts with a column of the gate, and down_proj [E, F, D], each with
     biases. Loading transposes the matrices, because products read rows of outputs.
     """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the names of the two weights and the two biases."""
+        """Return the checkpoint names of the two weight tensors and the two bias tensors of gpt-oss's experts."""
         assert bias, "its experts have biases"
         return "gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
-        """Return the weights or biases that this tensor holds, of gate and up or of down."""
+        """Return each expert's gate and up, or down, weights or biases from one tensor of gpt-oss."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
@@ -141,7 +141,7 @@ class Interleaved:
         return self.biases(name, full, sizes, dtype)
 
     def biases(self, name: str, full: Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> Iterable[ExpertPart]:
-        """Return the biases of gate and up, or of down."""
+        """Return each expert's gate and up biases, or its down bias, from one tensor of gpt-oss."""
         count, hidden, width = sizes
         if name == "down_proj_bias":
             _check(full, (count, hidden), dtype)
@@ -151,7 +151,7 @@ class Interleaved:
 
 
 class Mxfp4(Interleaved):
-    """The layout of gpt-oss with weights in MXFP4, in which rows of gate and up alternate.
+    """The checkpoint layout of gpt-oss's experts in MXFP4, in which rows of the gate and up matrices alternate.
 
     `_blocks` uint8 [E, rows, inputs / 32, 16] has two numbers per byte, the low half first. `_scales` uint8 [E, rows,
     inputs / 32] has exponents of 2 with a bias of 127 (Open Compute Project, Microscaling Formats 1.0). Loading widens
@@ -202,7 +202,7 @@ def widened(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor
 
 
 def _gate_first(name: str, full: Tensor, width: int) -> tuple[ExpertPart, ...]:
-    """Split a tensor [E, 2F, D] into gate and up, the gate first; or return the down matrices of one [E, D, F]."""
+    """Split experts' weights [E, 2F, D] into gate and up matrices, the gate first; [E, D, F] are down matrices."""
     if name == "down_proj":
         return (ExpertPart("down", "weight", lambda e: full[e].contiguous()),)
     return (
@@ -212,7 +212,7 @@ def _gate_first(name: str, full: Tensor, width: int) -> tuple[ExpertPart, ...]:
 
 
 def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]:
-    """Split a tensor [E, 2F, ...] with alternating rows of gate and up."""
+    """Split experts' weights or biases [E, 2F, ...] with alternating rows of gate and up into the two matrices."""
     return (
         ExpertPart("gate", parameter, lambda e: full[e, ::2].contiguous()),
         ExpertPart("up", parameter, lambda e: full[e, 1::2].contiguous()),
@@ -220,7 +220,7 @@ def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]
 
 
 def _check(full: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise ValueError if a tensor has another shape or dtype."""
+    """Raise ValueError if a tensor of expert weights has another shape or dtype than expected."""
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
     if full.dtype != dtype:

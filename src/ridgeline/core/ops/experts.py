@@ -31,7 +31,7 @@ class ExpertSizes:
     """The number and the width of a layer's experts."""
 
     count: int
-    """The number of experts."""
+    """The number of experts of a layer."""
     active: int
     """The number of experts that each token is routed to."""
     width: int
@@ -127,7 +127,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """Return the weight slots of one expert's matrices; all experts use the same formats."""
+        """Return the weight slots, for which a recipe chooses formats, of one expert; all experts use the same."""
         return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
 
     @override
@@ -139,7 +139,7 @@ class Experts(nn.ModuleList, Op):
         self.has_operands = stored_alike(matrices) and all(map(_taken, matrices))
 
     def expert(self) -> dict[str, Matrix]:
-        """Return new matrices for one expert on the current device, by name."""
+        """Return new matrices for one expert on the current device, as a mapping from their names (gate, up, down)."""
         return {name: matrix_of(spec, self.stored[name]) for name, spec in self.specs.items()}
 
     @property
@@ -204,7 +204,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """Return the tensor names of the layout; without one, each expert's matrices have their own."""
+        """Return the names of the tensors with all experts of a layer, or of each expert's if they are separate."""
         return () if self.layout is None else self.layout.tensors(bias=next(iter(self.specs.values())).bias)
 
     @property
@@ -214,12 +214,12 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the model's dtype, to which floats of the layout's tensors are cast; bytes stay bytes."""
+        """Return the model's dtype, to which floats of all experts' tensors are cast; bytes stay bytes."""
         return self.dtype
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return the parameters of all experts from one tensor of the layout, by path.
+        """Return the parameters of all experts from one checkpoint tensor that holds a matrix of each, by path.
 
         The result is empty if the tensor is only usable together with another that has not been read yet.
         """
@@ -256,7 +256,7 @@ class Experts(nn.ModuleList, Op):
         return (self.count - self.active) * self.expert_parameters
 
     def _count(self, spec: MatrixSpec) -> int:
-        """Return the number of parameters of one matrix on this rank."""
+        """Return the number of parameters of one matrix of an expert on this rank."""
         return spec.own_outputs * (spec.own_inputs + spec.bias)
 
     @override
@@ -317,15 +317,15 @@ class Experts(nn.ModuleList, Op):
         return out_TD if onto_TD is None else out_TD + onto_TD
 
     def _each(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
-        """Return the result of each selected expert for each row: [T, K, D]."""
+        """Return the output of each selected expert for each row, before they are summed: [T, K, D]."""
         return self._alone(x_TD, picked_TK) if len(x_TD) == 1 else self._grouped(x_TD, picked_TK)
 
     def _alone(self, x_1D: Tensor, picked_1K: Tensor) -> Tensor:
-        """Return the result of each selected expert for a single row: [1, K, D]."""
+        """Return the output of each selected expert for a single row: [1, K, D]."""
         return torch.stack([self._run(expert, x_1D) for expert in picked_1K[0].tolist()], dim=1)
 
     def _grouped(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
-        """Return the result of each selected expert for each row, computed expert by expert: [T, K, D]."""
+        """Return the output of each selected expert for each row, computed expert by expert: [T, K, D]."""
         picked_N = picked_TK.flatten()
         order_N = picked_N.argsort(stable=True)
         sorted_ND = x_TD.index_select(0, order_N // picked_TK.shape[1])
@@ -338,7 +338,7 @@ class Experts(nn.ModuleList, Op):
         return y_ND.view(*picked_TK.shape, self.hidden)
 
     def _run(self, expert: int, x_RD: Tensor) -> Tensor:
-        """Return the result of one expert for its rows: [R, D]."""
+        """Return the output of one expert for the rows that are routed to it: [R, D]."""
         return self.matrices(expert)[-1].product(self.activated(expert, x_RD))
 
     def activated(self, expert: int, x_RD: Tensor) -> Tensor:
@@ -373,11 +373,11 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost: the FLOPs of `active` experts per token, and the bytes of the experts that are hit."""
+        """Return the cost of a layer's experts: FLOPs of `active` experts per token, and bytes of the experts hit."""
         return self._cost_of(rows, tuple(self.specs))
 
     def _cost_of(self, rows: int, names: Sequence[str]) -> Cost:
-        """Return the cost of the matrices with these names, with their share of the activation bytes."""
+        """Return the cost of the experts' matrices with these names, with their share of the activation bytes."""
         rows *= self.gathered
         run, flops = rows * self.active, dict[str, float]()
         for name in names:
@@ -393,7 +393,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return one launch per expert that is hit, divided among the weight formats if its matrices differ in them."""
+        """Return the launches of a layer's experts: one per expert hit, for each weight format of its matrices."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
         for name, stored in self.stored.items():
             alike.setdefault(stored_name(stored), []).append(name)
@@ -411,7 +411,7 @@ class Experts(nn.ModuleList, Op):
     @property
     @override
     def number_format(self) -> str:
-        """The number format that the first matrix computes in."""
+        """The number format in which the products with the experts' first matrix are computed."""
         return arithmetic(self.dtype, next(iter(self.stored.values())))
 
     @override

@@ -17,12 +17,12 @@ from ridgeline.core.ops.work import AttentionPattern, AttentionWork, StepSegment
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a step on one axis, sequence after sequence."""
+    """The rows of a step of one kind (token rows or encoder rows), sequence after sequence."""
 
     ids_N: Tensor
-    """The token ids, int64; for an encoder that reads features, the features, fp32 [N, width]."""
+    """The token id of each row, int64; for an encoder that reads features, the features, fp32 [N, width]."""
     positions_N: Tensor
-    """The positions, int64."""
+    """The position of each row in its sequence, int64."""
     starts: Sequence[int]
     """The B + 1 boundaries of the sequences: sequence b has the rows from starts[b] to starts[b + 1]."""
 
@@ -46,9 +46,9 @@ class GroupPageTables:
     recurrent states, this is the page of each sequence.
     """
     pages: Sequence[Sequence[int]]
-    """The pages that hold what the rows of each sequence see."""
+    """The pages, by sequence, that hold the keys and values (or the state) that the sequence's rows read."""
     first: Sequence[int]
-    """The first position in these pages, by sequence."""
+    """The position, by sequence, of the first key in the pages that the sequence's rows read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,26 @@ class ForwardBatch:
     """The input of one forward pass of a language model."""
 
     tokens: Rows
-    """The token rows."""
+    """The ids, positions and sequence boundaries of the token rows that a step runs through the model's layers."""
     encoder: Rows
-    """The encoder rows; a sequence whose encoder does not run in this step has none, and each image is one sequence."""
+    """The rows that the encoder runs in this step: none of a sequence without new inputs; an image is one sequence."""
     wanted_R: Tensor
     """The indices of the token rows whose hidden states or logits are needed, int64."""
     lengths: Sequence[int]
-    """The number of positions of each sequence, those of this step included."""
+    """The length in tokens of each sequence, the positions of this step included."""
     encoded: Sequence[int]
     """The number of encoder positions that each sequence attends to."""
     tables: Sequence[GroupPageTables]
-    """The page tables, by KV group."""
+    """The page tables of the step's sequences, one entry per KV group (layers that share pages)."""
     adapters: Sequence[int] = ()
     """The number of each sequence's LoRA adapter, from 1, or 0 for none; empty if no sequence uses one."""
     _attention: dict[AttentionPattern, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
 
     def attention(self, reach: AttentionPattern) -> AttentionWork:
-        """Return the work of attention with one pattern in one layer, as prices count it; computed once per step."""
+        """Return one layer's attention work of a pattern in this step: its queries, pairs and keys.
+
+        They are computed once per step, and are those that a price counts.
+        """
         if reach not in self._attention:
             segments = zip(self.tokens.counts, self.lengths, strict=True)
             self._attention[reach] = AttentionWork.of(StepSegment(*each).attention(reach) for each in segments)

@@ -33,11 +33,11 @@ class DeltaSizes:
     key_heads: int
     """The number of key heads of this rank."""
     share: int
-    """The number of value heads per key head."""
+    """The number of value heads that share each key head."""
     key: int
-    """The entries of a head's key."""
+    """The number of entries of each head's key."""
     value: int
-    """The entries of a head's value."""
+    """The number of entries of each head's value."""
 
     @property
     def value_heads(self) -> int:
@@ -64,14 +64,14 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's part of a parameter that has one number per head."""
+        """Return this rank's part of a parameter of the delta rule that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 
     @override
     def forward(
         self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
     ) -> Tensor:
-        """Return the results of a step's rows: [rows, G x R x V].
+        """Return the gated delta rule's outputs for a step's rows: [rows, G x R x V].
 
         Args:
             q_TX: The queries [rows, ...] of G x K numbers.
@@ -85,7 +85,7 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance the states in fp32, and return the results and the new states."""
+        """Advance the gated delta rule's states in fp32, and return the outputs of the rows and the new states."""
         s, heads = self.sizes, (*inputs[0].shape[:2], self.sizes.key_heads)
         q, k, v, b, a = (x.float() for x in inputs)
         q_BGQK, k_BGQK = (x.reshape(*heads, s.key).transpose(1, 2) for x in (q, k))
@@ -102,10 +102,11 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return the FLOPs: 6 x key x value per position and value head, and those of pairs within a chunk.
+        """Return the FLOPs of the gated delta rule's products, for these numbers of positions and pairs.
 
-        The former are the products of the state with key and query, and the update. The latter are the products of keys
-        with earlier keys, the substitution that follows, the products of queries with keys, and the sums of updates.
+        They are 6 x key x value per position and value head, and those of pairs within a chunk. The former are the
+        products of the state with key and query, and the update. The latter are the products of keys with earlier keys,
+        the substitution that follows, the products of queries with keys, and the sums of updates.
         """
         s, earlier = self.sizes, sums.pairs - sums.queries
         across = 6.0 * s.value_heads * s.key * s.value * sums.queries
@@ -135,7 +136,7 @@ def _unit(x_xK: Tensor) -> Tensor:
 def _chunk(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, v_BGQRV: Tensor, log_BGQR: Tensor, beta_BGQR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the results of one chunk of positions, and the state after it.
+    """Return the gated delta rule's outputs for one chunk of positions, and the state after it.
 
     Args:
         state_BGKW: The state before the chunk.

@@ -40,30 +40,30 @@ class GroupNorm(Op):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """Normalise x_PC [pixels of the grid, channels], then apply SiLU if the op has one."""
+        """Return the group norm of x_PC [pixels of the grid, channels], with SiLU applied to it if configured."""
         normed_PC = self.normalise(x_PC, grid)
         return self.activate(normed_PC) if self.silu else normed_PC
 
     def normalise(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the group norm of x_PC."""
+        """Return the group norm of pixel rows x_PC [pixels, channels], without SiLU."""
         if x_PC.is_meta:
             return x_PC.new_empty(x_PC.shape)
         images_BCHW = grid.to_images(x_PC)
         return grid.to_rows(functional.group_norm(images_BCHW, self.groups, self.weight, self.bias, self.eps))
 
     def activate(self, x_PC: Tensor) -> Tensor:
-        """Apply SiLU in place to the norm's result."""
+        """Apply SiLU in place to group-normalised pixels."""
         return x_PC if x_PC.is_meta else functional.silu(x_PC, inplace=True)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the norm and SiLU: pixels are read and written once."""
+        """Return the cost of a group norm and its SiLU: pixels are read and written once."""
         norm = self._norm_cost(rows)
         return norm + Cost({"fp32": self._silu_flops(rows)}) if self.silu else norm
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the launches of the norm and of SiLU, which reads the norm's result from memory."""
+        """Return the launches of a group norm and of SiLU, which reads the normalised pixels from memory."""
         norm = Launch("norm.group", self.number_format, 1, self._norm_cost(rows), "normalise")
         if not self.silu:
             return (norm,)
@@ -78,7 +78,7 @@ class GroupNorm(Op):
         return float(ActivatedProjections.FLOPS_PER_ELEMENT * rows * self.channels)
 
     def _moved(self, rows: int) -> int:
-        """Return the bytes of the pixels read and written."""
+        """Return the bytes that a group norm moves: each pixel is read once and written once."""
         return 2 * rows * self.channels * self.weight.element_size()
 
     @property

@@ -57,7 +57,7 @@ class Uncached:
         return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """Attend each sequence to its own latents, in the form that the op chooses for its length."""
+        """Attend each sequence to its own latents, which are expanded to keys and values if that needs fewer FLOPs."""
         if q_THD.is_meta:
             return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
         one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
@@ -72,7 +72,7 @@ class Uncached:
         )
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Run each sequence from a state of zeros, and discard the final states."""
+        """Run a recurrent op over each sequence from a state of zeros, and discard the final states."""
         zeros_1N = inputs[0].new_zeros(1, op.spec.numbers, dtype=op.spec.dtype)
         each = zip(*(torch.split(x, list(self.lengths[TOKENS])) for x in inputs), strict=True)
         return torch.cat([op.advance(zeros_1N, *(x[None] for x in own))[0][0] for own in each])

@@ -25,7 +25,7 @@ NULL_PAGE = 0
 """The page of zeros that stands for positions that are out of sight; it is never allocated."""
 
 _GROUP_SHARE = 0.01
-"""The cost of one more group, with its tables, as a share of the memory."""
+"""The cost of one more group of layers with its own page tables, as a share of the KV-cache memory."""
 _ENDLESS = 1 << 40
 """More positions than any sequence has."""
 
@@ -35,42 +35,45 @@ class KVSpec:
     """The format of the keys and values of one position in one attention layer."""
 
     heads: int
-    """The number of KV heads of this rank."""
+    """The number of KV heads that this tensor-parallel rank holds."""
     k_dim: int
-    """The entries of a head's key."""
+    """The number of entries of each head's key."""
     v_dim: int
-    """The entries of a head's value; 0 if the value is a part of the key, a latent."""
+    """The number of entries of each head's value; 0 if the value is a part of the key (MLA's latent)."""
     reach: AttentionPattern
-    """The attention pattern. Bidirectional sequences run whole in one step, so nothing is cached.
+    """The attention pattern of a layer; bidirectional sequences run whole in one step, so nothing is cached for them.
 
     In cross-attention the keys are the encoder's, cached by the step that runs the encoder.
     """
     dtype: "torch.dtype"
     stored: KVFormat | None = None
-    """A format narrower than the model's dtype, or None; a format without codes is only priced."""
+    """The narrower format in which keys and values are cached; None for the model's dtype.
+
+    A format without codes is only priced.
+    """
     at_once: bool = False
     """Whether every sequence runs whole in one step whatever the attention pattern is, so that nothing is cached."""
     is_state: ClassVar[bool] = False
-    """Whether every step overwrites the data, so that an earlier position can be neither shared nor restored."""
+    """Whether every step overwrites a layer's cached data, so that no earlier position can be shared or restored."""
 
     @property
     def kept(self) -> bool:
-        """Whether later steps read what a step wrote, so that the layer needs a KV cache."""
+        """Whether later steps read the data that a step wrote, so that the layer needs a KV cache."""
         return not (self.at_once or self.reach.both_ways)
 
     @property
     def grows(self) -> bool:
-        """Whether the cache holds positions of the sequence itself, so that a longer sequence needs more."""
+        """Whether a layer caches positions of the sequence itself, so that a longer sequence needs more memory."""
         return self.reach.kind != "cross"
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes per additional position of a sequence in one such layer."""
+        """The KV-cache bytes that one layer of this format needs per additional position of a sequence."""
         return self.slot_bytes if self.grows else 0.0
 
     @property
     def slot_bytes(self) -> float:
-        """The bytes of one cached position in one such layer."""
+        """The KV-cache bytes of one cached position in one layer of this format."""
         if self.stored is None:
             return self.given_bytes
         numbers = self.heads * (self.k_dim + self.v_dim)
@@ -80,17 +83,17 @@ class KVSpec:
 
     @property
     def is_latent(self) -> bool:
-        """Whether the cache holds one latent per position, of which the value is a part."""
+        """Whether a layer caches one latent per position, of which the value is a part (MLA)."""
         return not self.v_dim
 
     @property
     def code(self) -> str:
-        """The type of the cached codes, as `KVFormat.code`; "" for the model's dtype."""
+        """The type of the quantised codes in the KV cache, as `KVFormat.code`; "" for the model's dtype."""
         return "" if self.stored is None else self.stored.code
 
     @property
     def scales(self) -> int:
-        """The number of scales per head and position: one for the key and one for the value, or 0 without scales."""
+        """The number of KV-cache scales per head and position: 2 (of the key and of the value), or 0 without scales."""
         return 0 if self.stored is None or not self.stored.scale_bits else 2 if self.v_dim else 1
 
     @property
@@ -104,7 +107,7 @@ class KVSpec:
         return self.reach.kind in ("window", "chunked")
 
     def slots(self, positions: int, encoded: int = 0) -> int:
-        """Return the number of positions to cache for a sequence, including those that have been freed."""
+        """Return the number of positions that a layer caches for a sequence, including those that have been freed."""
         return positions if self.grows else encoded
 
     def written(self, start: int, end: int, encodes: int = 0) -> range:
@@ -136,7 +139,7 @@ class StateSpec:
     """
 
     numbers: int
-    """The numbers of the state."""
+    """The count of numbers in one layer's recurrent state."""
     dtype: "torch.dtype"
     is_state: ClassVar[bool] = True
     is_latent: ClassVar[bool] = False
@@ -148,19 +151,19 @@ class StateSpec:
 
     @property
     def slot_bytes(self) -> float:
-        """The bytes of one layer's state."""
+        """The bytes of one layer's recurrent state for one sequence."""
         return self.numbers * format_of(self.dtype).bytes
 
     def slots(self, positions: int, encoded: int = 0) -> int:
-        """Return 1: a state takes the slot of one position."""
+        """Return 1: a recurrent state takes the slot of one position."""
         return 1
 
     def written(self, start: int, end: int, encodes: int = 0) -> range:
-        """Return the range of the single slot, which every step writes."""
+        """Return the range of a recurrent state's single slot, which every step writes."""
         return range(1)
 
     def first_seen(self, position: int) -> int:
-        """Return 0: every query depends on the state."""
+        """Return 0, because every query depends on the recurrent state, and so on all positions from the first."""
         return 0
 
 
@@ -170,17 +173,17 @@ CacheSpec = KVSpec | StateSpec
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers of one spec that share pages."""
+    """The layers with one cache format that share KV pages."""
 
     spec: CacheSpec
     layers: tuple[int, ...]
-    """The indices of the layers."""
+    """The cache indices of the layers that share each page of a KV group."""
     page_size: int
-    """The positions per page; 1 for a state, which has one page per sequence."""
+    """The number of positions per page; 1 for recurrent states, of which a sequence has one page."""
 
     @property
     def used_bytes(self) -> float:
-        """The bytes of a page that the group fills."""
+        """The bytes of a page that a KV group fills; the rest is padding."""
         return len(self.layers) * self.page_size * self.spec.slot_bytes
 
     def entries(self, positions: int, encoded: int = 0) -> int:
@@ -188,7 +191,10 @@ class KVGroup:
         return -(-self.spec.slots(positions, encoded) // self.page_size)
 
     def final(self, positions: int, encoded: int = 0) -> int:
-        """Return the number of entries whose pages no later step writes: the full pages, and all of an encoder's."""
+        """Return the number of a sequence's page-table entries whose pages no later step writes.
+
+        They are the full pages, and all pages of an encoder's positions.
+        """
         if isinstance(self.spec, StateSpec):
             return 0
         return positions // self.page_size if self.spec.grows else self.entries(positions, encoded)
@@ -213,7 +219,7 @@ class KVGroup:
 
     @property
     def spans(self) -> int:
-        """The positions that pages must hold in addition to those of a step, for windowed or chunked attention."""
+        """The number of positions that pages must hold besides a step's own, for windowed or chunked attention."""
         assert isinstance(self.spec, KVSpec)
         reach = self.spec.reach
         begins = self.page_size - (1 if reach.kind == "window" else math.gcd(reach.size, self.page_size))
@@ -225,27 +231,27 @@ class KVLayout:
     """The division of the KV cache into one pool of pages for all groups of a model's layers."""
 
     page_bytes: int
-    """The bytes of a page."""
+    """The bytes of a page of the KV cache."""
     pages: int
-    """The number of pages in the pool."""
+    """The number of pages in the KV-cache pool."""
     page_size: int
-    """The positions of the smallest page; other groups that store positions have multiples."""
+    """The positions of the smallest KV page; other groups that store positions have multiples of it."""
     groups: tuple[KVGroup, ...]
-    """The groups of layers that share pages."""
+    """The groups of layers that share pages of the KV cache."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all pages."""
+        """The bytes of all pages of the KV cache."""
         return self.pages * self.page_bytes
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes per additional position of a sequence in all layers, including the padding of pages."""
+        """The KV-cache bytes per additional position of a sequence in all layers, including the padding of pages."""
         return sum(self.page_bytes / group.page_size for group in self.groups if group.spec.grows)
 
     @property
     def tokens(self) -> int:
-        """The number of token positions that fit, if every layer keeps all of them and no encoder runs."""
+        """The number of token positions that fit in the KV cache, if all layers keep them and no encoder runs."""
         share = sum(self.page_size / group.page_size for group in self.groups if group.spec.grows)
         return int(self.pages / share) * self.page_size if share else 0
 
@@ -267,7 +273,7 @@ class KVLayout:
         return frozenset(group.spec.reach for group in self.groups if isinstance(group.spec, KVSpec))
 
     def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """Return the most pages that one sequence holds at a time, over all groups (see `KVGroup.kept`)."""
+        """Return the most KV pages that one sequence holds at a time, over all groups (see `KVGroup.kept`)."""
         return sum(group.kept(positions, chunk, encoded) for group in self.groups)
 
     def capacity(self, chunk: int, encoded: int = 0) -> int:
@@ -276,7 +282,7 @@ class KVLayout:
         return max(0, fitting - 1)
 
     def users(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """Return the number of sequences of this length that fit at a time.
+        """Return the number of sequences of this length that fit into the KV cache at a time.
 
         The last one to start runs its prompt in chunks, while the others run one position per step.
         """
@@ -284,7 +290,7 @@ class KVLayout:
         return 0 if begins > self.pages else 1 + (self.pages - begins) // stays
 
     def padding(self, positions: int, encoded: int = 0) -> float:
-        """Return the share of the allocated pages' bytes that hold no data, for sequences of this length."""
+        """Return the share of the allocated KV pages' bytes that hold no data, for sequences of this length."""
         held = [group.kept(positions, 1, encoded) for group in self.groups]
         used = sum(pages * group.used_bytes for pages, group in zip(held, self.groups, strict=True))
         return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
@@ -297,13 +303,13 @@ class KVLayout:
         return self.pages / self.kept(positions, 1, encoded) if self.groups else 0.0
 
     def taken(self) -> str:
-        """Return a description of the memory of one request: its bytes per token, and those of its states."""
+        """Return a text with one request's KV-cache memory: its bytes per token, and those of its states."""
         token = sum(len(group.layers) * group.spec.bytes_per_token for group in self.groups)
         state = f"a state of {self.state_bytes:,.0f} bytes a request, however long it is"
         return ", and ".join([f"{token:,.0f} bytes a token"] * (token > 0) + [state] * (self.state_bytes > 0))
 
     def holds(self) -> str:
-        """Return a description of the pool's capacity in tokens.
+        """Return a text with the capacity of the KV cache in tokens.
 
         If layers have states, the number of tokens depends on the number of requests, so the text describes the memory
         of one request instead.
@@ -366,12 +372,12 @@ def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVL
 
 
 def _least_slots(spec: CacheSpec, page_size: int) -> int:
-    """Return the slots of the smallest page of a spec: 1 for a state, which it holds whole."""
+    """Return the positions of the smallest KV page that a layer can have: 1 for a recurrent state."""
     return page_size if isinstance(spec, KVSpec) else 1
 
 
 def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[int]:
-    """Return the candidate sizes of a page in bytes.
+    """Return the candidate sizes of a KV page in bytes.
 
     Each is filled by some number of layers of one spec, with positions doubled until a layer of every other spec fits.
     """
@@ -388,7 +394,7 @@ def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[i
 
 
 def _groups(layers_of: dict[CacheSpec, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
-    """Yield groups of as many layers of a spec as fit into a page.
+    """Yield groups of as many layers of one cache format as fit into a KV page.
 
     If a spec has too few layers to fill a page, its pages have more positions.
     """

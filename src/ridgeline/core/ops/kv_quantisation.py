@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 NO_SCALES = (1.0, 1.0)
-"""The scales of a layer's keys and values if the checkpoint contains none."""
+"""The fp8 scales of a layer's cached keys and values (1.0 each) if the checkpoint contains none."""
 
 _INT8_MIDDLE, _INT8_MOST = 128, 127
 _FP8_MOST = 448.0
@@ -41,7 +41,7 @@ def quantise(x_xD: Tensor, code: str, scale: float) -> tuple[Tensor, Tensor | No
 
 
 def widen(codes_xD: Tensor, scales_x1: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
-    """Dequantise codes from `quantise` to numbers [..., D] in the model's dtype.
+    """Dequantise 8-bit KV-cache codes from `quantise` to numbers [..., D] in the model's dtype.
 
     Args:
         codes_xD: The codes.

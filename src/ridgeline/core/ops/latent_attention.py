@@ -43,20 +43,20 @@ class LatentSizes:
     latent: int
     """The entries of a position's latent, which all heads share."""
     plain: int
-    """The entries of a head's query and key without rotary positions."""
+    """The number of entries of a head's query and key that are not rotated by position."""
     turned: int
-    """The entries of a head's query and key with rotary positions."""
+    """The number of entries of a head's query and key that are rotated by position."""
     value: int
-    """The entries of a head's value."""
+    """The number of entries of a head's value."""
 
     @property
     def key(self) -> int:
-        """The entries of a head's query and key."""
+        """The number of entries of a head's query and key, rotated or not."""
         return self.plain + self.turned
 
     @property
     def kept(self) -> int:
-        """The cached entries per position: its latent and the rotated part of the key."""
+        """The number of cached entries per position: its latent and the rotated part of the key."""
         return self.latent + self.turned
 
 
@@ -110,23 +110,27 @@ class LatentAttention(Attention):
         self._weight_bytes = self.kv_b_proj.stored_bytes()
 
     def expands(self, sums: AttentionSum) -> bool:
-        """Return whether sequences with these sums attend in the expanded form, that is, if it needs fewer FLOPs.
+        """Return whether it takes fewer FLOPs to expand latents to keys and values before attention than not.
 
-        `sums` covers one class of query lengths. The expanded form multiplies every key by the matrix, not only the
-        queries. The absorbed form has scores and sums as wide as a latent, not as wide as a head. In decode, where
-        bytes are the limit, the same choice also moves the fewest bytes: it reads latents and creates no keys and
-        values.
+        The decision is for sequences with these `sums`, which cover one class of query lengths. The expanded form
+        multiplies every key by the matrix, not only the queries. The absorbed form has scores and sums as wide as a
+        latent, not as wide as a head. In decode, where bytes are the limit, the same choice also moves the fewest
+        bytes: it reads latents and creates no keys and values.
         """
         return self._expands.holds(sums)
 
     @property
     @override
     def features(self) -> tuple[Feature, ...]:
-        """The thresholds at which the form changes, and at which products have a single row."""
+        """The thresholds at which the cost formula of latent attention changes.
+
+        They are those at which latents are expanded to keys and values, and at which the products with the projection
+        matrix have a single row, of a query or of a key.
+        """
         return self._expands, KernelThreshold(queries=1, most=1), KernelThreshold(keys=1, most=1)
 
     def expanded(self, attention: AttentionWork) -> tuple[bool, bool, bool]:
-        """Return whether each class of query lengths in a step (one, few, many) attends in the expanded form."""
+        """Return whether latents are expanded to keys and values, per class of query lengths (one, few, many)."""
         return self.expands(attention.one), self.expands(attention.few), self.expands(attention.many)
 
     # -- what it computes ---------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class LatentAttention(Attention):
         return self.rope.interleaved
 
     def attend_latent(self, q_THD: Tensor, kept_T1E: Tensor, kv: LatentContext) -> Tensor:
-        """Store the latents and return the attention: [rows, heads x W]."""
+        """Store the step's latents in the KV cache and attend to the visible ones: [rows, heads x W]."""
         return kv.attend_latent(self, q_THD, kept_T1E).flatten(1)
 
     @override
@@ -212,7 +216,7 @@ class LatentAttention(Attention):
         return torch.cat([plain_xHN, turned_xHR], dim=-1).movedim(-2, 0), v_xHW.movedim(-2, 0)
 
     def absorb(self, q_THD: Tensor) -> Tensor:
-        """Return the queries multiplied by the key part of the matrix, for products with latents: [T, H, C + R]."""
+        """Return queries multiplied by the projection's key part, for products with latents: [T, H, C + R]."""
         plain_THN, turned_THR = torch.split(q_THD, [self.sizes.plain, self.sizes.turned], dim=-1)
         to_key_HNC, _ = self._by_head()
         met_HTC = plain_THN.transpose(0, 1) @ to_key_HNC
@@ -224,7 +228,7 @@ class LatentAttention(Attention):
         return (out_THC.transpose(0, 1) @ to_value_HWC.transpose(1, 2)).transpose(0, 1)
 
     def _by_head(self) -> tuple[Tensor, Tensor]:
-        """Return the parts of the matrix for each head's key [H, N, C] and value [H, W, C]."""
+        """Return the parts of the latents' projection matrix for each head's key [H, N, C] and value [H, W, C]."""
         by_head = self.kv_b_proj.values().view(self.heads, -1, self.sizes.latent)
         return by_head[:, : self.sizes.plain], by_head[:, self.sizes.plain :]
 
@@ -232,10 +236,11 @@ class LatentAttention(Attention):
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """Return the cost of a step, with each class of query lengths in the form that `expands` chooses.
+        """Return the cost of latent attention in a step.
 
-        It comprises products with the matrix over queries or keys; 2 x heads FLOPs per query-key pair for each entry of
-        scores and sums; the latents of the context, read once; the new latents, written; and the matrix, read once.
+        Each class of query lengths has the form that `expands` chooses. The cost comprises products with the matrix
+        over queries or keys; 2 x heads FLOPs per query-key pair for each entry of scores and sums; the latents of the
+        context, read once; the new latents, written; and the matrix, read once.
         """
         attention = work.attention[self.reach]
         total = attention.total
@@ -250,7 +255,10 @@ class LatentAttention(Attention):
 
     @override
     def attend_cost(self, sums: AttentionSum) -> Cost:
-        """Return the cost of scores and weighted sums, with latents read and written, queries in and results out."""
+        """Return the cost of latent attention's scores and weighted sums, without its projections.
+
+        Latents are read and written, queries enter, and results leave.
+        """
         sizes, stored = self.sizes, format_of(self.spec.dtype)
         entries = sizes.key + sizes.value if self.expands(sums) else sizes.kept + sizes.latent
         return Cost(
@@ -261,7 +269,7 @@ class LatentAttention(Attention):
         )
 
     def _products_cost(self, sums: AttentionSum) -> Cost:
-        """Return the FLOPs of the products with the matrix, whose results could stay out of memory."""
+        """Return the FLOPs of products with the latents' projection matrix, whose results could stay out of memory."""
         expands = self.expands(sums)
         rows, own = sums.keys if expands else sums.queries, self.kv_b_proj
         # The absorbed products run in the model's dtype, to which a narrower matrix is dequantised.
@@ -276,10 +284,10 @@ class LatentAttention(Attention):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel launches of a step: one rotation, then products and attention for each class.
+        """Return the kernel launches of latent attention in a step.
 
-        The classes are those of query lengths. The products with the matrix write their results to memory, from which
-        attention reads them.
+        They are one rotation, then products and attention for each class of query lengths. The products with the matrix
+        write their results to memory, from which attention reads them.
         """
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
@@ -324,7 +332,7 @@ class LatentAttention(Attention):
 
 
 def latent_scale(key: int, factor: float, magnitude: float) -> float:
-    """Return the factor on scores, 1 / sqrt(key) times the temperature of YaRN.
+    """Return the factor on latent-attention scores, 1 / sqrt(key) times the temperature of YaRN.
 
     The temperature is (0.1 magnitude ln factor + 1)^2 (DeepSeek-V2's reference code).
     """

@@ -26,7 +26,7 @@ class _PixelCopy(Op):
     kind = "elementwise"
 
     def __init__(self, width: int) -> None:
-        """Create the op for input rows of `width` numbers."""
+        """Create an op that rearranges pixels, for input rows of `width` numbers."""
         super().__init__()
         self.width = width
 
@@ -108,7 +108,12 @@ class RunningNorm(Op):
 
     @override
     def forward(self, x_QF: Tensor, way: Literal["normalise", "restore", "logvar"]) -> Tensor:
-        """Normalise x_QF [rows, width], undo that, or normalise a log-variance: fp32 [rows, width]."""
+        """Return packed latents x_QF [rows, width] normalised or restored, or their log-variances converted, in fp32.
+
+        Args:
+            x_QF: The packed latents, or the log-variances of latents.
+            way: "normalise"; "restore" for the inverse; "logvar" for the log-variances of normalised latents.
+        """
         if x_QF.is_meta:
             return x_QF.new_empty(x_QF.shape, dtype=torch.float32)
         x_QF, mean_F, variance_F = x_QF.float(), self.running_mean.float(), self.running_var.float() + self.eps
@@ -122,7 +127,10 @@ class RunningNorm(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of one sum and one product per number; a log-variance needs only the sum."""
+        """Return the cost of normalising packed latents: one sum and one product per number.
+
+        A log-variance needs only the sum.
+        """
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, weight_bytes=self.stored_bytes(), activation_bytes=8 * elements)
 

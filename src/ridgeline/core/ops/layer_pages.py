@@ -40,16 +40,16 @@ class HeadPages:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of this tensor in one page."""
+        """The bytes that one page holds of a layer's keys, values or scales."""
         return self.view[0].nbytes
 
     def write(self, slots_N: Tensor, x_NKD: Tensor) -> None:
-        """Write row n to slot slots_N[n], which is page x S + offset."""
+        """Write row n of a layer's keys, values or scales to slot slots_N[n], which is page x S + offset."""
         size = self.view.shape[2]
         self.view[slots_N // size, :, slots_N % size] = x_NKD
 
     def gather(self, pages_BP: Tensor) -> Tensor:
-        """Copy pages [B, P] into one contiguous tensor: [kv_heads, B, P x S, dim]."""
+        """Copy a layer's keys, values or scales in pages [B, P] to one contiguous tensor: [kv_heads, B, P x S, dim]."""
         # This copies whole rows: index_select along a transposed dimension would move single elements.
         row_BP = pages_BP * (self.view.stride(0) // self._row)
         row_KBPN = row_BP[None, :, :, None] + self._rows_KN[:, None, None, :]
@@ -126,7 +126,7 @@ class LayerPages:
     def _write(
         self, slots_N: Tensor, x_NKD: Tensor, to: HeadPages, scales_to: HeadPages | None, scale: float
     ) -> Tensor:
-        """Write rows to one tensor, quantised if the layer is, and return them as they will be read."""
+        """Write rows of keys, values or latents to pages, quantised if needed, and return them as later reads will."""
         if not self.code:
             to.write(slots_N, x_NKD)
             return x_NKD
@@ -149,7 +149,7 @@ class LayerPages:
         return k_KBLD, self._gather(pages_BP, self._v, self._v_scales, v_scale)
 
     def _gather(self, pages_BP: Tensor, of: HeadPages, scales_of: HeadPages | None, scale: float) -> Tensor:
-        """Copy one tensor of the given pages, dequantised if the layer is quantised."""
+        """Copy the keys or the values of the given pages, dequantised if the layer's cache is quantised."""
         kept = of.gather(pages_BP)
         if not self.code:
             return kept
@@ -157,7 +157,7 @@ class LayerPages:
 
     @property
     def parts(self) -> tuple[HeadPages, ...]:
-        """The layer's stored tensors: keys, values, and the scales of each if it has any."""
+        """The tensors of a layer in the KV cache: keys, values, and the scales of each if it has any."""
         return tuple(part for part in (self._k, self._v, self._k_scales, self._v_scales) if part is not None)
 
 

@@ -34,12 +34,12 @@ class MatrixOp(Op):
 
     kind = "linear"
     names: tuple[str, ...] = ("matrix",)
-    """The names of the op's matrices, in the order of the results."""
+    """The names of an op's weight matrices, in the order of their results."""
 
     @property
     @abstractmethod
     def matrices(self) -> tuple[Matrix, ...]:
-        """The op's matrices, in the order of the results."""
+        """The weight matrices of an op, in the order of their results."""
 
     @override
     def adaptable(self) -> Mapping[str, Matrix]:
@@ -55,7 +55,7 @@ class MatrixOp(Op):
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """Return the cost of one call, including the adapters that the step's rows use."""
+        """Return the cost of one call of an op with weight matrices, including the LoRA adapters of the step's rows."""
         cost = super().cost(work, space)
         for low_rank, rows in self.adapters_of(work):
             cost += low_rank.cost_of(rows)
@@ -63,11 +63,14 @@ class MatrixOp(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel launches of one call, including two per matrix and adapter in the step."""
+        """Return the kernel launches of one call of an op with weight matrices.
+
+        They include two per matrix and LoRA adapter in the step.
+        """
         return (*super().launches(work, space), *self.adapter_launches(work))
 
     def adapter_launches(self, work: Work) -> tuple[Launch, ...]:
-        """Return the kernel launches of the adapters in a step."""
+        """Return the kernel launches of the LoRA adapters that a step uses."""
         return tuple(
             Launch(
                 f"linear.{'vector' if rows == 1 else 'matrix'}", format_of(low_rank.lora_A.dtype).name, 2,
@@ -77,17 +80,17 @@ class MatrixOp(Op):
         )  # fmt: skip
 
     def adapted_rows(self, work: Work) -> int:
-        """Return the number of rows in a step whose adapter extends one of the op's matrices."""
+        """Return the number of rows in a step whose LoRA adapter extends one of the op's matrices."""
         numbers = {n for m in self.matrices if isinstance(m, AdaptedMatrix) for n, _ in m.shape()}
         return sum(work.rows.get(adapter_axis(number), 0) for number in numbers)
 
     def adapters_of(self, work: Work) -> list[tuple[LoraWeights, int]]:
-        """Return the low-rank weights of each adapter in a step, with the number of rows that use it."""
+        """Return the low-rank weights of each LoRA adapter in a step, with the number of rows that use it."""
         adapted = [matrix for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)]
         return [each for matrix in adapted for each in matrix.of_step(work.rows)]
 
     def adapters(self) -> Hashable:
-        """Return the number and rank of each adapter on each matrix, which the cost depends on."""
+        """Return the number (index) and rank of each LoRA adapter on each matrix, which the cost depends on."""
         return tuple(matrix.shape() if isinstance(matrix, AdaptedMatrix) else () for matrix in self.matrices)
 
 
@@ -100,7 +103,7 @@ class Linear(MatrixOp):
     """
 
     kernel_suffix: ClassVar[str] = ""
-    """The suffix of the op's kernel classes, if the kernels do more than the product."""
+    """The suffix in the class name of a matrix product's kernel that also does other work."""
 
     def __init__(self, spec: MatrixSpec, *, exempt: bool = False) -> None:
         super().__init__()
@@ -119,22 +122,22 @@ class Linear(MatrixOp):
     @property
     @override
     def matrices(self) -> tuple[Matrix, ...]:
-        """The op's only matrix."""
+        """The only weight matrix of a linear layer, as a tuple of one."""
         return (self.matrix,)
 
     @property
     def stored(self) -> WeightFormat | None:
-        """The weight format; None for the model's dtype."""
+        """The weight format of a linear layer's matrix; None for the model's dtype."""
         return self.matrix.stored
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:
-        """Return the product of x_TI [rows, inputs]: [rows, outputs], or this rank's summand after a row split."""
+        """Return x_TI [rows, inputs] times the weight: [rows, outputs], or this rank's summand after a row split."""
         return self.matrix.product(x_TI)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the product: 2 x rows x inputs x outputs FLOPs, and the weight read once for all rows."""
+        """Return the cost of a matrix product: 2 x rows x inputs x outputs FLOPs, and the weight read once."""
         return products_cost(rows, (self.matrix,))
 
     @override
@@ -167,7 +170,7 @@ class HeadBackend(OpBackend):
     """The methods of a backend that LM heads call, implemented in PyTorch."""
 
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of an LM head [R, V], in the model's dtype (as in PyTorch) or in fp32."""
+        """Return the logits of an LM head [R, V], in the model's dtype (as in PyTorch) or in fp32."""
         return matrix.product(x_RI)
 
 
@@ -221,7 +224,7 @@ class LMHead(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the product, of scaling the hidden states, and of the multiplier and the soft cap."""
+        """Return the cost of logits: the product, scaling the hidden states, the multiplier and the soft cap."""
         cost, each = super().cost_of(rows), self.flops_per_logit
         if self.scale is not None:
             cost += Cost({"fp32": float(rows * self.matrix.inputs)})
@@ -229,7 +232,7 @@ class LMHead(Linear):
 
     @property
     def flops_per_logit(self) -> int:
-        """The FLOPs per logit after the product: the multiplier and the soft cap."""
+        """The FLOPs per logit after the LM head's product: the multiplier and the soft cap."""
         return (SOFTCAP_FLOPS if self.softcap is not None else 0) + (self.multiplier != 1)
 
     @override
@@ -241,7 +244,7 @@ class ProjectionsBackend(OpBackend):
     """The methods of a backend that projections call, implemented in PyTorch."""
 
     def products(self, op: "Projections", x_TI: Tensor) -> Sequence[Tensor]:
-        """Return the product of the same rows with each matrix of an op: [T, O] each."""
+        """Return the products of the same rows with each weight matrix of an op: [T, O] each."""
         return [matrix.product(x_TI) for matrix in op.matrices]
 
 
@@ -267,13 +270,13 @@ class Projections(MatrixOp):
         assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
 
     def matrix(self, name: str) -> Matrix:
-        """Return the matrix with this name."""
+        """Return the weight matrix with this name."""
         return cast(Matrix, getattr(self, name))
 
     @property
     @override
     def matrices(self) -> tuple[Matrix, ...]:
-        """The op's matrices, in the order of the results."""
+        """The weight matrices that multiply the same rows, in the order of their results."""
         return tuple(map(self.matrix, self.names))
 
     @override
@@ -287,11 +290,11 @@ class Projections(MatrixOp):
 
     @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, ...]:
-        """Return the product of x_TI [rows, inputs] with each matrix, a fused one split into its parts."""
+        """Return the products of x_TI [rows, inputs] with each matrix, that of a fused matrix split into its parts."""
         return self.products(x_TI)
 
     def products(self, x_TI: Tensor) -> tuple[Tensor, ...]:
-        """Multiply x_TI by each matrix, split fused results, and return all results in order."""
+        """Multiply x_TI by each matrix of an op, split the results of fused matrices, and return all in order."""
         parts: list[Tensor] = []
         if x_TI.is_meta:
             results: Sequence[Tensor] = [matrix.product(x_TI) for matrix in self.matrices]
@@ -303,23 +306,23 @@ class Projections(MatrixOp):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the products, which read the rows once."""
+        """Return the cost of products of the same rows with several matrices, for which the rows are read once."""
         return products_cost(rows, self.matrices)
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the kernel launches in PyTorch: one per matrix."""
+        """Return the kernel launches of several products in PyTorch: one per matrix."""
         return tuple(self.product_launches(rows, "forward"))
 
     @override
     def whole_launch(self, rows: int) -> Launch:
-        """Return the launch of one fused kernel for all matrices, which must have the same weight format."""
+        """Return the launch of one fused kernel for all matrices of an op, which must have the same weight format."""
         stored = _stored_name(self.matrices[0])
         cost = self.cost_of(rows)
         return Launch(self.kind, self.number_format, 1, cost, stored=stored, rows=rows, matrices=self.matrices)
 
     def product_launches(self, rows: int, part: str) -> Iterator[Launch]:
-        """Yield the launches of the products, with one entry for all matrices of the same weight format.
+        """Yield the launches of an op's matrix products, one for all matrices of the same weight format.
 
         Args:
             rows: The number of rows.
@@ -350,7 +353,7 @@ class Projections(MatrixOp):
 
 
 def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
-    """Return the class of a product kernel: by one or several rows, and by whether the weight is stored transposed."""
+    """Return the class name of a matrix product's kernel, which states if it has one row and a transposed weight."""
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
 
 

@@ -20,7 +20,7 @@ from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
 
 Factor = Literal["scale", "shift", "gate", "bounded gate"]
-"""The kind of a modulation factor, computed from its part of the product.
+"""The kind of a modulation factor, computed from its columns of the projected condition.
 
 A scale is 1 + part, a bounded gate tanh(part). Shifts and gates are the part itself.
 """
@@ -52,7 +52,7 @@ class Modulation(Linear):
 
     @override
     def forward(self, condition_PC: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Return each factor [images, width] for conditions [images, inputs]."""
+        """Return each modulation factor (scale, shift or gate) [images, width] for conditions [images, inputs]."""
         if self.activated and not condition_PC.is_meta:
             condition_PC = functional.silu(condition_PC)
         parts = torch.split(super().forward(condition_PC), self.width, dim=-1)
@@ -62,22 +62,22 @@ class Modulation(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the product, of SiLU before it, and of the operations on the factors after it."""
+        """Return the cost of modulation factors: the product, SiLU before it, and the operations after it."""
         return super().cost_of(rows) + Cost({"fp32": float(self.flops_around(rows))})
 
     def flops_around(self, rows: int) -> int:
-        """Return the FLOPs of everything but the product."""
+        """Return the FLOPs of modulation factors besides the matrix product: SiLU before it, tanh and sums after it."""
         silu = self.SILU_FLOPS * self.matrix.inputs if self.activated else 0
         return rows * (silu + self.width * self.changed)
 
     @property
     def changed(self) -> int:
-        """The number of factors that need an operation after the product."""
+        """The number of modulation factors that need an operation after the product (1 + part, or tanh)."""
         return sum(factor in ("scale", "bounded gate") for factor in self.factors)
 
     @override
     def kernel(self, rows: int) -> str:
-        """Return the kernel class: a product followed by operations on its parts."""
+        """Return the kernel class of modulation factors: a product followed by operations on its parts."""
         return f"{super().kernel(rows)}{self.kernel_suffix}"
 
     @override
@@ -86,7 +86,7 @@ class Modulation(Linear):
 
 
 def _finished(factor: Factor, part_PW: Tensor) -> Tensor:
-    """Return a factor from its part of the product."""
+    """Return a scale, shift or gate from its columns of the projected condition."""
     return 1 + part_PW if factor == "scale" else part_PW.tanh() if factor == "bounded gate" else part_PW
 
 
@@ -113,7 +113,7 @@ class GatedAddNorm(AddNorm):
     @property
     @override
     def _add_flops(self) -> int:
-        """The FLOPs of the gated addition per entry."""
+        """The FLOPs per entry of a gated residual addition."""
         return 2
 
 

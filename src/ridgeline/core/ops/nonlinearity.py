@@ -45,6 +45,6 @@ class ClampedGate:
     limit: float
 
     def __call__(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-        """Return the gated activation of two tensors [rows, columns]."""
+        """Return gpt-oss's clamped SwiGLU of the gate and up tensors [rows, columns]."""
         gate_TF, up_TF = gate_TF.clamp(max=self.limit), up_TF.clamp(-self.limit, self.limit)
         return (up_TF + 1) * gate_TF * (gate_TF * self.alpha).sigmoid()

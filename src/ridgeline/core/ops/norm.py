@@ -31,7 +31,7 @@ class Norm(Op):
     kind = "norm"
     part = "norms"
     multiplier = 1.0
-    """The factor on the rows that are added before the norm."""
+    """The factor on the rows that a residual addition before the norm adds."""
     FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 
@@ -42,7 +42,7 @@ class Norm(Op):
 
     @property
     def scale(self) -> Tensor:
-        """The factor on each entry of a normalised vector, fp32 [width]."""
+        """The learned factor on each entry of a normalised vector, fp32 [width]."""
         return self.weight.float()
 
     def normalise(self, x_xD: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Norm(Op):
 
     @abstractmethod
     def computed(self, x_xD: Tensor) -> Tensor:
-        """Compute the norm in PyTorch, for vectors that are not on the meta device."""
+        """Compute a norm in PyTorch, for vectors that are not on the meta device."""
 
     @override
     def forward(self, x_xD: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Norm(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the norm: its weights are read once, vectors enter and leave."""
+        """Return the cost of a norm: its weights are read once, vectors enter and leave."""
         elements = rows * self.per_token * self.width
         return Cost(
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
@@ -109,7 +109,7 @@ class RMSNorm(Norm):
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
     plain: ClassVar[bool] = True
-    """Whether the op is exactly this formula, alone or after an addition."""
+    """Whether the norm is x / rms(x) * weight without any variation, alone or after an addition."""
     backend: NormBackend = NormBackend()
 
     def __init__(
@@ -144,7 +144,7 @@ class RMSNorm(Norm):
 
     @property
     def rounds_alike(self) -> bool:
-        """Whether our kernels round at the same point of the computation as this op, so that results are equal."""
+        """Whether our kernels round at the same point as this RMS norm, so that results are equal to PyTorch's."""
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
 
@@ -177,7 +177,7 @@ class SumOfSquares(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the sums: two operations per entry, each of which is read once."""
+        """Return the cost of sums of squares: two operations per entry, each of which is read once."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
 
@@ -197,7 +197,7 @@ class RMSNormBySquares(RMSNorm):
     plain = False
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, shard: Shard, repeated: int) -> None:
-        """Create a rank's part of the norm.
+        """Create one rank's part of an RMS norm over the vectors of all ranks.
 
         Args:
             width: The number of entries over all ranks.
@@ -264,7 +264,7 @@ class HeadLayerNorm(LayerNorm):
 
     @override
     def computed(self, x_xD: Tensor) -> Tensor:
-        """Compute the norm of vectors [..., heads, width] in PyTorch."""
+        """Compute a layer norm of each head's vector [..., heads, width] in PyTorch."""
         return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
 
     @override
@@ -282,7 +282,7 @@ class AddNorm(Norm):
     """
 
     norm_part: ClassVar[str] = "normalise"
-    """The method that computes the norm."""
+    """The name of the method that computes the norm after a residual addition."""
     parts: tuple[str, ...] = ("add", norm_part)
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, *, multiplier: float = 1.0, **options: bool) -> None:
@@ -309,7 +309,7 @@ class AddNorm(Norm):
         return sum_TD, self.normalise(sum_TD)
 
     def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
-        """Add y_TD to x_TD in place and return x_TD.
+        """Add y_TD to the residual stream x_TD in place and return x_TD.
 
         The caller of a layer keeps a reference to x, so a new tensor would hold the residual stream twice in memory.
         """
@@ -319,14 +319,14 @@ class AddNorm(Norm):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the addition and the norm: two tensors are read and two written."""
+        """Return the cost of a residual addition and a norm: two tensors are read and two written."""
         elements = rows * self.width
         norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
         return structs.replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the launches of the addition and of the norm, between which the sum passes through memory."""
+        """Return the launches of a residual addition and of the norm, which reads the sum from memory."""
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(self._add_flops * elements)}, activation_bytes=3 * elements * width)
         return (
@@ -336,7 +336,7 @@ class AddNorm(Norm):
 
     @property
     def _add_flops(self) -> int:
-        """The FLOPs of the addition per entry."""
+        """The FLOPs per entry of a residual addition."""
         return 1 if self.multiplier == 1 else 2
 
     @override

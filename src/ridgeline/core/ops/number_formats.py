@@ -14,20 +14,23 @@ class NumberFormat:
     """A floating-point format that ops compute in."""
 
     name: str
-    """The short name, such as bf16, which is the key of FLOPs in a Cost and of peak FLOP/s on a Device."""
+    """The short name of a number format, such as bf16.
+
+    It is the key of FLOPs in a Cost and of peak FLOP/s on a Device.
+    """
     bits: int
     long: str
-    """The name in PyTorch and in configs, such as bfloat16."""
+    """The name of a number format in PyTorch and in configs, such as bfloat16."""
     short: str = ""
-    """A second name in PyTorch and in configs, such as half; "" for none."""
+    """A second name of a number format in PyTorch and in configs, such as half; "" for none."""
 
     def is_called(self, name: str) -> bool:
-        """Return whether the format has this name; the prefix `torch.` of hand-written configs is allowed."""
+        """Return whether a number format has this name; the prefix `torch.` of hand-written configs is allowed."""
         return name.removeprefix("torch.") in (self.name, self.long, self.short or self.name)
 
     @property
     def bytes(self) -> float:
-        """The bytes of one number."""
+        """The bytes of one number in this format."""
         return self.bits / 8
 
     @property
@@ -45,39 +48,39 @@ class WeightFormat:
 
     name: str
     bits: int
-    """The bits of each weight."""
+    """The bits of each weight in this format."""
     block: tuple[int | None, int | None]
-    """The number of outputs and of inputs that share a scale; None for all of them."""
+    """The number of outputs and of inputs that share a scale in a weight format; None for all of them."""
     scale_bits: float
-    """The bits of the scales of each block."""
+    """The bits of the scales that a weight format stores for each block of weights."""
     zero_bits: int = 0
-    """The bits of the zero point of each block; 0 for formats without zero points."""
+    """The bits of the zero point of each block of weights; 0 for formats without zero points."""
     activations: str | None = None
-    """The format to which activations are quantised for the product.
+    """The format to which activations are quantised for a product with weights in this format.
 
     None means that the weights are dequantised to the model's dtype instead.
     """
     input_bits: int = 0
-    """Further bits per input (GPTQ's group index, a scale of the input)."""
+    """Further bits that a weight format stores per input (GPTQ's group index, a scale of the input)."""
     matrix_bits: int = 0
-    """Further bits per matrix (a second-level scale)."""
+    """Further bits that a weight format stores per matrix (a second-level scale)."""
     code: str = ""
-    """The type of the codes that ops run on: int8, int4 or fp8 (`core/ops/matrix/quantised.py`).
+    """The type of the codes of a weight format that ops run on: int8, int4 or fp8.
 
-    "" means that the format is only priced.
+    "" means that the format is only priced (`core/ops/matrix/quantised.py`).
     """
     layout: str = ""
-    """The layout of the quantised tensors in a checkpoint; "" if the checkpoint has plain weights."""
+    """The layout of quantised tensors that a checkpoint has in this format; "" if it has plain weights."""
     ordered: bool = False
-    """Whether the checkpoint assigns inputs to groups, so that a group is not of consecutive inputs."""
+    """Whether the inputs that share a scale are not consecutive (GPTQ's act-order) but listed in the checkpoint."""
 
     @property
     def kind(self) -> str:
-        """The format's type in our kernels: its code, or w8a8 for int8 with int8 activations; "" if only priced."""
+        """The type of a weight format in our kernels: its code, or w8a8 with int8 activations; "" if only priced."""
         return "w8a8" if self.code == "int8" and self.activations == "int8" else self.code
 
     def nbytes(self, outputs: int, inputs: int) -> float:
-        """Return the bytes of a matrix with its scales and zero points."""
+        """Return the bytes of a weight matrix in this format, with its scales and zero points."""
         high, wide = (
             1 if size is None else math.ceil(n / size) for n, size in zip((outputs, inputs), self.block, strict=True)
         )
@@ -92,13 +95,13 @@ class KVFormat:
     name: str
     bits: int
     scale_bits: int = 0
-    """The bits of a scale; each key or value vector of a head has one scale, or one per `block` numbers."""
+    """The bits of a KV-cache scale; each key or value vector of a head has one, or one per `block` numbers."""
     block: int | None = None
-    """The number of entries of a vector that share a scale; None for the whole vector."""
+    """The number of entries of a key or value vector that share a scale; None for the whole vector."""
     code: str = ""
-    """The type of the codes that ops run on: int8 or fp8 (`core/ops/kv_quantisation.py`).
+    """The type of the codes of a KV-cache format that ops run on: int8 or fp8.
 
-    "" means that the format is only priced.
+    "" means that the format is only priced (`core/ops/kv_quantisation.py`).
     """
     stated: bool = False
     """Whether the checkpoint contains a scale for the keys and one for the values of each layer."""
@@ -188,12 +191,12 @@ def kv_format_named(name: str) -> KVFormat:
 
 
 def arithmetic(dtype: "torch.dtype", stored: WeightFormat | None) -> str:
-    """Return the name of the number format that a product computes in, by the matrix's dtype and weight format."""
+    """Return the name of the number format that a matrix product computes in, from its dtype and weight format."""
     return format_of(dtype).name if stored is None or stored.activations is None else stored.activations
 
 
 def _named(name: str, known: tuple[F, ...], what: str) -> F:
-    """Return the format with this name, or raise ValueError with the known names."""
+    """Return the number, weight or KV format with this name, or raise ValueError with the known names."""
     for candidate in known:
         if candidate.name == name:
             return candidate

@@ -18,26 +18,26 @@ from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
-    """The launches of one kernel that one call of an op makes in a step."""
+    """One class of kernel that a call of an op launches in a step, with the number of launches and their cost."""
 
     name: str
-    """The kernel class, from general to specific, such as `attention.decode.64`."""
+    """The class of a launched kernel, from general to specific, such as `attention.decode.64`."""
     number_format: str
-    """The name of the number format that the kernel computes in."""
+    """The name of the number format that a launched kernel computes in."""
     calls: float
-    """The number of launches; an expected value for experts."""
+    """The number of launches of one kernel in a call of an op; an expected value for experts."""
     cost: Cost
-    """The cost of all these launches together."""
+    """The cost of all launches of one kernel in a call of an op, added up."""
     part: str = "forward"
-    """The method of the op that launches the kernel, by which profilers attribute the time."""
+    """The method of the op that launches a kernel, by which profilers attribute the time."""
     stored: str = ""
-    """The name of the weight format that the kernel reads; "" for the model's dtype."""
+    """The name of the weight format that a kernel reads; "" for the model's dtype."""
     sharers: int = 1
     """The number of query heads that share one key-value head, for attention kernels."""
     rows: int = 0
-    """The number of rows of a matrix product; 0 for other kernels."""
+    """The number of rows of a matrix-product kernel; 0 for other kernels."""
     matrices: tuple[Matrix, ...] = ()
-    """The matrices of a matrix product, all in the same weight format; empty for other kernels."""
+    """The matrices of a matrix-product kernel, all in the same weight format; empty for other kernels."""
 
 
 def by_head(kernel: str, head_dim: int) -> str:
@@ -77,31 +77,34 @@ class Op(StoredModule, ABC):
     """
 
     kind: ClassVar[str]
-    """The op's name in tables."""
+    """The name of an op's class in tables for users."""
     backend: OpBackend = OpBackend()
-    """The backend that executes the op."""
+    """The backend that executes an op."""
     parts: tuple[str, ...] = ("forward",)
-    """The methods that launch the op's kernels: `forward`, or those that it calls if they launch several classes."""
+    """The names of the methods that launch an op's kernels: `forward`, or several if there are several classes."""
     fused = False
-    """Whether the backend does the whole op in one call; then `forward` is the only part."""
+    """Whether the backend executes an op in one call; then `forward` is its only part."""
     _pytorch_parts: tuple[str, ...] = ()
     reads_context: ClassVar[bool] = False
-    """Whether the cost depends on `Work.attention`, and so on the sequence lengths."""
+    """Whether an op's cost depends on `Work.attention`, and so on the sequence lengths."""
     gathered: int = 1
-    """The number of ranks whose rows a call processes together; above 1 the op is only priced, not run.
+    """The number of ranks whose rows a call of an op processes together; above 1 it is only priced, not run.
 
     Each of them has as many rows as this rank.
     """
     part: ClassVar[str] = ""
-    """The part of a model's parameter breakdown that its weights count towards; "" if the enclosing module sets it."""
+    """The line of a model's parameter breakdown that an op counts towards; "" if the enclosing module sets it."""
 
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """Return the cost of one call over the rows of `space` in a step of `work`; zero if there are no rows."""
+        """Return the cost of one call of an op over the rows of one kind (`space`) in a step of size `work`.
+
+        It is zero if there are no rows.
+        """
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
     def use_parts(self, own: tuple[str, ...] | None) -> None:
-        """Set the methods that launch kernels to those of a backend (`Backend.parts_of`), or to PyTorch's if None."""
+        """Set which of an op's methods launch kernels: a backend's (`Backend.parts_of`), or PyTorch's if None."""
         self._pytorch_parts = self._pytorch_parts or self.parts
         self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
 
@@ -116,15 +119,15 @@ class Op(StoredModule, ABC):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """The terms, besides row counts and attention sums, in which the op's cost is linear."""
+        """The terms, besides row counts and attention sums, in which an op's cost is linear."""
         return ()
 
     @abstractmethod
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of one call over `rows` rows; `rows` is at least 1."""
+        """Return the cost of one call of an op over `rows` rows; `rows` is at least 1."""
 
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the kernel launches over `rows` rows; most ops make one."""
+        """Return the kernel launches of an op over `rows` rows; most ops make one."""
         return (self.whole_launch(rows),)
 
     def whole_launch(self, rows: int) -> Launch:
@@ -138,7 +141,7 @@ class Op(StoredModule, ABC):
 
     @property
     def number_format(self) -> str:
-        """The name of the number format that the op's kernel computes in; "" if there is only one."""
+        """The name of the number format that an op's kernel computes in; "" if there is only one."""
         return ""
 
     @abstractmethod
@@ -151,7 +154,7 @@ class Op(StoredModule, ABC):
     # -- how it is stored ---------------------------------------------------------------------------------------------
 
     def places(self) -> Mapping[str, WeightSlot]:
-        """Return the weight slots of the op, for which a quantisation recipe chooses weight formats.
+        """Return the weight slots of an op, for which a quantisation recipe chooses weight formats.
 
         The keys are the names that `store` takes. `WeightSlot.name` is the path within the op that a checkpoint uses
         for the slot.
@@ -159,16 +162,16 @@ class Op(StoredModule, ABC):
         return {}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """Set the weight format of every slot, before the weights are loaded; None stands for the model's dtype."""
+        """Set the weight format of each slot of an op before the weights are loaded; None is the model's dtype."""
         assert not stored, f"no recipe chooses a format for {self.kind}"
 
     @property
     def idle_parameters(self) -> int:
-        """The number of parameters that one token does not use: those of the experts that it is not routed to."""
+        """The number of an op's parameters that one token does not use: those of experts that it is not routed to."""
         return 0
 
     def adaptable(self) -> Mapping[str, Matrix]:
-        """Return the matrices that a LoRA adapter may extend, by their paths within the op."""
+        """Return the matrices of an op that a LoRA adapter may extend, keyed by their paths within the op."""
         return {}
 
     def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
@@ -202,11 +205,11 @@ class Op(StoredModule, ABC):
 
     @property
     def kept_spec(self) -> CacheSpec | None:
-        """The format of the op's KV cache or recurrent state; None if later steps read nothing of this op."""
+        """The format of an op's KV cache or recurrent state; None if later steps read nothing of this op."""
         return None
 
     def disable_kv_cache(self) -> None:
-        """Write no keys and values from now on: every sequence runs whole in one step."""
+        """Stop writing keys and values to a KV cache: every sequence runs whole in one step from now on."""
 
     @property
     def score_heads(self) -> int | None:

@@ -26,7 +26,7 @@ class SigmoidGate(Elementwise):
 
     @override
     def forward(self, x_TW: Tensor, gate_TX: Tensor) -> Tensor:
-        """Return x_TW [rows, W] times the sigmoid of a gate [rows, ...] of W numbers."""
+        """Return x_TW [rows, W] times the sigmoid of an equally wide gate [rows, ...]."""
         if x_TW.is_meta:
             return x_TW.new_empty(x_TW.shape)
         return x_TW * gate_TX.flatten(1).sigmoid()
@@ -37,7 +37,7 @@ class GatedRMSNorm(RMSNorm):
 
     plain = False
     FLOPS_PER_ELEMENT = 9
-    """FLOPs per number: 4 of the norm, and 5 of SiLU and the product with it."""
+    """FLOPs of a gated RMS norm per number: 4 of the norm, and 5 of SiLU and the product with it."""
 
     @override
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
@@ -50,7 +50,7 @@ class GatedRMSNorm(RMSNorm):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the gated norm: two tensors are read and one written."""
+        """Return the cost of a gated RMS norm: two tensors are read and one written."""
         moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
         return structs.replace(super().cost_of(rows), activation_bytes=moved)
 

@@ -30,7 +30,7 @@ class PaddedText(Uncached):
     """
 
     def __init__(self, text: int, rows: int) -> None:
-        """Create the context of a text.
+        """Create the KV context of one padded text.
 
         Args:
             text: The number of rows before the padding.
@@ -55,7 +55,7 @@ class PaddedText(Uncached):
 
 
 def padded_work(reaches: Iterable[AttentionPattern], text: int, rows: int) -> Work:
-    """Return the work of a step over one padded text, all of whose states are needed.
+    """Return the size of a step (its rows and attention) over one padded text, all of whose states are needed.
 
     It covers what `PaddedText` runs, or `Uncached` if there is no padding.
 

@@ -31,31 +31,31 @@ class PagedDecode:
     """Sequences with one query each, with their page tables padded to one length."""
 
     rows_B: Tensor
-    """The rows of the sequences in the step."""
+    """The index of each decoding sequence's row in the step."""
     pages_BP: Tensor
-    """The pages that each query sees."""
+    """The KV pages that each decoding sequence's query sees, padded to one length."""
     distance_BL: Tensor
-    """The key position minus the query position for each gathered position, int64."""
+    """The key position minus the query position for each position gathered from pages, int64."""
     visible_BL: Tensor
-    """Whether the query sees each gathered position."""
+    """Whether a sequence's query sees each position gathered from its pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagedSegment:
-    """One sequence with several queries, which are the rows [start, stop) of the step."""
+    """A sequence with several queries in a step, which are the rows [start, stop)."""
 
     start: int
     stop: int
     keys: int
-    """The number of positions that the queries attend to."""
+    """The number of positions that a sequence's queries attend to."""
     first: int
-    """The first of these positions."""
+    """The first position that a sequence's queries attend to."""
     pages_1P: Tensor | None
-    """The pages of these positions; None if all of them are new, so that nothing needs to be gathered."""
+    """The pages that a sequence's queries read; None if all positions are new, so that nothing is gathered."""
 
 
 class PagedGroup:
-    """The decodes and segments of a step for the layers of one KV group, which all use the same object."""
+    """A step's sequences as PyTorch attends to them, for the layers of one KV group, which all use the same object."""
 
     def __init__(self, spec: KVSpec, page_size: int, batch: ForwardBatch, tables: GroupPageTables) -> None:
         self.slots_N, self.device = tables.slots_N, tables.slots_N.device
@@ -80,7 +80,7 @@ class PagedGroup:
         return (seen // self.page_size).bit_length()
 
     def _segment(self, sequence: int, start: int, stop: int, *, new: bool) -> PagedSegment:
-        """Return a segment, without pages if all positions of the sequence are new."""
+        """Return the part of a sequence with several queries, without pages if all its positions are new."""
         if new:
             return PagedSegment(start, stop, stop - start, 0, None)
         first, pages = self.tables.first[sequence], self.tables.pages[sequence]
@@ -148,7 +148,7 @@ class PartialKV:
         return self._in_torch().attend_latent(op, q_THD, kept_T1E)
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Advance recurrent states in PyTorch."""
+        """Run a recurrent op in PyTorch and advance its states."""
         return self._in_torch().recur(op, inputs)
 
     def _in_torch(self) -> "PagedKV":
@@ -192,7 +192,7 @@ class PagedKV:
         self.state_views = {index: StateGroup(batch, batch.tables[index]) for index in held}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """Store the step's keys and values for the op's layer, and attend each query to its sequence: [T, H, W]."""
+        """Store a layer's new keys and values, and attend each of the step's queries to its sequence: [T, H, W]."""
         if not op.spec.kept:
             assert k_NKD is not None, "what is not kept is all there"
             counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
@@ -220,7 +220,7 @@ class PagedKV:
         return out_THW
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """Store the step's latents for the op's layer, and attend each query to its sequence: [T, H, W]."""
+        """Store a layer's new latents, and attend each of the step's queries to its sequence: [T, H, W]."""
         store = self.layers[op.layer]
         view = self.views[store.group]
         kept_T1E, _ = store.write(view.slots_N, kept_T1E, None)
@@ -239,6 +239,6 @@ class PagedKV:
         return out_THW
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Advance the op's recurrent state of every sequence by the step's rows: [T, W]."""
+        """Advance a recurrent layer's state of every sequence by the step's rows, and return the outputs: [T, W]."""
         store = self.states[op.layer]
         return self.state_views[store.group].recur(op, store.numbers, inputs)

@@ -22,7 +22,7 @@ class StatePages:
     """
 
     def __init__(self, buffer: Tensor, spec: StateSpec, place: int, group: int) -> None:
-        """Create the view of one layer.
+        """Create the view of one recurrent layer's states in a buffer of pages.
 
         Args:
             buffer: The pages, uint8 [pages, bytes per page].
@@ -58,7 +58,7 @@ class StateGroup:
         self.pages_B = tables.slots_N
 
     def recur(self, op: Recurrence, states_PN: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Advance the states of a layer by the step's rows and return the results: [T, W].
+        """Advance the states of a recurrent layer by the step's rows and return the outputs: [T, W].
 
         A sequence that starts has a page of zeros.
 

@@ -21,12 +21,12 @@ class PixelGrid:
 
     @property
     def each(self) -> int:
-        """The number of pixels of an image."""
+        """The number of pixels of each image of a grid."""
         return self.height * self.width
 
     @property
     def rows(self) -> int:
-        """The number of pixels of all images."""
+        """The number of pixels of all images of a grid together."""
         return self.images * self.each
 
     def finer(self, times: int) -> "PixelGrid":

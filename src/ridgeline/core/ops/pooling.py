@@ -16,9 +16,9 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
-"""The state that represents a sequence: the first (cls), the last, the mean or the maximum of all."""
+"""The way to represent a text by one vector: its first state (cls), its last, or the mean or maximum of all."""
 MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
-"""All pooling modes."""
+"""The names of all pooling modes."""
 
 
 class Pooling(Op):
@@ -58,7 +58,7 @@ class Pooling(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of reading all rows; mean and maximum also need one operation per entry."""
+        """Return the cost of pooling: all rows are read; mean and maximum also need one operation per entry."""
         elements = rows * self.width
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
@@ -97,7 +97,7 @@ class Normalise(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of a square, a sum and a division per entry.
+        """Return the cost of L2 normalisation: a square, a sum and a division per entry.
 
         Entries are read in the model's dtype and written in fp32.
         """

@@ -36,7 +36,7 @@ class QueryScaleTable(Op):
 
     kind = "elementwise"
     FLOPS = 5
-    """FLOPs per position: a division, a sum, the logarithm, the slope, a sum."""
+    """FLOPs of the query scale per position: a division, a sum, the logarithm, the slope, a sum."""
 
     def __init__(self, scale: QueryScale) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class QueryScaleTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of computing and writing one scale per row."""
+        """Return the cost of computing and writing one query scale per row."""
         return Cost({"fp32": float(self.FLOPS * rows)}, activation_bytes=4 * rows)
 
     @override

@@ -29,7 +29,7 @@ class RecurrenceContext(Protocol):
     """The part of the KVContext interface that a `Recurrence` calls."""
 
     def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
-        """Advance the op's state of every sequence by the step's rows in `inputs`, [T, ...] each, and return [T, W]."""
+        """Advance a recurrent op's states by the step's rows `inputs`, [T, ...] each, and return the outputs [T, W]."""
         ...
 
 
@@ -66,14 +66,14 @@ class Recurrence(Op):
         return self.spec
 
     def run(self, inputs: tuple[Tensor, ...], kv: RecurrenceContext) -> Tensor:
-        """Return the results [T, W] for input rows, [T, ...] each, and advance the states."""
+        """Return a recurrent op's outputs [T, W] for input rows, [T, ...] each, and advance the states."""
         if inputs[0].is_meta:
             return inputs[0].new_empty(len(inputs[0]), self.width, dtype=self.dtype)
         return kv.recur(self, inputs)
 
     @abstractmethod
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results [B, Q, W] of the next rows, and the states after them.
+        """Return a recurrent op's outputs [B, Q, W] for the next rows of B sequences, and the states after them.
 
         Args:
             state_BN: The states before.
@@ -84,16 +84,16 @@ class Recurrence(Op):
 
     @abstractmethod
     def products(self, sums: AttentionSum) -> float:
-        """Return the FLOPs of the products over the positions and pairs of these sums."""
+        """Return the FLOPs of a recurrent op's products over these numbers of positions and of pairs of positions."""
 
     @property
     @abstractmethod
     def row_entries(self) -> int:
-        """The numbers per position that enter and leave the op."""
+        """The count of numbers per position that enter and leave a recurrent op."""
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """Return the cost of a step.
+        """Return the cost of a recurrent op in a step.
 
         It comprises the products, one state read per sequence that has one, one state written per sequence, and the
         rows that enter and leave.
@@ -107,7 +107,7 @@ class Recurrence(Op):
         raise AssertionError("a recurrence is priced by its sequences and pairs, not by rows")
 
     def _cost(self, sums: AttentionSum) -> Cost:
-        """Return the cost for one set of attention sums."""
+        """Return the cost of a recurrent op for one class of sequences, given as attention sums."""
         return Cost(
             {self.number_format: self.products(sums)},
             weight_bytes=self.stored_bytes(),
@@ -118,7 +118,7 @@ class Recurrence(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return one launch for all sequences with a single row, and one for each other sequence."""
+        """Return a recurrent op's launches: one for all sequences with a single row, and one for each other."""
         attention = work.attention[self.reach]
         several = attention.few + attention.many
         classes = (("decode", 1, attention.one), ("prefill", several.sequences, several))
@@ -175,7 +175,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return the weights of this rank's channels, in the order of the input rows."""
+        """Return the convolution weights of this rank's channels, in the order of the input rows."""
         own = self._shard.slice(full, 0, self._stored)
         if self._heads is None:
             return {name: own}
@@ -199,7 +199,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return the FLOPs of the convolution, 2 x kernel per number."""
+        """Return the FLOPs of a short convolution, 2 x kernel per number."""
         return 2.0 * self.kernel_size * self.channels * sums.queries
 
     @property

@@ -7,7 +7,7 @@ from ridgeline.core.ops.elementwise import Elementwise
 
 
 class ResidualAdd(Elementwise):
-    """The residual addition x + y, in the place of x."""
+    """The residual addition x + y, written over x."""
 
     kernel_name = "elementwise.add"
     FLOPS_PER_ELEMENT = 1

@@ -52,9 +52,9 @@ class LongRope:
     """The LongRoPE scaling: a divisor for each frequency and an attention temperature (arXiv:2402.13753)."""
 
     factors: tuple[float, ...]
-    """The divisor of each of the dim / 2 frequencies."""
+    """The LongRoPE divisor of each of the dim / 2 rotary frequencies."""
     magnitude: float
-    """The factor on cos and sin."""
+    """The factor of LongRoPE's attention temperature on cos and sin."""
 
 
 Scaling = LinearScaling | Llama3Scaling | Yarn | LongRope
@@ -74,10 +74,10 @@ class Rope:
     theta: float
     scaling: Scaling | None = None
     interleaved: bool = False
-    """Whether pairs of neighbouring entries are rotated (DeepSeek, GLM, Cohere) and not entries dim / 2 apart."""
+    """Whether rotated pairs are neighbouring entries of a head (DeepSeek, GLM, Cohere), not entries dim / 2 apart."""
 
     def frequencies(self) -> Tensor:
-        """Return the radians per position for each pair of entries, fp32 [dim / 2]."""
+        """Return the rotation in radians per position of each pair of a head's entries, fp32 [dim / 2]."""
         exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device="cpu") / self.dim
         inverse = 1.0 / self.theta**exponents
         match self.scaling:
@@ -105,7 +105,7 @@ class Rope:
 
 
 def _llama3(inverse: Tensor, s: Llama3Scaling) -> Tensor:
-    """Return the frequencies with Llama 3.1's scaling."""
+    """Return rotary frequencies with Llama 3.1's scaling."""
     wavelength = 2 * math.pi / inverse
     ramp = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
     keep = ramp.clamp(0, 1)
@@ -113,10 +113,10 @@ def _llama3(inverse: Tensor, s: Llama3Scaling) -> Tensor:
 
 
 def _yarn(inverse: Tensor, s: Yarn, rope: Rope) -> Tensor:
-    """Return the frequencies with YaRN's scaling."""
+    """Return rotary frequencies with YaRN's scaling."""
 
     def dim_of(rotations: float) -> float:
-        """Return the (fractional) index of the pair that makes this many rotations over the original context."""
+        """Return the (fractional) index of the pair that rotates this often over YaRN's original context."""
         return rope.dim * math.log(s.original_context / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dim_of(s.beta_fast), dim_of(s.beta_slow)
@@ -132,7 +132,7 @@ class RotaryBackend(OpBackend):
     """The methods of a backend that rotary tables call, implemented in PyTorch."""
 
     def angles(self, op: "RotaryTable", positions_T: Tensor) -> Angles:
-        """Return cos and sin of the angles of int64 positions: fp32 [T, 1, dim / 2] each."""
+        """Return cos and sin of the rotary angles of int64 positions: fp32 [T, 1, dim / 2] each."""
         return op.computed(positions_T)
 
 
@@ -150,20 +150,20 @@ class RotaryTable(Op):
 
     @override
     def forward(self, positions_T: Tensor) -> Angles:
-        """Return cos and sin for int64 positions [rows]: fp32 [rows, 1, dim / 2] each."""
+        """Return cos and sin of the rotary angles of int64 positions [rows]: fp32 [rows, 1, dim / 2] each."""
         if positions_T.is_meta:
             angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
             return angle_T1H, angle_T1H
         return self.backend.angles(self, positions_T)
 
     def computed(self, positions_T: Tensor) -> Angles:
-        """Compute cos and sin in PyTorch."""
+        """Compute cos and sin of rotary angles in PyTorch."""
         angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of two operations per cosine and per sine, which are written in fp32."""
+        """Return the cost of a rotary table: two operations per cosine and per sine, which are written in fp32."""
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 

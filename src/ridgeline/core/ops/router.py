@@ -27,21 +27,21 @@ class RoutingRule:
     """The rule that turns router logits into selected experts and routing weights."""
 
     active: int
-    """The number of experts per token."""
+    """The number of experts that each token is routed to."""
     scores: Literal["softmax", "sigmoid"] = "softmax"
-    """The function that turns logits into scores."""
+    """The function that turns router logits into scores."""
     renormalise: bool = False
     """Whether the weights of the selected experts are normalised to a sum of 1."""
     scale: float = 1.0
-    """The factor on the final weights."""
+    """The factor on the final routing weights."""
     groups: int = 1
-    """The number of groups of experts."""
+    """The number of groups into which the router divides the experts."""
     top_groups: int = 1
-    """The number of groups, the best ones, whose experts can be selected."""
+    """The number of groups, those with the best scores, whose experts a token can be routed to."""
     group_score: Literal["best", "best two"] = "best"
-    """The score of a group: its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best.
+    """The score of a group of experts: its best expert's, or the sum of its two best.
 
-    The latter is DeepSeek-V3's (arXiv:2412.19437).
+    The former is DeepSeek-V2's (arXiv:2405.04434), the latter DeepSeek-V3's (arXiv:2412.19437).
     """
     corrected: bool = False
     """Whether a stored correction per expert is added to its score for the selection, but not for the weight.
@@ -49,7 +49,7 @@ class RoutingRule:
     It balances the load without an auxiliary loss (arXiv:2408.15664).
     """
     wide: bool = False
-    """Whether logits are computed in fp32."""
+    """Whether router logits are computed in fp32."""
 
     def route(self, logits_TE: Tensor, correction_E: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the weights, fp32, and the ids, int64, of the selected experts: [T, K] each."""
@@ -72,7 +72,7 @@ class RoutingRule:
         return self.scores == "sigmoid" and not self.corrected and self.groups == self.top_groups
 
     def _within_groups(self, scores_TE: Tensor) -> Tensor:
-        """Return the scores, with -inf for the experts outside the best groups."""
+        """Return the experts' scores, with -inf for those outside the best groups."""
         scores_TGE = scores_TE.view(len(scores_TE), self.groups, -1)
         best = scores_TGE.topk(1 if self.group_score == "best" else 2, dim=-1).values.sum(dim=-1)
         out_TG = torch.ones_like(best, dtype=torch.bool)
@@ -133,7 +133,7 @@ class ExpertRouter(Linear):
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """Keep the matrix in fp32 if the checkpoint stores it so and logits are computed in fp32.
+        """Keep the router's matrix in fp32 if the checkpoint stores it so and logits are computed in fp32.
 
         So does transformers (`_keep_in_fp32_modules_strict`).
         """
@@ -152,7 +152,7 @@ class ExpertRouter(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the product and of reading the correction; each selection is a weight and an id."""
+        """Return the cost of routing: the product and the correction read; each selection is a weight and an id."""
         product, own = super().cost_of(rows), self.e_score_correction_bias
         correction = 0 if own is None else own.nbytes
         moved = rows * (self.matrix.inputs * self.dtype.itemsize + self.rule.active * (4 + 8))
@@ -185,6 +185,6 @@ class SharedGate(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the product, with the rows that it scales read and written."""
+        """Return the cost of a shared expert's gate: the product, with the rows that it scales read and written."""
         product, spec = super().cost_of(rows), self.matrix.spec
         return structs.replace(product, activation_bytes=3 * rows * spec.inputs * spec.dtype.itemsize)

@@ -17,7 +17,7 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class PaddingRow(Op):
-    """A learned row that replaces the rows of padding."""
+    """A learned row that is written over the rows of padding tokens."""
 
     kind = "elementwise"
 
@@ -27,7 +27,7 @@ class PaddingRow(Op):
 
     @override
     def forward(self, x_NW: Tensor, padding_R: Tensor) -> Tensor:
-        """Write the learned row over rows of x_NW [rows, width], in place, and return x_NW.
+        """Write the learned padding row over rows of x_NW [rows, width], in place, and return x_NW.
 
         Args:
             x_NW: The rows.
@@ -39,7 +39,7 @@ class PaddingRow(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of reading the learned row; the few rows that it overwrites are ignored."""
+        """Return the cost of reading the learned padding row; the few rows that it overwrites are ignored."""
         return Cost(weight_bytes=self.stored_bytes())
 
     @override
@@ -57,7 +57,7 @@ class PaddingRow(Op):
 
 
 class Join(Op):
-    """The base class of ops that join tensors into one of rows of `width` numbers, read and written once."""
+    """The base class of ops that join tensors into rows of `width` numbers, each read and written once."""
 
     kind = "elementwise"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 _ONE_MACHINE = (1, 2, 4, 8)
-"""The numbers of devices that error messages suggest."""
+"""The numbers of devices in one machine that error messages suggest."""
 
 
 class Indivisible(ValueError):
@@ -19,15 +19,15 @@ class Shard:
     """A rank's share of a model or tensor that `size` ranks divide equally."""
 
     rank: int = 0
-    """The index of the rank, from 0."""
+    """The index, from 0, of a rank among those that divide a model."""
     size: int = 1
-    """The number of ranks."""
+    """The number of ranks that divide a model or tensor."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.rank < self.size
 
     def part(self, total: int, what: str) -> int:
-        """Return `total / size`.
+        """Return a rank's equal part, `total / size`, of a number such as that of attention heads.
 
         Args:
             total: The number to divide.
@@ -52,7 +52,7 @@ class Shard:
         return Shard(self.rank * kv_heads // self.size, kv_heads)
 
     def if_divides(self, total: int) -> "Shard":
-        """Return this shard if `size` divides `total`, or WHOLE if not."""
+        """Return this shard if the number of ranks divides `total`, or WHOLE if not."""
         return self if total % self.size == 0 else WHOLE
 
     def slice(self, full: Tensor, dim: int, parts: Sequence[int] | None = None) -> Tensor:

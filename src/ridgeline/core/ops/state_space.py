@@ -28,13 +28,13 @@ class StateSpaceSizes:
     """The head counts and sizes of a Mamba-2 layer."""
 
     groups: int
-    """The number of groups of this rank."""
+    """The number of this rank's groups of Mamba-2 heads that share B and C."""
     share: int
-    """The number of heads per group."""
+    """The number of heads in each group that shares B and C."""
     head: int
-    """The entries of a head."""
+    """The number of entries of a Mamba-2 head."""
     state: int
-    """The rows of a head's state."""
+    """The number of rows of a Mamba-2 head's state."""
 
     @property
     def heads(self) -> int:
@@ -74,12 +74,12 @@ class StateSpace(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's part of a parameter that has one number per head."""
+        """Return this rank's part of a Mamba-2 parameter that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 
     @override
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
-        """Return the results of a step's rows: [rows, G x R x P].
+        """Return the outputs of a Mamba-2 scan for a step's rows: [rows, G x R x P].
 
         Args:
             x_TX: The inputs [rows, ...] of G x R x P numbers.
@@ -92,7 +92,7 @@ class StateSpace(Recurrence):
 
     @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance the states in fp32, and return the results and the new states."""
+        """Advance the states of a Mamba-2 layer in fp32, and return the outputs of the rows and the new states."""
         s, groups = self.sizes, (*inputs[0].shape[:2], self.sizes.groups)
         x, b, c, step = (each.float() for each in inputs)
         x_BGQRP = x.reshape(*groups, s.share, s.head).transpose(1, 2)
@@ -110,7 +110,7 @@ class StateSpace(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return the FLOPs: 4 x head x state per position and head, and those of pairs within a chunk.
+        """Return the FLOPs of a Mamba-2 scan: 4 x head x state per position and head, and those of pairs in a chunk.
 
         The former are the update of the state and its product with C. The latter are the products of C with B in each
         group, and the sums of updates in each head.
@@ -138,7 +138,7 @@ class StateSpace(Recurrence):
 def _chunk(
     state_BGNW: Tensor, c_BGQN: Tensor, b_BGQN: Tensor, brought_BGQRP: Tensor, log_BGQR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the results of one chunk of positions, and the state after it.
+    """Return the outputs of a Mamba-2 scan for one chunk of positions, and the state after it.
 
     Args:
         state_BGNW: The state before the chunk.

@@ -21,17 +21,17 @@ class RowItem(Protocol):
 
     @property
     def start(self) -> int:
-        """The first position that the step runs."""
+        """The first position of the request that the step runs."""
         ...
 
     @property
     def tokens(self) -> Sequence[int]:
-        """The tokens at these positions."""
+        """The ids of the request's tokens that the step runs, one per position."""
         ...
 
     @property
     def logits(self) -> Sequence[int]:
-        """The rows whose logits are needed, counted from `start`."""
+        """The request's rows whose logits are needed, counted from its first row in the step."""
         ...
 
 
@@ -60,7 +60,7 @@ class StepItem(RowItem, Protocol):
 
 
 class PlannedStep(Protocol):
-    """The plan of a step."""
+    """The plan of a step: which requests run, at which positions."""
 
     @property
     def items(self) -> Sequence[StepItem]:
@@ -69,12 +69,12 @@ class PlannedStep(Protocol):
 
     @property
     def tokens(self) -> int:
-        """The number of positions that run."""
+        """The number of token positions that a step runs."""
         ...
 
     @property
     def logit_rows(self) -> int:
-        """The number of rows from which tokens are sampled."""
+        """The number of a step's rows from which tokens are sampled."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class PageTables(Protocol):
         ...
 
     def places(self, items: Sequence[Any], index: int) -> tuple[list[int], list[list[int]], list[int]]:
-        """Return the slots, pages and first positions of some items, as `GroupPageTables` of one KV group has them.
+        """Return the slots, pages and first positions of requests in one KV group, as `GroupPageTables` holds them.
 
         Args:
             items: The items of a step.
@@ -101,19 +101,19 @@ class PageTables(Protocol):
 
 
 class StepGraph(ABC):
-    """A recorded step that can be replayed."""
+    """A step captured as a CUDA graph or recorded as a list of calls, so that it can be replayed."""
 
     calls: tuple[Any, ...] = ()
-    """The kernel calls of a replay, if it makes them one by one."""
+    """The kernel calls of a replayed step, if the replay makes them one by one."""
     result: Tensor
-    """The step's logits, in memory that another replay may overwrite."""
+    """The logits of a replayed step, in memory that another replay may overwrite."""
 
     @abstractmethod
     def again(self) -> Tensor:
-        """Replay the step over the current numbers at its addresses, and return `result`."""
+        """Replay a captured or recorded step over its current inputs, and return the logits, `result`."""
 
     def moments(self, now: Callable[[], float]) -> list[float]:
-        """Replay the step, and return the time before each of its calls and after the last."""
+        """Replay a step, and return the time before each of its kernel calls and after the last."""
         raise AssertionError("a step that is replayed as one has no moments between its calls")
 
 
@@ -124,7 +124,7 @@ class StepGraphs:
     """Whether a replay makes its kernel calls one by one, so that each can be timed."""
 
     def bucket(self, step: PlannedStep) -> Hashable | None:
-        """Return the key that this step shares with all steps of the same graph, or None if it is not replayed."""
+        """Return the key that this step shares with all steps that one graph replays, or None if it is not replayed."""
         return None
 
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
@@ -141,7 +141,7 @@ class StepGraphs:
         raise AssertionError("a step without a bucket is not replayed")
 
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
-        """Return the graph of a bucket, ready to replay this step, or None if one of its calls cannot be replayed.
+        """Return the graph that replays this step, or None if one of the step's kernel calls cannot be replayed.
 
         Args:
             step: The step.
@@ -152,7 +152,7 @@ class StepGraphs:
 
 
 def is_verify(item: StepItem) -> bool:
-    """Return whether every position of an item is sampled: one token, or one and draft tokens to verify.
+    """Return whether a request's token is sampled at each position of a step: one, or one and draft tokens to verify.
 
     Items with an encoder or an adapter do not count. Adapters run partly in PyTorch, and the rows that use them change
     from step to step.

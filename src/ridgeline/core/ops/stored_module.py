@@ -16,10 +16,10 @@ class StorageShare:
     """The parameters of a module that are stored in one format: their number and their bytes."""
 
     stored: WeightFormat | None
-    """The weight format; None for the model's dtype."""
+    """The weight format that some parameters are stored in; None for the model's dtype."""
     parameters: int
     nbytes: float
-    """The bytes of the parameters, scales included."""
+    """The bytes of the parameters in one weight format, scales included."""
 
 
 class StoredModule(BackendModule):
@@ -36,16 +36,16 @@ class StoredModule(BackendModule):
 
     @property
     def runs(self) -> bool:
-        """Whether the module can compute with its weights as stored; otherwise it is only priced."""
+        """Whether a module can compute with its weights in their format; otherwise it is only priced."""
         return True
 
     @property
     def takes_all(self) -> bool:
-        """Whether this module's tensors also fill its submodules, which then have no tensors of their own."""
+        """Whether a module's tensors also fill its submodules, which then have no tensors of their own."""
         return False
 
     def tensors(self) -> tuple[str, ...]:
-        """Return the names, within this module, of the checkpoint tensors that fill it.
+        """Return the names, within a module, of the checkpoint tensors that fill it.
 
         There is one per parameter, unless the module is stored in another form.
         """
@@ -59,7 +59,7 @@ class StoredModule(BackendModule):
         return self.get_parameter(name).dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's parameters from one checkpoint tensor, by parameter name or by path in a submodule.
+        """Return this rank's parameters of a module from one checkpoint tensor, keyed by name or path in a submodule.
 
         Args:
             name: The tensor's name within this module.
@@ -76,23 +76,23 @@ class StoredModule(BackendModule):
         return (StorageShare(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def parameter_count(self) -> int:
-        """Return the number of parameters; scales do not count."""
+        """Return the number of a module's parameters; scales do not count."""
         return sum(share.parameters for share in self.shares())
 
     def stored_bytes(self) -> float:
-        """Return the bytes of the parameters as stored, scales included."""
+        """Return the bytes of a module's parameters as stored, scales included."""
         return sum(share.nbytes for share in self.shares())
 
     @property
     def repacked_bytes(self) -> float:
-        """The additional bytes in memory if a checkpoint's weights are repacked; negative if repacking saves memory.
+        """The additional bytes in memory if a module's weights are repacked; negative if that saves memory.
 
         The parameter breakdown counts the bytes of the checkpoint's form.
         """
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, StoredModule))
 
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """Choose the form in which this checkpoint stores the module's tensors, before the module is filled.
+        """Adapt a module, before it is filled, to the form in which the checkpoint stores its tensors.
 
         Args:
             dtype_of: Returns the dtype of a checkpoint tensor, as safetensors spells it, by its name within this
@@ -101,11 +101,11 @@ class StoredModule(BackendModule):
 
     @property
     def quantises(self) -> bool:
-        """Whether `take` quantises plain weights while loading."""
+        """Whether a module quantises plain weights of the checkpoint while it is loaded."""
         return False
 
     def drawn(self, block: Tensor) -> Mapping[str, Tensor]:
-        """Return random values for the parameters that are not plain floats of the model's dtype, by name.
+        """Return random values for a module's parameters that are not plain floats of the model's dtype, by name.
 
         Args:
             block: Random floats to derive the values from.
@@ -121,26 +121,26 @@ class StoredModule(BackendModule):
         return 0
 
     def create_parameters(self) -> None:
-        """Create, on the current device, the parameters that pricing does not need, unless they exist."""
+        """Create, on the current device, a module's parameters that pricing does not need, unless they exist."""
 
     def interleaved_parameters(self) -> Iterable[Tensor]:
-        """Return the parameters whose memory order is not by row, for the kernels of this machine."""
+        """Return the weights whose memory order is interleaved for this machine's kernels instead of row by row."""
         return ()
 
     def another(self) -> "StoredModule":
-        """Return an unfilled module of the same shape and format.
+        """Return an unfilled copy of a module, of the same shape and format.
 
         It holds a token table that the checkpoint stores separately, although the model ties it to this one.
         """
         raise AssertionError(f"{self} is not stored twice")
 
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters that a tied module shares with this one, by their names in the tied module."""
+        """Return the parameters that a tied module, such as an LM head, shares with this one, by their names there."""
         return dict(self.named_parameters(recurse=False))
 
 
 def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:
-    """Return the end of an error message about floats in place of codes or integers, or the reverse.
+    """Return the end of an error message about a tensor with floats in place of codes or integers, or the reverse.
 
     Floats of another dtype cause no error; the loader casts them first.
     """

@@ -20,7 +20,7 @@ class TimestepSinusoids(Op):
 
     kind = "elementwise"
     FLOPS_PER_ELEMENT = 2
-    """FLOPs per number: the angle, and cos or sin counted as one."""
+    """FLOPs per number of a timestep's embedding: the angle, and cos or sin counted as one."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, scale: float = 1.0) -> None:
         """Create the op.
@@ -35,7 +35,7 @@ class TimestepSinusoids(Op):
 
     @override
     def forward(self, times_P: Tensor) -> Tensor:
-        """Return the embeddings of times, fp32 [images]: [images, width]."""
+        """Return the sinusoidal embeddings of timesteps, fp32 [images]: [images, width]."""
         if times_P.is_meta:
             return times_P.new_empty(len(times_P), self.width, dtype=self.dtype)
         half = self.width // 2

@@ -100,14 +100,14 @@ def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, vi
 
 
 def _binds(reach: AttentionPattern, keys: int) -> bool:
-    """Return whether a window or chunk hides any of `keys` positions."""
+    """Return whether an attention pattern's window or chunk hides any of `keys` positions."""
     return reach.size != 0 and keys > reach.size
 
 
 def reach_mask(reach: AttentionPattern, queries: int, end: int, first: int, device: torch.device) -> Tensor:
-    """Return the mask of the last `queries` of `end` positions over keys from position `first` on: bool [Q, L].
+    """Return an attention pattern's mask: whether the last `queries` of `end` positions see each key, bool [Q, L].
 
-    It is True where the query sees the key.
+    The keys are the positions from `first` on.
     """
     key_L = torch.arange(first, end, device=device)
     query_Q1 = torch.arange(end - queries, end, device=device)[:, None]
@@ -159,7 +159,7 @@ def attend_each(
 
 
 def value_of(op: Attention, k_xD: Tensor, v_xW: Tensor | None) -> Tensor:
-    """Return the values [..., W], which for latents are the first entries of the keys."""
+    """Return attention values [..., W], which for latents are the first entries of the keys."""
     if op.spec.v_dim:
         assert v_xW is not None
         return v_xW

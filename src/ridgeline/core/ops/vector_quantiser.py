@@ -32,7 +32,10 @@ class NearestCode(Op):
 
     @override
     def forward(self, x_PC: Tensor) -> Tensor:
-        """Return the index of the nearest code for x_PC [vectors, width]: int64 [vectors], the first of equals."""
+        """Return the index of the nearest codebook row for x_PC [vectors, width]: int64 [vectors].
+
+        Of several rows at the same distance the first is chosen.
+        """
         if x_PC.is_meta:
             return x_PC.new_empty(len(x_PC), dtype=torch.int64)
         codes_NC = self.weight.float()
@@ -44,12 +47,12 @@ class NearestCode(Op):
         return torch.cat(nearest)
 
     def product_flops(self, rows: int) -> float:
-        """Return the FLOPs of the products of vectors with codes."""
+        """Return the FLOPs of the products of vectors with all codebook rows."""
         return 2.0 * rows * self.entries * self.width
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the products, and of a sum and a comparison for each.
+        """Return the cost of finding nearest codebook rows: the products, and a sum and a comparison for each.
 
         Codes are read once, vectors enter, and indices leave.
         """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 WeightSlotKind = Literal["matrix", "expert", "router", "embedding", "head"]
-"""The role of a weight, by which quantisation recipes choose its format."""
+"""The role of a weight (such as expert, router or head), by which quantisation recipes choose its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +13,15 @@ class WeightSlot:
     """A weight matrix or token table of a model whose weight format a quantisation recipe chooses."""
 
     name: str
-    """The checkpoint's name of the module whose `weight` this is; for experts, of the first expert."""
+    """The checkpoint's name of the module that holds a weight; for experts, of the first expert's."""
     kind: WeightSlotKind
     inputs: int
-    """The number of inputs over all ranks; for an embedding, the width of a row."""
+    """The number of a weight's inputs over all ranks; for an embedding, the width of a row."""
     outputs: int
-    """The number of outputs over all ranks; for an embedding, the number of entries."""
+    """The number of a weight's outputs over all ranks; for an embedding, the number of entries."""
     spellings: tuple[str, ...] = ()
-    """The names of the same module in other checkpoints and quantisers."""
+    """The names that other checkpoints and quantisers have for a weight's module."""
 
     def is_named(self, by: Callable[[str], bool]) -> bool:
-        """Return whether a predicate on module names holds for any name of the slot."""
+        """Return whether a predicate on module names holds for any name of a weight's module."""
         return any(map(by, (self.name, *self.spellings)))

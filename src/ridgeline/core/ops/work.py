@@ -14,17 +14,17 @@ import msgspec
 from typing_extensions import override
 
 RowAxis = str
-"""The axis that rows belong to: TOKENS, LOGITS, ENCODER, or a name that a model defines (a denoiser's latents)."""
+"""The kind of rows that a step has: TOKENS, LOGITS, ENCODER, or a kind that a model defines (a denoiser's latents)."""
 
 TOKENS: RowAxis = "tokens"
 LOGITS: RowAxis = "logits"
 ENCODER: RowAxis = "encoder"
 _ADAPTER = "adapter "
-"""The prefix of an adapter's row axis, followed by the adapter's number."""
+"""The prefix of the name of a LoRA adapter's kind of rows, followed by the adapter's number."""
 
 
 def adapter_axis(number: int) -> RowAxis:
-    """Return the axis of the token rows that use an adapter; `number` counts adapters from 1."""
+    """Return the kind of rows (row axis) of the tokens that use a LoRA adapter; `number` counts adapters from 1."""
     return f"{_ADAPTER}{number}"
 
 
@@ -52,11 +52,11 @@ class AttentionPattern:
 
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
-    """The size of a window or chunk in positions; 0 for kinds without one."""
+    """The size of an attention window or chunk in positions; 0 for kinds without one."""
     space: RowAxis = TOKENS
-    """The row axis of the queries."""
+    """The kind of rows (tokens, encoder positions, ...) that the queries of an attention pattern are."""
     keys: RowAxis = ENCODER
-    """The row axis of the keys, for cross-attention."""
+    """The kind of rows (tokens, encoder positions, ...) that the keys of cross-attention are."""
 
     def __post_init__(self) -> None:
         sized = self.kind in ("window", "chunked", "local", "recurrent")
@@ -77,7 +77,7 @@ FULL = AttentionPattern("full")
 ENCODER_FULL = AttentionPattern("full", space=ENCODER)
 CROSS = AttentionPattern("cross")
 RECURRENT = AttentionPattern("recurrent", 64)
-"""The pattern of all recurrent layers, with the chunk length of common kernels.
+"""The attention pattern of all recurrent layers, whose chunk length is that of common kernels.
 
 It is flash-linear-attention's chunk, and half of Mamba's.
 """
@@ -93,21 +93,21 @@ class StepSegment:
     """The part of one sequence that a step runs: the last `q_len` of its `kv_len` positions."""
 
     q_len: int
-    """The number of positions that the step runs."""
+    """The number of a sequence's positions that a step runs."""
     kv_len: int
-    """The number of positions of the sequence, those of this step included."""
+    """The length of a sequence in positions, those of this step included."""
     encoded: int = 0
     """The number of encoder positions that the sequence attends to."""
     encodes: bool = False
-    """Whether the encoder runs these positions in this step."""
+    """Whether the encoder runs the sequence's encoder positions in this step."""
     inputs: int = 1
-    """The number of separate encoder inputs, such as images, that share `encoded` equally."""
+    """The number of separate encoder inputs, such as images, that share the encoder positions equally."""
 
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
 
     def attention(self, reach: AttentionPattern) -> "AttentionSum":
-        """Return the queries, pairs and keys that attention of one pattern has for this segment in one layer."""
+        """Return the queries, query-key pairs and keys of one attention pattern in one layer for this sequence."""
         if reach.space == ENCODER:
             rows = self.encoded if self.encodes else 0
             return AttentionSum(self.inputs if rows else 0, rows, rows * rows // self.inputs, rows, rows)
@@ -175,13 +175,13 @@ class AttentionSum(msgspec.Struct, frozen=True, gc=False):
     sequences: int = 0
     """The number of sequences with queries."""
     queries: int = 0
-    """The number of queries."""
+    """The number of queries in one layer of a step."""
     pairs: int = 0
-    """The number of query-key pairs per head that the mask leaves."""
+    """The number of query-key pairs per head that an attention mask leaves in a step."""
     keys: int = 0
-    """The number of positions whose keys and values are read, each once per sequence."""
+    """The number of positions whose keys and values a step reads, each once per sequence."""
     written: int = 0
-    """The number of positions whose keys and values are new."""
+    """The number of positions whose keys and values a step writes."""
 
     @classmethod
     def of(cls, parts: Sequence["AttentionSum"]) -> "AttentionSum":
@@ -221,15 +221,15 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
     """
 
     one: AttentionSum = _NOTHING
-    """The sequences with one query: decode."""
+    """The attention of the sequences that have one query in a step: decode."""
     few: AttentionSum = _NOTHING
-    """The sequences with 2 to MAX_VERIFY_TOKENS queries: verification in speculative decoding."""
+    """The attention of the sequences that have 2 to MAX_VERIFY_TOKENS queries: speculative verification."""
     many: AttentionSum = _NOTHING
-    """The sequences with more queries: prefill."""
+    """The attention of the sequences that have more queries in a step: prefill."""
 
     @classmethod
     def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":
-        """Return the sums over single sequences, each put into its class of query length."""
+        """Return the attention of single sequences, summed for each class of query length."""
         classes: tuple[list[AttentionSum], ...] = ([], [], [])
         for one in each:
             if one.queries or one.written:
@@ -238,7 +238,7 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> AttentionSum:
-        """The sum over all classes of query length."""
+        """The attention of all sequences of a step, whatever their number of queries."""
         if self.few is _NOTHING and self.many is _NOTHING:  # a decode step: simulators price thousands
             return self.one
         return self.one + self.few + self.many
@@ -255,40 +255,40 @@ class Work:
     """The size of one step, summed over its sequences."""
 
     rows: Mapping[RowAxis, int]
-    """The number of rows on each axis; an axis that is missing has none."""
+    """The number of a step's rows of each kind (tokens, logits, encoder, ...); a missing kind has none."""
     sequences: int
-    """The number of sequences that the rows belong to."""
+    """The number of sequences in a step."""
     attention: Mapping[AttentionPattern, AttentionWork] = field(default_factory=dict)
-    """The attention in one layer of each pattern that the model has."""
+    """The attention of a step in one layer, by attention pattern of the model."""
 
     @property
     def tokens(self) -> int:
-        """The number of token positions that run through the layers."""
+        """The number of token positions that a step runs through the layers."""
         return self.rows.get(TOKENS, 0)
 
     @property
     def logit_rows(self) -> int:
-        """The number of positions whose logits are needed."""
+        """The number of a step's positions whose logits are needed."""
         return self.rows.get(LOGITS, 0)
 
     @property
     def decodes(self) -> bool:
-        """Whether this is a pure decode step: one position per sequence, each of them sampled, and no encoder."""
+        """Whether a step only decodes: one position per sequence, each of them sampled, and no encoder."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
     def is_verify(self) -> bool:
-        """Whether a token is sampled at every position that runs, one or several per sequence, and no encoder runs."""
+        """Whether a step samples at every position that it runs, one or several per sequence, without encoder."""
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 
     @property
     def adapted(self) -> bool:
-        """Whether some rows use a LoRA adapter."""
+        """Whether some rows of a step use a LoRA adapter."""
         return any(space.startswith(_ADAPTER) for space in self.rows)
 
     @property
     def shape(self) -> tuple[tuple[RowAxis, int], ...]:
-        """The row counts by axis: all that the cost of ops which do not read the context depends on."""
+        """The number of a step's rows of each kind: all that the cost of ops without attention depends on."""
         return tuple(self.rows.items())
 
     @classmethod
@@ -298,7 +298,7 @@ class Work:
         reaches: Iterable[AttentionPattern] = (CAUSAL,),
         logit_rows: int | None = None,
     ) -> "Work":
-        """Return the work of a step that runs these segments.
+        """Return the size of a step (rows and attention) that runs these parts of sequences.
 
         Args:
             segments: The part of each sequence that runs.
@@ -313,7 +313,7 @@ class Work:
 
     @classmethod
     def whole(cls, lengths: Mapping[RowAxis, Sequence[int]]) -> "Work":
-        """Return the work of whole sequences whose positions all see each other, as in a denoiser.
+        """Return the size of a step over whole sequences whose positions all see each other, as in a denoiser.
 
         Args:
             lengths: The length of each sequence, by row axis.
@@ -328,7 +328,7 @@ class Work:
     def decode(
         cls, contexts: Sequence[int], reaches: Iterable[AttentionPattern] = (CAUSAL,), encoded: Sequence[int] = ()
     ) -> "Work":
-        """Return the work of a decode step: one new position in each of several sequences.
+        """Return the size of a decode step (rows and attention): one new position in each of several sequences.
 
         The result equals that of `of` with one segment per sequence. It is computed without creating the segments
         because a simulator needs it for every step.
@@ -361,7 +361,7 @@ class Work:
         return Work(rows, self.sequences + other.sequences, attention)
 
     def __mul__(self, count: int) -> "Work":
-        """Return the work of `count` such steps as one step."""
+        """Return the size of one step that does the work of `count` equal steps."""
         rows = {space: rows * count for space, rows in self.rows.items()}
         return Work(
             rows, self.sequences * count, {reach: attention * count for reach, attention in self.attention.items()}

@@ -22,7 +22,7 @@ So the fields hold the outputs 0, 2, 4, 6, 1, 3, 5, 7.
 
 
 class AwqMatrix(PrequantisedMatrix):
-    """A matrix in the AWQ format, with a zero point for each scale; loading restores the order of the outputs."""
+    """A weight matrix in the AWQ format, with zero points; loading restores the order of the outputs."""
 
     @override
     def layout_names(self) -> tuple[str, ...]:

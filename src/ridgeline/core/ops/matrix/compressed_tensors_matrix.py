@@ -24,7 +24,7 @@ from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dty
 
 
 class SignedMatrix(PrequantisedMatrix):
-    """A matrix of signed integers, one byte each (int-quantized)."""
+    """A weight matrix of signed integers, one byte each (int-quantized)."""
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
@@ -48,18 +48,18 @@ class SignedMatrix(PrequantisedMatrix):
         return self.put_codes(self.of_inputs(self.bytes_of(full)))
 
     def bytes_of(self, full: Tensor) -> Tensor:
-        """Return the codes of this rank's outputs, converted to unsigned bytes."""
+        """Return the quantised weights of this rank's outputs, converted to unsigned bytes."""
         check_dtype(full, torch.int8)
         check_shape(full, self.spec.outputs, self.spec.inputs)
         return self.of_outputs(full).contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def zeros(self, full: Tensor) -> Tensor:
-        """Return the zero points of all ranks as uint8, in the shape of the scales."""
+        """Return the zero points of a quantised matrix, of all ranks, as uint8 in the shape of the scales."""
         check_dtype(full, torch.int8)
         return full.contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def _of_scales(self, full: Tensor) -> Tensor:
-        """Return this rank's part of a tensor with one entry per scale, after checking its shape."""
+        """Return this rank's part of a checkpoint tensor with one entry per scale, after checking its shape."""
         rows = self.stored.block[0]
         shape = -(-self.spec.outputs // (rows or self.spec.outputs)), self.whole_groups
         if self.stored.block[1] is None and full.numel() == shape[0]:  # stored without a second axis
@@ -69,7 +69,7 @@ class SignedMatrix(PrequantisedMatrix):
 
 
 class PackedMatrix(SignedMatrix):
-    """A matrix of unsigned integers packed into words, the first in the lowest bits (pack-quantized).
+    """A weight matrix of unsigned integers packed into words, the first in the lowest bits (pack-quantized).
 
     The bytes of these words are already codes as kernels read them.
     """

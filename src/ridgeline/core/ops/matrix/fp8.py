@@ -15,7 +15,7 @@ from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dty
 from ridgeline.core.ops.matrix.quantised import packed
 
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
-"""The names of the scale tensor in checkpoints.
+"""The names that checkpoints use for the tensor with an fp8 matrix's scales.
 
 DeepSeek and transformers use the first, although weights are multiplied by the scales; all others use the second.
 """
@@ -27,12 +27,12 @@ class Fp8Matrix(PrequantisedMatrix):
 
     @override
     def layout_names(self) -> tuple[str, ...]:
-        """Return the default names of the weight and its scales; a checkpoint may use another of SCALE_NAMES."""
+        """Return the default checkpoint names of an fp8 weight and its scales; a few use another of SCALE_NAMES."""
         return "weight", SCALE_NAMES[0]
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """Choose the name that this checkpoint uses for the scales."""
+        """Detect the name that a checkpoint uses for the scales of an fp8 matrix."""
         named = (name for name in SCALE_NAMES if dtype_of(name) is not None)
         self.names = "weight", next(named, SCALE_NAMES[0])
 

@@ -31,9 +31,9 @@ class _Parts(NamedTuple):
     codes: Tensor
     """The unsigned codes, uint8 [O, I]."""
     scale: Tensor
-    """The scale of each group [O, G]."""
+    """The scale of each group of inputs [O, G]."""
     low: Tensor | None = None
-    """The number added to code x scale in each group [O, G]; None if a fixed code stands for zero."""
+    """The number added to code x scale in each group of inputs [O, G]; None if a fixed code stands for zero."""
 
 
 def _halves(blocks: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def _q5_1(raw_OB: Tensor) -> _Parts:
 
 
 def _scale_and_low(blocks_OG: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the fp16 scale and minimum with which blocks of q4_1 and q5_1 begin."""
+    """Return the fp16 scale and minimum with which GGUF blocks of q4_1 and q5_1 begin."""
     return _halves(blocks_OG[..., :2]), _halves(blocks_OG[..., 2:4]).float()
 
 
@@ -175,22 +175,22 @@ class _Type(NamedTuple):
     """The description of one GGUF block type."""
 
     bits: int
-    """The bits of a code."""
+    """The number of bits of a quantised weight in a GGUF block."""
     numbers: int
-    """The numbers in a block."""
+    """The number of weights in a GGUF block."""
     nbytes: int
-    """The bytes of a block."""
+    """The bytes of a GGUF block."""
     group: int
-    """The numbers that share a scale."""
+    """The number of weights that share a scale in a GGUF block."""
     code: str
-    """The type in which unpacked codes are stored: int8 or int4."""
+    """The type in which unpacked GGUF weights are stored: int8 or int4."""
     apart: Callable[[Tensor], _Parts]
-    """The function that unpacks blocks."""
+    """The function that unpacks GGUF blocks of one type."""
     zero: int | None
-    """The code that stands for zero; None if each group adds a minimum instead."""
+    """The code that stands for zero in a GGUF block type; None if each group adds a minimum instead."""
 
     def stored(self, layout: str) -> WeightFormat:
-        """Return the weight format of this block type; all bytes besides the codes count as scales."""
+        """Return the weight format of a GGUF block type; all bytes besides the codes count as scales."""
         scales = (8 * self.nbytes - self.bits * self.numbers) / (self.numbers // self.group)
         return WeightFormat(layout.lower(), self.bits, (1, self.group), scales, code=self.code, layout=layout)
 
@@ -230,7 +230,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @property
     def _type(self) -> _Type:
-        """The block type of this matrix."""
+        """The GGUF block type of a weight matrix."""
         return _TYPES[self.stored.layout]
 
     @property
@@ -241,7 +241,10 @@ class GGUFMatrix(PrequantisedMatrix):
     @property
     @override
     def rounds_units(self) -> bool:
-        """Whether activations may be rounded to int8: in any dtype, as in ggml (ggml-cpu.c, vec_dot_type)."""
+        """Whether activations may be rounded to int8 before the product with GGUF weights: yes, as in ggml.
+
+        It is so in any dtype (ggml-cpu.c, vec_dot_type).
+        """
         return True
 
     @property
@@ -251,13 +254,13 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """Return random codes and scales, with minima that make the middle code zero."""
+        """Return random codes and scales for a GGUF matrix, with minima that make the middle code zero."""
         made = super().drawn(block)
         return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Unpack the blocks of this rank's rows into codes, scales and minima."""
+        """Unpack the GGUF blocks of this rank's rows into codes, scales and minima."""
         check_dtype(full, torch.uint8)
         check_shape(full, self.spec.outputs, self.spec.inputs // self._type.numbers * self._type.nbytes)
         codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored.layout)
@@ -268,7 +271,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @override
     def refuse_division(self) -> None:
-        """Raise Indivisible if ranks would cut a group, or a block, which may be longer than a group."""
+        """Raise Indivisible if ranks would cut a group of inputs or a GGUF block, which may be longer than a group."""
         super().refuse_division()
         spec, numbers = self.spec, self._type.numbers
         if spec.split == "row" and self.inputs % numbers:
@@ -279,7 +282,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
 
 def taken_apart(raw_OB: Tensor, layout: str) -> _Parts:
-    """Unpack rows of blocks of one type, uint8 [O, B], a few megabytes at a time."""
+    """Unpack rows of GGUF blocks of one type, uint8 [O, B], a few megabytes at a time."""
     own = _TYPES[layout].apart
     pieces = [own(piece) for piece in torch.split(raw_OB, max(1, _ROWS // raw_OB.shape[1]))]
     codes, scale, low = (None if column[0] is None else torch.cat(column) for column in zip(*pieces, strict=True))

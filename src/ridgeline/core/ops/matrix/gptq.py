@@ -18,11 +18,11 @@ from ridgeline.core.ops.matrix.packed_words import integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 
 _ONES = {4: 0x11111111, 8: 0x01010101}
-"""A word with 1 in each of its integers, by the bits of an integer."""
+"""The 32-bit word with 1 in each of its packed integers, for each number of bits per integer."""
 
 
 class GptqMatrix(PrequantisedMatrix):
-    """A matrix in the second version of the GPTQ format, which stores zero points as they are."""
+    """A weight matrix in the second version of the GPTQ format, which stores zero points as they are."""
 
     @override
     def layout_names(self) -> tuple[str, ...]:
@@ -51,12 +51,12 @@ class GptqMatrix(PrequantisedMatrix):
         return {"zero": self.of_groups(self.of_outputs(zeros_GO.t())).contiguous()}
 
     def zeros(self, words: Tensor) -> Tensor:
-        """Return words of zero points, from the words as stored."""
+        """Return words of GPTQ zero points, converted from the words that the checkpoint stores."""
         return words
 
 
 class GptqV1Matrix(GptqMatrix):
-    """A matrix in the first version of the GPTQ format, which stores zero points less one.
+    """A weight matrix in the first version of the GPTQ format, which stores zero points less one.
 
     Most checkpoints use this version. The quantiser subtracts 1 in each integer of a whole word at once, so a zero
     point of 0 borrows from its neighbour. Adding to whole words reverses this exactly.

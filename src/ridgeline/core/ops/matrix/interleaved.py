@@ -6,10 +6,10 @@ Shapes: O outputs, B bytes of a row of codes, G groups of inputs, P panels of LA
 from torch import Tensor
 
 LANES = 16
-"""The number of outputs in a panel, one per lane of a register in native/interleaved.h."""
+"""The number of a matrix's outputs that are interleaved, one per lane of a register in native/interleaved.h."""
 
 PIECE = 4
-"""The number of consecutive bytes of one output's codes, which go into one lane."""
+"""The number of consecutive bytes of one output's codes that go into one vector lane."""
 
 
 def codes_side_by_side(codes_OB: Tensor) -> Tensor:
@@ -23,10 +23,10 @@ def scales_side_by_side(scales_OG: Tensor) -> Tensor:
 
 
 def by_row(interleaved: Tensor) -> Tensor:
-    """Return a view of interleaved codes or scales in the order of rows: [P, LANES, ...]."""
+    """Return a view of interleaved codes or scales of a matrix in the order of rows: [P, LANES, ...]."""
     return interleaved.transpose(1, 2)
 
 
 def in_rows(interleaved: Tensor) -> Tensor:
-    """Copy interleaved codes or scales back into row order: [O, B] or [O, G]."""
+    """Copy interleaved codes or scales of a matrix back into row order: [O, B] or [O, G]."""
     return by_row(interleaved).flatten(0, 1).flatten(1)

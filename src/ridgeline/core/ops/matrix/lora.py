@@ -21,16 +21,16 @@ from ridgeline.core.ops.work import RowAxis, adapter_axis
 
 @dataclass(frozen=True, slots=True)
 class AdapterSlice:
-    """The rows of one adapter within the list of all rows that have an adapter: from `start` to `stop`."""
+    """The slice, from `start` to `stop`, of one LoRA adapter's rows in the list of all rows that have an adapter."""
 
     number: int
-    """The number of the adapter, from 1."""
+    """The number that identifies the LoRA adapter, from 1."""
     start: int
     stop: int
 
 
 class AdapterRows:
-    """The rows of each adapter in the running step, shared by all adapted matrices of a model.
+    """The rows of each LoRA adapter in the running step, shared by all adapted matrices of a model.
 
     Ops receive only tensors of rows, so they look up the adapters here. The code that runs a step calls `choose` first.
 
@@ -49,7 +49,7 @@ class AdapterRows:
         self.count = 0
 
     def choose(self, adapters: Sequence[int], counts: Sequence[int], device: torch.device) -> None:
-        """Set the adapters for a step.
+        """Record which rows of a step use which LoRA adapter.
 
         Args:
             adapters: The adapter number of each sequence; 0 for none.
@@ -73,7 +73,7 @@ class AdapterRows:
         self.parts, self.count, self.whole = parts, first, own == list(range(first))
 
     def of(self, x_TI: Tensor) -> Tensor:
-        """Return the rows that have an adapter: [N, ...]."""
+        """Select the rows of a tensor that have a LoRA adapter: [N, ...]."""
         assert len(x_TI) == self.count, f"{len(x_TI)} rows run, adapters were chosen for {self.count}"
         return x_TI if self.whole else x_TI.index_select(0, self.own_N)
 
@@ -102,13 +102,13 @@ class AdaptedMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """The operands of the base matrix, without adapters."""
+        """The operands for kernels of the base matrix, without LoRA adapters."""
         return self.base.operands
 
     @property
     @override
     def alone(self) -> bool:
-        """Whether the running step uses no adapter."""
+        """Whether the running step uses no LoRA adapter, so that the base matrix's product is the result."""
         return not self.rows.parts
 
     @override
@@ -116,7 +116,7 @@ class AdaptedMatrix(Matrix):
         return self.add(self.base.product(x_TI), x_TI)
 
     def add(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
-        """Add the adapters' contributions to the base product y_TO, in place and in its dtype, and return it."""
+        """Add the LoRA adapters' contributions to the base product y_TO, in place and in its dtype, and return it."""
         if not self.rows.parts or x_TI.is_meta:
             return y_TO
         added_NO = self._added(self.rows.of(x_TI)).to(y_TO.dtype)
@@ -124,7 +124,7 @@ class AdaptedMatrix(Matrix):
 
     @override
     def values(self) -> Tensor:
-        """Return the weights of the base matrix, without adapters."""
+        """Return the weights of the base matrix, without LoRA adapters."""
         return self.base.values()
 
     @override
@@ -132,7 +132,10 @@ class AdaptedMatrix(Matrix):
         return self.product(x_TI)
 
     def adapted(self, x_NI: Tensor) -> Tensor:
-        """Return the product with adapters for rows that all have one, as selected by `AdapterRows.of`."""
+        """Return the product with base matrix and LoRA adapters of rows that all have an adapter.
+
+        The rows are those that `AdapterRows.of` selects.
+        """
         return self.base.product(x_NI).add_(self._added(x_NI))
 
     def _added(self, x_NI: Tensor) -> Tensor:
@@ -144,7 +147,7 @@ class AdaptedMatrix(Matrix):
         return added_NO
 
     def of_step(self, rows: Mapping[RowAxis, int]) -> list[tuple[LoraWeights, int]]:
-        """Return the low-rank weights of each adapter that a step uses, with its number of rows.
+        """Return the low-rank weights of each LoRA adapter that a step uses, with its number of rows.
 
         Args:
             rows: The row counts of the step, by row axis.
@@ -153,7 +156,7 @@ class AdaptedMatrix(Matrix):
         return [(low_rank, count) for low_rank, count in counts if count]
 
     def shape(self) -> tuple[tuple[int, int], ...]:
-        """Return the number and the rank of each adapter, on which the cost depends."""
+        """Return the number (index) and the rank of each LoRA adapter of a matrix, on which its cost depends."""
         return tuple((number, low_rank.rank) for number, low_rank in self._adapters.items())
 
     @property
@@ -168,10 +171,10 @@ class AdaptedMatrix(Matrix):
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """Return the storage of the base matrix alone, which every step reads."""
+        """Return the parameter count and bytes, by format, of the base matrix alone, which every step reads."""
         return self.base.shares()
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """Return no names: the base matrix loads its own tensors."""
+        """Return no tensor names for an adapted matrix: its base matrix loads its own tensors."""
         return ()

@@ -34,20 +34,20 @@ class LoraWeights(StoredModule):
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """Return no names: these weights come from the adapter, not from the model's checkpoint."""
+        """Return no tensor names: LoRA weights come from the adapter, not from the model's checkpoint."""
         return ()
 
     def fill(self, first: Tensor, second: Tensor) -> None:
-        """Set the weights A [K, I] and B [O, K]."""
+        """Set the low-rank weights A [K, I] and B [O, K] of a LoRA adapter."""
         self.lora_A, self.lora_B = (nn.Parameter(each, requires_grad=False) for each in (first, second))
 
     def added(self, x_NI: Tensor) -> Tensor:
-        """Return the adapter's contribution s (x A^T) B^T [N, O] to the product of x_NI."""
+        """Return the contribution of a LoRA adapter, s (x A^T) B^T [N, O], to a matrix's product with x_NI."""
         narrow_NK = self.backend.linear(x_NI, self.lora_A)
         return self.backend.linear(narrow_NK, self.lora_B).mul_(self.scale)
 
     def cost_of(self, rows: int) -> Cost:
-        """Return the cost of the adapter for `rows` rows: 2 x rows x rank x (inputs + outputs) FLOPs.
+        """Return the cost of a LoRA adapter for `rows` rows: 2 x rows x rank x (inputs + outputs) FLOPs.
 
         A and B are read once, however many rows share them. The rows that enter and leave are counted with the base
         matrix.
@@ -57,7 +57,7 @@ class LoraWeights(StoredModule):
         return Cost(flops=flops, weight_bytes=numbers * self.lora_A.dtype.itemsize)
 
     def moved_by(self, rows: int) -> Cost:
-        """Return the cost for `rows` rows with the activation traffic of the two products and of the addition."""
+        """Return a LoRA adapter's cost for `rows` rows, including activations that its kernels read and write."""
         moved = rows * (self.inputs + 2 * self.rank + 3 * self.outputs) * self.lora_A.dtype.itemsize
         return self.cost_of(rows) + Cost(activation_bytes=moved)
 

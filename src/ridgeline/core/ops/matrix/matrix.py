@@ -28,9 +28,9 @@ class MatrixSpec:
     """The shape, dtype and tensor-parallel split of a matrix, independent of its storage format."""
 
     inputs: int
-    """The number of inputs over all ranks."""
+    """The number of a matrix's inputs over all ranks."""
     outputs: int
-    """The number of outputs over all ranks."""
+    """The number of a matrix's outputs over all ranks."""
     dtype: torch.dtype
     bias: bool = False
     split: Split | None = None
@@ -39,9 +39,9 @@ class MatrixSpec:
     After a row split, an AllReduce adds up the ranks' products.
     """
     shard: Shard = WHOLE
-    """The place of this rank among those that divide the matrix."""
+    """The share of this rank among those that divide the matrix."""
     parts: tuple[int, ...] = ()
-    """The outputs of each matrix that the checkpoint fused into this one; empty or one entry if it fused none."""
+    """The output count of each matrix that the checkpoint fused into this one; empty or one entry if it fused none."""
     transposed: bool = False
     """Whether the checkpoint stores the weight as [in, out]."""
     kernel: int = 0
@@ -53,22 +53,22 @@ class MatrixSpec:
 
     @property
     def own_inputs(self) -> int:
-        """The number of inputs of this rank."""
+        """The number of a matrix's inputs on this rank."""
         return self.shard.part(self.inputs, "inputs") if self.split == "row" else self.inputs
 
     @property
     def own_parts(self) -> tuple[int, ...]:
-        """The number of outputs of this rank in each fused part."""
+        """The number of outputs on this rank of each matrix that is fused into one."""
         parts = self.parts or (self.outputs,)
         return tuple(self.shard.part(n, "outputs") for n in parts) if self.split == "column" else parts
 
     @property
     def own_outputs(self) -> int:
-        """The number of outputs of this rank."""
+        """The number of a matrix's outputs on this rank."""
         return sum(self.own_parts)
 
     def place(self, kind: WeightSlotKind, name: str = "") -> WeightSlot:
-        """Return the weight slot of the matrix in an op.
+        """Return the slot of a matrix in an op, for which a quantisation recipe chooses the weight format.
 
         Args:
             kind: The kind of slot, by which recipes choose a format.
@@ -86,7 +86,7 @@ class MatrixBackend(LowRankBackend):
 
 
 class Matrix(StoredModule, ABC):
-    """The base class of stored matrices, which Linear, Projections, Experts and other ops multiply by.
+    """The base class of weight matrices in any format, which Linear, Projections, Experts and other ops multiply by.
 
     Attributes:
         stored: The weight format; None for the model's dtype.
@@ -109,11 +109,11 @@ class Matrix(StoredModule, ABC):
 
     @property
     def operands(self) -> Operands | None:
-        """The operands for our own kernels; None if these do not support the storage format."""
+        """The weight, bias and quantisation parameters for our kernels; None if these do not support the format."""
         return None
 
     def for_kernel(self, x_TI: Tensor) -> tuple[Tensor, Operands | None]:
-        """Return the rows with their inputs in the order that a kernel needs, and the operands for it, if supported."""
+        """Return rows with their inputs in the order that a kernel needs, and the matrix's operands, if supported."""
         return x_TI, self.operands
 
     def low_rank(self, number: int) -> LoraWeights | None:
@@ -122,25 +122,25 @@ class Matrix(StoredModule, ABC):
 
     @property
     def alone(self) -> bool:
-        """Whether the product with `operands` is the complete result in the running step, without adapters."""
+        """Whether the product with `operands` is a matrix's whole result in the running step, without LoRA adapters."""
         return True
 
     @abstractmethod
     def values(self) -> Tensor:
-        """Return the weights without the bias [O, I], in the model's dtype."""
+        """Return a matrix's weights without the bias [O, I], in the model's dtype."""
 
     @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:
-        """Compute the product in PyTorch, for rows that are not on the meta device."""
+        """Compute a matrix product in PyTorch, for rows that are not on the meta device."""
 
     @property
     def number_format(self) -> str:
-        """The number format whose arithmetic units the product uses."""
+        """The number format whose arithmetic units a matrix product uses."""
         return arithmetic(self.spec.dtype, self.stored)
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """Return the parameters and bytes of the weight and of the bias, which is in the model's dtype."""
+        """Return the parameter count and bytes of a weight and of its bias, which is in the model's dtype."""
         count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
         nbytes = count * self.spec.dtype.itemsize if stored is None else stored.nbytes(self.outputs, self.inputs)
         weights = StorageShare(stored, count, float(nbytes))
@@ -151,7 +151,7 @@ class Matrix(StoredModule, ABC):
         return ("weight", "bias") if self.spec.bias else ("weight",)
 
     def own(self, name: str, full: Tensor) -> Tensor:
-        """Return this rank's part of the checkpoint's weight or bias."""
+        """Return this rank's part of a matrix's weight or bias from the checkpoint."""
         spec = self.spec
         if name == "bias" and full.dim() == 2 and len(full) == 1:  # BART checkpoints store the bias of the logits so
             full = full[0]
@@ -166,7 +166,7 @@ class Matrix(StoredModule, ABC):
 
     @property
     def own_bias(self) -> Tensor | None:
-        """The bias that this rank adds; None except on rank 0 if the inputs are split over ranks.
+        """The bias that this rank adds to a product; None except on rank 0 if ranks divide the inputs.
 
         The sum over ranks then contains the bias once.
         """

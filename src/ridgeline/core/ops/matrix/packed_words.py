@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 WORD = 32
-"""The number of bits in a word."""
+"""The number of bits in a word of packed integers."""
 SIGN_BIT = 0x80
-"""The bit that converts between signed bytes and unsigned bytes with zero at 128, if it is inverted."""
+"""The bit to invert to convert between signed bytes and unsigned bytes with zero at 128."""
 
 
 def integers(words: Tensor, bits: int) -> Tensor:
-    """Unpack words or bytes [..., n] into one uint8 per integer: [..., n x 32 / bits], or [..., n x 8 / bits]."""
+    """Unpack words or bytes [..., n] to one uint8 per integer: [..., n x 32 / bits], or [..., n x 8 / bits]."""
     bytes_ = words.contiguous().view(torch.uint8)
     return bytes_ if bits == 8 else torch.stack((bytes_ & 15, bytes_ >> 4), dim=-1).flatten(-2)
 

@@ -13,7 +13,7 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class PlainMatrix(Matrix):
-    """A matrix in the model's dtype: `weight` [out, in], or [in, out] if the checkpoint stores it transposed."""
+    """A weight matrix in the model's dtype: [out, in], or [in, out] if the checkpoint stores it transposed."""
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
         super().__init__(spec, stored)
@@ -23,7 +23,7 @@ class PlainMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """The weight and bias for our own kernels; None if the weight is stored transposed."""
+        """The plain weight and bias for our own kernels; None if the weight is stored transposed."""
         return None if self.spec.transposed else Operands(self.weight, self.own_bias)
 
     @override
@@ -40,7 +40,7 @@ class PlainMatrix(Matrix):
 
 
 class PricedMatrix(PlainMatrix):
-    """A matrix in a weight format that is only priced, not run.
+    """A weight matrix in a format that no op runs on, so that it is only priced.
 
     It has the shape of a plain matrix and the byte count of its format.
     """

@@ -31,7 +31,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     """
 
     names: tuple[str, ...]
-    """The names of the checkpoint's tensors, without the bias."""
+    """The names of a quantised matrix's checkpoint tensors, without the bias."""
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
@@ -46,22 +46,22 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
-        """Return the default names of the tensors that a checkpoint in this format has."""
+        """Return the default names of the tensors that a checkpoint has for a matrix in this quantised format."""
 
     @abstractmethod
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's parameters from one tensor of the layout, by parameter name."""
+        """Return this rank's parameters from one checkpoint tensor of a quantised matrix, by parameter name."""
 
     @property
     @override
     def scale_dtype(self) -> torch.dtype:
-        """The dtype of the scales according to the format, until `put_scales` adopts the checkpoint's."""
+        """The default dtype of a quantised matrix's scales, until `put_scales` adopts the checkpoint's."""
         return torch.float32 if self.stored.scale_bits > 16 else torch.float16
 
     @property
     @override
     def operands(self) -> Operands | None:
-        """The operands for our own kernels; None if the activations must be permuted first."""
+        """The operands of a quantised matrix for our kernels; None if activations must be permuted first."""
         return super().operands if self.order is None else None
 
     @override
@@ -75,7 +75,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """Return random parameters, with the inputs in their natural order."""
+        """Return random codes, scales and zero points for a quantised matrix, with inputs in their natural order."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
         return super().drawn(block) | order
 
@@ -85,12 +85,12 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the dtype for the bias, and None for codes and scales, which keep the dtypes they are stored in."""
+        """Return the dtype to load a quantised matrix's bias in, and None for codes and scales, which keep theirs."""
         return super().dtype_of(name) if name == "bias" else None
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """Return the parameters and bytes as the checkpoint stores them."""
+        """Return a quantised matrix's parameter count and bytes as the checkpoint stores them."""
         return Matrix.shares(self)
 
     @property
@@ -105,7 +105,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def refuse_division(self) -> None:
-        """Raise Indivisible if the ranks would cut a quantisation group."""
+        """Raise Indivisible if the ranks would cut a block of weights that share a scale."""
         spec, stored = self.spec, self.stored
         rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:
@@ -144,11 +144,13 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @property
     def whole_groups(self) -> int:
-        """The number of groups of inputs, over all ranks."""
+        """The number of groups of inputs that share a scale, over all ranks."""
         return -(-self.spec.inputs // (self.stored.block[1] or self.spec.inputs))
 
     def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's codes as a parameter, padded to whole units, or nothing until their order is known.
+        """Return this rank's codes as a parameter, each row padded to whole UNITs of codes.
+
+        Return nothing until the order of the inputs is known.
 
         Args:
             own_OB: The packed codes of this rank, uint8.
@@ -165,7 +167,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return torch.arange(inputs, dtype=torch.int32) // (self.stored.block[1] or inputs)
 
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
-        """Return the `order` that makes the inputs of each group consecutive, or nothing if they are already.
+        """Return the order that makes the inputs of each group consecutive, or nothing if they are already.
 
         Args:
             groups_I: The group of each input, as in the checkpoint.
@@ -188,7 +190,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return self._put_in_order()
 
     def _put_in_order(self) -> Mapping[str, Tensor]:
-        """Return the codes in the order of the groups and that order, once both have been read."""
+        """Return a matrix's codes sorted by group of inputs, and that order, once both tensors are read."""
         if len(self._waiting) < 2:
             return {}
         codes_OB, order_I = self._waiting.pop("codes"), self._waiting.pop("order")
@@ -196,7 +198,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return {"codes": packed(codes_OI.index_select(1, order_I), self.kind), "order": order_I}
 
     def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's scales as a parameter, in the dtype of the checkpoint.
+        """Return this rank's scales of a quantised matrix as a parameter, in the dtype of the checkpoint.
 
         Raises:
             ValueError: If the dtype is not one of fp32, bf16 and fp16, or a scale is NaN or infinite.
@@ -210,18 +212,18 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
 
 def check_shape(full: Tensor, *shape: int) -> None:
-    """Raise ValueError if a tensor has another shape."""
+    """Raise ValueError if a checkpoint tensor has another shape than expected."""
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
 
 
 def check_dtype(full: Tensor, dtype: torch.dtype) -> None:
-    """Raise ValueError if a tensor has another dtype."""
+    """Raise ValueError if a checkpoint tensor has another dtype than expected."""
     if full.dtype != dtype:
         raise ValueError(f"is {full.dtype}, such weights are stored as {dtype}")
 
 
 def check_scale_dtype(full: Tensor) -> None:
-    """Raise ValueError if scales have a dtype other than fp32, bf16 and fp16."""
+    """Raise ValueError if a quantised matrix's scales have a dtype other than fp32, bf16 and fp16."""
     if full.dtype not in _SCALES:
         raise ValueError(f"is {full.dtype}; scales are float32, bfloat16 or float16")

@@ -19,7 +19,7 @@ from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.stored_module import StorageShare, dtype_mismatch, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
-"""The code that stands for zero in formats without zero points."""
+"""The code that stands for zero in weight formats without zero points, by the type of codes."""
 
 _LARGEST = {"int8": 127, "int4": 7, "fp8": 448}
 """The largest magnitude of a code relative to zero, by type of code."""
@@ -63,7 +63,7 @@ class QuantisedMatrix(Matrix):
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """The dtype of the scales, as wide as the format defines.
+        """The dtype of a quantised matrix's scales, as wide as the weight format defines.
 
         16-bit scales are in the model's dtype, or in bf16 for a model in fp32: the scales of small weights would be
         subnormal in fp16.
@@ -75,7 +75,10 @@ class QuantisedMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """The operands for our own kernels; None if these lack the group size or, for W8A8, the input count."""
+        """The operands of a quantised matrix for our own kernels; None if these do not support it.
+
+        They lack some group sizes and, for W8A8, some input counts.
+        """
         if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
             return None
         if self.rounds_rows and self.inputs > min(self.group, MAX_INTEGERS):
@@ -84,7 +87,7 @@ class QuantisedMatrix(Matrix):
 
     @property
     def _codes(self) -> Codes:
-        """The quantisation parameters, for kernels."""
+        """The quantisation parameters of a matrix, as kernels read them."""
         sharers = self.stored.block[0] or self.outputs
         zeros: Tensor | float = float(MIDDLE[self.kind]) if self.zero is None else self.zero
         scales_OG: Tensor = self.scale
@@ -95,13 +98,13 @@ class QuantisedMatrix(Matrix):
 
     @property
     def interleaved(self) -> bool:
-        """Whether codes, scales and zero points are in interleaved order."""
+        """Whether a matrix's codes, scales and zero points are interleaved (core/ops/matrix/interleaved.py)."""
         return self.codes.dim() > 2
 
     @property
     @override
     def number_format(self) -> str:
-        """The number format of the product; int8 for interleaved codes, because activations are rounded to int8."""
+        """The number format of a quantised product; int8 if codes are interleaved, because activations are rounded."""
         return "int8" if self.interleaved else super().number_format
 
     @property
@@ -122,7 +125,7 @@ class QuantisedMatrix(Matrix):
         return self.held().values() if self.interleaved else ()
 
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
-        """Return codes, scales and zero points by name.
+        """Return a quantised matrix's codes, scales and zero points by name.
 
         Args:
             interleaved: Whether to return views of a matrix in row order as if it were interleaved.
@@ -139,17 +142,17 @@ class QuantisedMatrix(Matrix):
 
     @property
     def middle(self) -> int:
-        """The code in the middle of the format's range, which may have fewer bits than a stored code."""
+        """The code in the middle of a weight format's range, which may have fewer bits than a stored code."""
         return 0 if self.kind == "fp8" else 1 << self.stored.bits - 1
 
     @property
     def rounds_rows(self) -> bool:
-        """Whether activations are rounded to int8 before the product, with one scale per row (W8A8)."""
+        """Whether activations are rounded to int8 before a product, with one scale per row (W8A8)."""
         return self.stored.kind == "w8a8"
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """Return the parameters and the bytes of codes, scales and zero points as stored in memory, and the bias."""
+        """Return a quantised matrix's parameter count and its bytes in memory: codes, scales, zero points and bias."""
         _, *bias = super().shares()
         held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
         return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
@@ -159,11 +162,11 @@ class QuantisedMatrix(Matrix):
         return self.dense().to(self.spec.dtype)
 
     def rows(self, picked_R: Tensor) -> Tensor:
-        """Return the weights of some outputs, given by int64 indices, in the model's dtype: [R, I]."""
+        """Return the dequantised weights of the outputs with these int64 indices, in the model's dtype: [R, I]."""
         return self.backend.gather_coded(self, picked_R)
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
-        """Return the dequantised weights in fp32: [O, I], or [R, I] for the outputs with the given int64 indices."""
+        """Return a matrix's dequantised weights in fp32: [O, I], or [R, I] for outputs given by int64 indices."""
         own = self._codes
         every_R = torch.arange(self.outputs, device=self.codes.device) if picked_R is None else picked_R
         codes_OB: Tensor = self.codes
@@ -188,7 +191,7 @@ class QuantisedMatrix(Matrix):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """Return random parameters except the bias: a block of numbers, quantised with one scale and repeated."""
+        """Return random parameters of a quantised matrix except the bias, from one repeated block with one scale."""
         largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
         scale = float(block.float().abs().max()) / largest
         steps = block.float().view(1, -1) / scale
@@ -209,12 +212,12 @@ class QuantisedMatrix(Matrix):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the model's dtype, from which a plain weight is quantised."""
+        """Return the model's dtype, to which a plain weight is cast before it is quantised."""
         return self.spec.dtype
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Quantise this rank's part of a plain weight; keep a bias as it is."""
+        """Quantise this rank's part of a plain weight while it is loaded; keep a bias as it is."""
         own = self.own(name, full)
         if name == "bias":
             return {name: own}
@@ -232,14 +235,14 @@ class QuantisedMatrix(Matrix):
 
 
 def rounded_rows(x_TI: Tensor) -> Tensor:
-    """Return rows rounded to int8 and back to fp32, each with its own scale, its largest magnitude / 127."""
+    """Return rows of activations rounded to int8 and back to fp32, each with its largest magnitude / 127 as scale."""
     scale_T1 = x_TI.float().abs().amax(dim=-1, keepdim=True) / 127
     steps_TI = x_TI.float() * torch.where(scale_T1 == 0, 0, 1 / scale_T1)
     return steps_TI.round().clamp(-127, 127) * scale_T1
 
 
 def row_bytes(inputs: int, kind: str) -> int:
-    """Return the bytes of a row of `inputs` codes, padded to whole units."""
+    """Return the bytes of a matrix row of `inputs` codes, padded to a whole number of UNITs."""
     whole = -(-inputs // UNIT) * UNIT
     return whole // 2 if kind == "int4" else whole
 
@@ -253,7 +256,7 @@ def packed(codes_OI: Tensor, kind: str) -> Tensor:
 
 
 def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
-    """Return the codes of packed bytes as fp32 numbers [O, whole units of I], the inverse of `packed`."""
+    """Return the codes of packed bytes as fp32 numbers [O, I padded to whole UNITs], the inverse of `packed`."""
     match kind:
         case "int4":
             return integers(codes_OB, 4).float()
@@ -264,7 +267,7 @@ def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
 
 
 def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
-    """Quantise numbers [O, I] to the nearest codes, and return `codes`, `scale` and, on request, `zero`.
+    """Quantise weights [O, I] to the nearest codes, and return `codes`, `scale` and, on request, `zero`.
 
     The scale maps the largest magnitude of a group, or with zero points its range (0 included), to the full range of
     codes. It is rounded to its dtype first, so that quantisation divides by the same number that products multiply by.
@@ -284,7 +287,7 @@ def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zer
 
 
 def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
-    """Quantise fp32 numbers all at once, as `quantised` does piece by piece."""
+    """Quantise fp32 weights all at once; `quantised` calls this piece by piece to save memory."""
     outputs, inputs = rows_OI.shape
     grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)
     largest = _LARGEST[kind]
@@ -306,5 +309,5 @@ def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, ze
 
 
 def _nonzero(scale_OG: Tensor) -> Tensor:
-    """Return scales with 0, which groups of zeros have, replaced by 1."""
+    """Return scales with each 0 replaced by 1; groups of weights that are all 0 have that scale."""
     return torch.where(scale_OG == 0, torch.ones_like(scale_OG), scale_OG)
