@@ -128,7 +128,7 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
 
 
 def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
-    """Return the dtype of a checkpoint's numbers that no quantisation recipe covers.
+    """Return the dtype of the weights of a checkpoint that no quantisation recipe covers.
 
     It is the dtype that the config states. If the config states none, it is bf16 for a quantised checkpoint and fp32
     for any other. Families whose activations exceed the range of fp16 get fp32 instead of fp16. The family is by
@@ -174,7 +174,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
 
 
 def _of_all_experts(name: str) -> tuple[str, ...]:
-    """Return the names that lists of modules may use for a matrix of all experts, from the first expert's name."""
+    """Return the names by which quantisers' lists may exclude a matrix of all experts, from the first expert's name."""
     mixture, _, matrix = name.partition(".experts.0.")
     if not matrix:
         return ()

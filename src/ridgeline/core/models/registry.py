@@ -92,7 +92,7 @@ REGISTERED: tuple[Family, ...] = (
     autoencoder_kl.FAMILY,
     vq_autoencoder.FAMILY,
 )
-"""Every model family that can be built, in the order in which the documentation lists them."""
+"""All model families that can be built, in the order in which the documentation lists them."""
 
 
 def _of_kind(kind: FamilyKind) -> tuple[Family, ...]:
@@ -177,7 +177,9 @@ def _text_inside(fields: Fields) -> str:
 
 
 def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
-    """Return the family that builds the language model of an alias, with the alias's prefixes and ignored tensors.
+    """Return the family that builds an alias's language model, with the alias's prefixes and ignored tensors.
+
+    An alias is an architecture that another one's family builds.
 
     Raises:
         ModelRefused: If the text config has an unsupported `model_type`.
@@ -253,14 +255,14 @@ def missing_for(name: str) -> str | None:
 
 
 def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:
-    """Return whether a name is one of the names of a catalogue entry, whose key in the catalogue is `known`."""
+    """Return whether a name is one of a model's in the catalogue, whose key there is `known`."""
     architectures = (entry["architecture"], *entry.get("also", ()))
     stems = (known, *map(_stem, architectures))
     return name in architectures or _letters(name) in map(_letters, stems)
 
 
 def _is_copy(name: str, architecture: str) -> bool:
-    """Return whether a name is an architecture's with another ending, or with one word more or less before it.
+    """Return whether two architecture names differ only in the ending, or in one word more or less before it.
 
     Copies of MiniMaxM3SparseForConditionalGeneration call themselves MiniMaxM3ForCausalLM, for example. Both names must
     contain the version number, and the additional word must not.

@@ -235,7 +235,7 @@ class KVLayout:
     pages: int
     """The number of pages in the KV-cache pool."""
     page_size: int
-    """The positions of the smallest KV page; other groups that store positions have multiples of it."""
+    """The positions of the smallest KV page; other groups that store positions have a multiple of that size."""
     groups: tuple[KVGroup, ...]
     """The groups of layers that share pages of the KV cache."""
 

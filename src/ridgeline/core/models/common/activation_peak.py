@@ -23,7 +23,7 @@ class ActivationTracker:
         self.peak = 0
 
     def __call__(self, _: str, __: Op, inputs: tuple[Any, ...], output: Any) -> None:
-        """Record the inputs and the result of a call, forget tensors that were freed, and update the peak."""
+        """Add the inputs and result of an op's call to the live bytes, drop freed tensors, and update the peak."""
         for value in (*inputs, *(output if isinstance(output, tuple) else (output,))):
             if isinstance(value, Tensor):
                 storage = value.untyped_storage()

@@ -13,19 +13,19 @@ class ArchitectureAlias:
     """An architecture whose language model is built by one of the families."""
 
     architecture: str
-    """The entry of `architectures` in config.json."""
+    """The alias's class name, as in `architectures` of config.json."""
     model_type: str
-    """The `model_type` that identifies the architecture in a config without `architectures`."""
+    """The `model_type` that identifies an architecture in a config without `architectures`."""
     of: str = ""
-    """The `model_type` of the family that builds it; "" if the config of the text model states it."""
+    """The `model_type` of the family that builds an architecture; "" if the config of its text model states it."""
     section: str = ""
-    """The section that holds the config of the text model; "" if the architecture is a text model only."""
+    """The section of a config that describes its text model; "" if the architecture is a text model only."""
     prefixes: tuple[tuple[str, str], ...] = ()
-    """Pairs of a prefix of the checkpoint's names and the prefix here."""
+    """Pairs of a prefix of tensor names in the checkpoint and the prefix of the same tensors in the model."""
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that the model does not load, in addition to the family's."""
+    """Patterns of checkpoint tensors that an architecture's text model does not load, besides the family's."""
     passed_over: tuple[str, ...] = ()
-    """Fields that have no effect on the text model, in a config without a section for it."""
+    """Config fields that have no effect on the text model, in a config without a section for that model."""
     unstated: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of the text model's config that differ from the family's."""
     always: Mapping[str, Any] = field(default_factory=dict)
@@ -100,5 +100,8 @@ KIN = (
 
 
 def alias_of(name: str, model_type: str) -> ArchitectureAlias | None:
-    """Return the alias with an architecture's name, or with a `model_type` if there is no name; None without one."""
+    """Return the entry for an architecture that another one's family builds, by name or `model_type`, or None.
+
+    The `model_type` counts only if the name is empty.
+    """
     return next((kin for kin in KIN if name == kin.architecture or (not name and model_type == kin.model_type)), None)

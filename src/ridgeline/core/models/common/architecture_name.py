@@ -25,7 +25,7 @@ class ArchitectureName:
 
     family: str
     version: str
-    """The version number in an architecture's name; empty if there is none."""
+    """The version number in the class name of an architecture; empty if there is none."""
     kind: str
     task: str
 

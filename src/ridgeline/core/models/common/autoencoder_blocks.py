@@ -33,21 +33,21 @@ class Widths:
     """The widths of an autoencoder's resolutions, and the places of its attention."""
 
     channels: tuple[int, ...]
-    """Channels at each resolution of the autoencoder, the finest first."""
+    """The channels at each resolution of an image autoencoder, the finest first."""
     groups: int
-    """Groups of every group norm."""
+    """The number of channel groups of every group norm in an image autoencoder."""
     attends: bool
-    """Whether the middle block has attention."""
+    """Whether the middle block of an image autoencoder has attention."""
     dtype: torch.dtype
     attends_often: bool = False
-    """Whether attention also follows each residual block at the coarsest resolution."""
+    """Whether attention also follows each residual block at an autoencoder's coarsest resolution."""
     stem: int | None = None
-    """Channels of the encoder's first convolution; None for those of the finest resolution."""
+    """The channels of the encoder's first convolution; None for those of the finest resolution."""
     pointwise: bool = False
-    """Whether checkpoints store the matrices of attention as 1x1 convolutions."""
+    """Whether an autoencoder's checkpoints store the matrices of attention as 1x1 convolutions."""
 
     def norm(self, channels: int, *, silu: bool = True) -> GroupNorm:
-        """Return a group norm of `channels` channels."""
+        """Return a group norm of `channels` channels, with an autoencoder's number of groups."""
         return GroupNorm(channels, self.groups, _EPS, self.dtype, silu=silu)
 
 
@@ -68,7 +68,7 @@ class Resnet(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the block's output [pixels, outputs] for x_PC [pixels, inputs], which it may overwrite."""
+        """Return the residual block's output [pixels, outputs] for x_PC [pixels, inputs], which it may overwrite."""
         # One expression: a variable for an intermediate result would keep it alive at the peak of memory use.
         y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
         if self.conv_shortcut is not None:
@@ -81,7 +81,7 @@ class PixelAttention(nn.Module):
     """An attention block: x + attention(norm(x)) over all pixels of an image, with one head as wide as a pixel."""
 
     def __init__(self, w: Widths, space: RowAxis) -> None:
-        """Build the attention block; `space` is the row axis of its pixels."""
+        """Build an attention block over pixels; `space` is the kind of rows (row axis) that they are."""
         super().__init__()
         width, self.space = w.channels[-1], space
         spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
@@ -94,7 +94,7 @@ class PixelAttention(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the block's output [pixels, width] for x_PC [pixels, width], which it overwrites."""
+        """Return the attention block's output [pixels, width] for x_PC [pixels, width], which it overwrites."""
         each = Uncached([], {self.space: [grid.each] * grid.images})
         q_P1C, k_P1C, v_P1C = (part[:, None] for part in self.qkv(self.group_norm(x_PC, grid)))
         out: Tensor = self.add(x_PC, self.to_out[0](self.attend(q_P1C, k_P1C, v_P1C, each)))
@@ -112,7 +112,7 @@ class MiddleBlock(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """Return the block's output [pixels, width] for x_PC [pixels, width]."""
+        """Return the output [pixels, width] of an autoencoder's middle block for x_PC [pixels, width]."""
         first, second = self.resnets
         x_PC = first(x_PC, grid)
         for attention in self.attentions:
@@ -122,7 +122,7 @@ class MiddleBlock(nn.Module):
 
 
 class Downsampler(nn.Module):
-    """The step to the next coarser resolution; checkpoints call it `downsamplers.0`."""
+    """The step from one resolution to the next coarser one; checkpoints call it `downsamplers.0`."""
 
     def __init__(self, w: Widths, channels: int) -> None:
         super().__init__()
@@ -130,13 +130,13 @@ class Downsampler(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:
-        """Return the rows of the halved grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
+        """Return pixel rows of the halved grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
         out: Tensor = self.conv(x_PC, grid, halved)
         return out
 
 
 class Upsampler(nn.Module):
-    """The step to the next finer resolution; checkpoints call it `upsamplers.0`."""
+    """The step from one resolution to the next finer one; checkpoints call it `upsamplers.0`."""
 
     def __init__(self, w: Widths, channels: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Upsampler(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
-        """Return the rows of the doubled grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
+        """Return pixel rows of the doubled grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
         out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
         return out
 

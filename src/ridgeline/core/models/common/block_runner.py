@@ -11,14 +11,14 @@ from torch import Tensor
 from ridgeline.core.models.common.modulated import ResidualStream
 
 Blocks = Callable[[ResidualStream], ResidualStream]
-"""A function that runs some blocks in turn. It may overwrite its input."""
+"""A function that runs some of a denoiser's blocks in turn; it may overwrite its input."""
 
 
 class BlockRunner(Protocol):
     """The function that runs a denoiser's blocks, from the input of the first block to the input of the final norm."""
 
     def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
-        """Run blocks on the residual stream that enters them, and return the rows of latents that the final norm reads.
+        """Run a denoiser's blocks on a residual stream, and return the rows of latents that the final norm reads.
 
         Args:
             entered: The residual stream before the first block.

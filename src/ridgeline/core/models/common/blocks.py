@@ -33,14 +33,14 @@ from ridgeline.core.ops.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """The constructors of the norms of a family's residual stream."""
+    """The constructors of the norms in a model family's blocks, with or without a residual addition before them."""
 
     alone: Callable[[], Norm]
-    """The constructor of a norm that does no addition."""
+    """The constructor of a norm without a residual addition before it."""
     adding: Callable[[], AddNorm]
-    """The constructor of a norm that adds its two inputs first."""
+    """The constructor of a norm that first adds its two inputs (a residual addition)."""
     add: Callable[[], ResidualAdd]
-    """The constructor of an addition without a norm."""
+    """The constructor of a residual addition without a norm."""
 
     @classmethod
     def rms(cls, d: Dimensions, *, multiplier: float = 1.0, from_one: bool = False, cast_last: bool = False) -> "Norms":
@@ -61,7 +61,7 @@ class Norms:
         )
 
     def entry(self, first: bool) -> Norm:
-        """Return the first norm of a block; that of the first block has nothing to add."""
+        """Return the first norm of a transformer block; that of the first block has nothing to add."""
         return self.alone() if first else self.adding()
 
 
@@ -81,7 +81,7 @@ class Block(nn.Module):
         norms: Norms | None = None,
         name: str = "self_attn",
     ) -> None:
-        """Build the block around its attention and feed-forward modules.
+        """Build a transformer block around its attention and feed-forward modules.
 
         Args:
             d: The sizes.
@@ -118,7 +118,7 @@ class MixerBlock(nn.Module):
     """
 
     def __init__(self, mixer: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block around a mixer, which is called as SelfAttention is.
+        """Build a block around one mixer (attention, recurrence or feed-forward layer), called as SelfAttention is.
 
         The other arguments are those of Block.
         """
@@ -141,7 +141,7 @@ class SandwichBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
+        """Build a block with norms before and after attention and feed-forward layer; arguments are those of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -166,7 +166,7 @@ class PostNormBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
+        """Build a block with norms after attention and feed-forward layer; the arguments are those of Block."""
         super().__init__()
         self.entry_add = None if first else norms.add()
         self.self_attn = attention
@@ -191,7 +191,7 @@ class ParallelBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
+        """Build a block with parallel attention and feed-forward layer; the arguments are those of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -206,12 +206,15 @@ class ParallelBlock(nn.Module):
 
 
 class DividedNorm(nn.Module):
-    """An RMSNorm over all heads (OLMo 2) that ranks divide: they add up their sums of squares."""
+    """An RMSNorm over the vectors of all heads (OLMo 2), for ranks that hold a part of the heads each.
+
+    The ranks add up their sums of squares.
+    """
 
     per_token = 1
 
     def __init__(self, d: Dimensions, heads: int, shard: Shard) -> None:
-        """Build the norm over the heads of this rank.
+        """Build the RMSNorm over all heads for the heads of this rank.
 
         Args:
             d: The sizes.
@@ -234,7 +237,7 @@ class DividedNorm(nn.Module):
 
 
 HeadNorm = Norm | DividedNorm
-"""The type of a norm of queries or keys."""
+"""The type of a norm of an attention layer's queries or keys."""
 
 
 def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
@@ -266,4 +269,4 @@ def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor
 
 
 BLOCKS = Block | MixerBlock | SandwichBlock | PostNormBlock | ParallelBlock
-"""The blocks that take and return the residual stream as two summands."""
+"""The block classes that take and return the residual stream as two summands."""

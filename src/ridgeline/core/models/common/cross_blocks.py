@@ -42,11 +42,11 @@ class CrossStyle:
     rope: Rope | None
     """The rotary embedding of queries and keys; None if positions are added to the tokens."""
     heads: bool
-    """Whether queries and keys are normalised, over all heads at once."""
+    """Whether a denoiser's queries and keys are normalised, over all heads at once."""
     crossing: bool
-    """Whether a block has a norm before its cross-attention."""
+    """Whether a denoiser's blocks have a norm before cross-attention."""
     bias: bool
-    """Whether the query, key and value projections have a bias."""
+    """Whether a denoiser's query, key and value projections have a bias."""
 
 
 class TextAttention(nn.Module):
@@ -80,7 +80,7 @@ class TextAttention(nn.Module):
         return out_ND
 
     def _heads(self, x_xD: Tensor, norm: HeadNorm | None = None) -> Tensor:
-        """Split rows into heads [rows, heads, E], normalised if there is a norm."""
+        """Split rows into attention heads [rows, heads, E], normalised if there is a norm."""
         if norm is not None:
             x_xD = norm(x_xD.view(len(x_xD), norm.per_token, norm.width))
         return x_xD.view(len(x_xD), -1, self.head_dim)
@@ -88,20 +88,20 @@ class TextAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class CrossPass:
-    """The inputs that all blocks of a pass share, in addition to the residual stream."""
+    """The inputs that all blocks share in one pass of a denoiser, in addition to the residual stream."""
 
     condition_RC: Tensor
-    """The condition (embedded noise level) of each run of rows."""
+    """The condition (embedded noise level) of each run of consecutive rows."""
     runs: Sequence[int]
-    """Number of rows of each run, whose rows share a noise level."""
+    """The number of consecutive latent rows that share each noise level."""
     angles: Angles | None
-    """The rotary angles of the rows; None without rotary embedding."""
+    """The rotary angles of the latent rows; None without rotary embedding."""
     kv: Uncached
-    """The KV context, with the rows of each image and of each text."""
+    """The KV context of a denoiser's pass: how many rows each image and each text has, without a cache."""
 
 
 class CrossBlock(nn.Module):
-    """A block: x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)).
+    """A denoiser block: x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)).
 
     The next norm performs the last addition. The scales and shifts of norms, and the gates, come from the noise level.
     """
@@ -121,12 +121,12 @@ class CrossBlock(nn.Module):
         self.ffn = MLP(d, {"widen": up}, "narrow", down)
 
     def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a text in this block's cross-attention."""
+        """Return the keys and values of a text for one block's cross-attention."""
         return self.attn2.keys_values(text_MD)
 
     @override
     def forward(self, stream: ResidualStream, text: tuple[Tensor, Tensor], given: CrossPass) -> ResidualStream:
-        """Return the residual stream after the block, given the text's keys and values in this block."""
+        """Return the residual stream after a block, given the text's keys and values in that block."""
         runs, factors = given.runs, self.factors(given.condition_RC)
         _, _, gate, inner_shift, inner_scale, inner_gate = factors
         x_ND, normed_ND = enter(self.norm1, stream, factors, runs)
@@ -141,7 +141,7 @@ class CrossBlock(nn.Module):
 
 
 class CrossConditionEmbedder(nn.Module):
-    """The embedders of the conditions: noise level, size of the image if the model reads it, and text.
+    """The embedders of a denoiser's conditions: noise level, size of the image if the model reads it, and text.
 
     The noise level and the size become the conditions of the blocks and of the final norm. Each text is embedded once
     for all blocks.
@@ -170,7 +170,7 @@ class CrossConditionEmbedder(nn.Module):
 
     @override
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the condition of the final norm [runs, hidden] and that of the blocks [runs, 6 x hidden].
+        """Return the conditions of a denoiser's final norm [runs, hidden] and of its blocks [runs, 6 x hidden].
 
         Args:
             times_R: The timestep of each run, fp32 [runs].
@@ -186,7 +186,7 @@ class CrossConditionEmbedder(nn.Module):
 
 
 class CrossFinalLayer(nn.Module):
-    """The final norm, scaled and shifted by the condition, and the projection to patches.
+    """The final norm of a denoiser, scaled and shifted by the condition, and the projection to patches.
 
     Checkpoints hold both at the top.
     """

@@ -48,13 +48,13 @@ class CrossGrid:
     """The grid of patches of a video's latents: each patch is `side` x `side` latents of one frame."""
 
     frames: int
-    """Number of frames of latents; 1 for an image."""
+    """The number of frames of a video's latents; 1 for an image."""
     rows: int
-    """Number of rows of patches in a frame."""
+    """The number of lines of patches in a frame."""
     columns: int
-    """Number of columns of patches in a frame."""
+    """The number of columns of patches in a frame."""
     side: int
-    """Height and width of a patch in latents."""
+    """The height and width of a patch in latents."""
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "CrossGrid":
@@ -119,12 +119,12 @@ Level = float | Sequence[float] | Tensor
 
 @dataclass(frozen=True, slots=True)
 class CrossSizes:
-    """The settings of a config in addition to the dimensions of blocks."""
+    """The settings of a denoiser's config besides its blocks: channels, patches, text width, timestep embedding."""
 
     channels: int
-    """Number of channels of the latents."""
+    """The number of channels of a denoiser's latents."""
     outputs: int
-    """Channels that the model predicts; only the first `channels` are used."""
+    """The channels that a denoiser predicts; only the first `channels` are used."""
     patch: int
     """Height and width of a patch in latents."""
     text_width: int
@@ -132,29 +132,29 @@ class CrossSizes:
     text: int | None
     """Rows to which every text is padded; None if texts are not padded."""
     most: int | None
-    """The maximum number of positions on each axis; None without a limit."""
+    """The maximum number of patch positions on each axis; None without a limit."""
     sinusoids: int
     """Size of the sinusoidal embedding of a timestep."""
     scale: float
     """The factor that turns noise levels into timesteps."""
     sized: bool = False
-    """Whether the model also reads the size of the image as a condition."""
+    """Whether a denoiser also reads the size of the image as a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossLayout:
-    """The layout of a denoising pass: the rows, their positions, and the rows that share a noise level."""
+    """The layout of a denoising pass: its rows, their positions, and the rows that share a noise level."""
 
     grid: CrossGrid
-    """The patches of one image or video."""
+    """The grid of patches of one image or video."""
     runs: Sequence[int]
-    """Number of rows of each run, whose rows share a noise level."""
+    """The number of consecutive latent rows that share each noise level."""
     lengths: Mapping[RowAxis, Sequence[int]]
-    """Rows of each image and of each text, by row axis."""
+    """The number of rows of each image (key LATENTS) and of each text (key TEXT) in a denoising pass."""
     positions: Tensor
     """The position of each latent row: frame, row and column of its patch."""
     told: Sequence[Tensor]
-    """Height, width and aspect ratio of each run, if the model is `sized`; else empty."""
+    """The height, width and aspect ratio of each run's image, if the model reads them as a condition; else empty."""
 
 
 class CrossDenoiser(Denoiser):
@@ -167,7 +167,7 @@ class CrossDenoiser(Denoiser):
     block_lists = ("blocks",)
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, final: Dimensions) -> None:
-        """Build the blocks, and the embeddings and final layer around them.
+        """Build a denoiser's blocks, and the embeddings and final layer around them.
 
         Args:
             d: The sizes of the blocks.
@@ -192,7 +192,7 @@ class CrossDenoiser(Denoiser):
 
     @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """Compute the keys and values of the texts in every block."""
+        """Compute the keys and values of texts in every block of a denoiser."""
         lengths = self._text_lengths([len(text) for text in texts])
         rows_MC = texts[0].new_zeros(sum(lengths), self.text_width, dtype=self.storage.dtype)
         for own_MC, text_MC in zip(torch.split(rows_MC, lengths), texts, strict=True):
@@ -200,7 +200,7 @@ class CrossDenoiser(Denoiser):
         return Prepared(tuple(map(len, texts)), self.read(rows_MC))
 
     def read(self, texts_MC: Tensor) -> tuple[Tensor, ...]:
-        """Return the keys and values of each block in turn, from rows of texts [M, text_width]."""
+        """Return the keys and values of a denoiser's blocks, block by block, from rows of texts [M, text_width]."""
         text_MD = self.condition_embedder.text_embedder(texts_MC)
         blocks = (block for block in self.blocks if isinstance(block, CrossBlock))
         return tuple(each for block in blocks for each in block.keys_values(text_MD))
@@ -240,7 +240,7 @@ class CrossDenoiser(Denoiser):
         layout: CrossLayout,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """Run the blocks on patches of latents, and return the prediction for each patch, [N, F].
+        """Run a denoiser's blocks on patches of latents, and return the prediction for each patch, [N, F].
 
         Args:
             patches_NF: Patches of latents [N, F].
@@ -267,7 +267,7 @@ class CrossDenoiser(Denoiser):
         return out_NF
 
     def grid(self, size: tuple[int, ...]) -> CrossGrid:
-        """Return the patches of one image or video of `size` latents.
+        """Return the grid of patches of one image or video of `size` latents.
 
         Raises:
             ValueError: If the size has the wrong number of axes, does not divide into patches, or exceeds the
@@ -286,7 +286,7 @@ class CrossDenoiser(Denoiser):
         )
 
     def _text_lengths(self, texts: Sequence[int]) -> list[int]:
-        """Return the rows that texts with these numbers of tokens take, padding included.
+        """Return the number of rows of each text, padding included, from the texts' numbers of tokens.
 
         Raises:
             ValueError: If there is no text, or one is empty or too long.
@@ -302,7 +302,7 @@ class CrossDenoiser(Denoiser):
 
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
-        """Return the work of a pass over images of `size` latents, texts included.
+        """Return the rows and the attention of a denoising pass over images of `size` latents, texts included.
 
         `levels` is the number of runs of tokens per image that have a noise level of their own.
         """
@@ -319,7 +319,10 @@ class CrossDenoiser(Denoiser):
 
     @override
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
-        """Return the work of a pass that gets prepared texts; `levels` is as in `work`."""
+        """Return the rows and the attention of a denoising pass whose texts' keys and values are already computed.
+
+        `levels` is the number of runs of tokens per image that have a noise level of their own.
+        """
         return without(self.work(size, texts, levels=levels), TEXT)
 
     @override

@@ -107,7 +107,7 @@ class SelfAttention(nn.Module):
         return out
 
     def _heads(self, x_TO: Tensor, norm: HeadNorm | None = None) -> Tensor:
-        """Split [rows, heads x D] into [rows, heads, D], normalised if there is a norm."""
+        """Split queries, keys or values [rows, heads x D] into [rows, heads, D], normalised if there is a norm."""
         if norm is not None:
             x_TO = norm(x_TO.reshape(len(x_TO), norm.per_token, norm.width))
         return x_TO.reshape(len(x_TO), -1, self.head_dim)
@@ -123,7 +123,7 @@ class MLP(nn.Module):
     def __init__(
         self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec, *, summand: bool = False
     ) -> None:
-        """Build the feed-forward layer from the specs of its matrices.
+        """Build a feed-forward layer from the specs of its matrices.
 
         Args:
             d: The sizes.
@@ -159,7 +159,7 @@ class GatedMLP(MLP):
         width: int | None = None,
         summand: bool = False,
     ) -> None:
-        """Build the feed-forward layer from the specs of its gate and up matrices.
+        """Build a gated feed-forward layer from the specs of its gate and up matrices.
 
         Args:
             d: The sizes.
@@ -185,7 +185,7 @@ class Backbone(nn.Module):
         local: tuple[Rope, Sequence[bool]] | None = None,
         query_scale: QueryScale | None = None,
     ) -> None:
-        """Build the embedding and the rotary tables around the blocks.
+        """Build a decoder's embedding, rotary tables and final norm around its blocks.
 
         Args:
             d: The sizes.
@@ -212,7 +212,7 @@ class Backbone(nn.Module):
         self.join: JoinColumns | None = None
 
     def stop_after(self, *layers: int) -> None:
-        """Return the states after these numbers of layers from now on, without final norm, and drop the layers above.
+        """Make the model return the states after these numbers of layers, unnormed, and drop the layers above.
 
         Several numbers give the states side by side; the last number is the highest.
         """
@@ -300,12 +300,12 @@ class Decoder(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """Return the last hidden states of the requested rows; only these pass the final norm."""
+        """Return the last hidden states of a step's requested rows; only these pass the final norm."""
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
         return out_RD
 
     def drop_head(self) -> None:
-        """Return hidden states only from now on; call it before weights are loaded."""
+        """Make the model return hidden states only, without a head; call it before weights are loaded."""
         del self.lm_head, self.all_gather
         self.has_head, self.ties = False, {}
         if self.tables is not None:
@@ -313,7 +313,7 @@ class Decoder(Model):
         self.passed_over = (*self.passed_over, r"lm_head\.weight")
 
     def stop_after(self, *layers: int) -> None:
-        """Return hidden states after these numbers of layers from now on, before any norm, and no logits.
+        """Make the model return hidden states after these numbers of layers, before any norm, and no logits.
 
         Several numbers give the states after each of them side by side. Call it before weights are loaded. Diffusion
         pipelines read their prompts this way: it is `hidden_states[layers]` in transformers.

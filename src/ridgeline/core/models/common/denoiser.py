@@ -14,13 +14,13 @@ from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.work import AttentionWork, RowAxis, Work
 
 LATENTS: RowAxis = "latents"
-"""The row axis of latent tokens: patches of latents, padding included."""
+"""The name of one kind of a denoiser's rows: patches of latents, padding included."""
 TEXT: RowAxis = "text"
-"""The row axis of text tokens, padding included."""
+"""The name of one kind of a denoiser's rows: text tokens, padding included."""
 JOINT: RowAxis = "joint"
-"""The row axis of latent and text tokens together, those of each image next to those of its text."""
+"""The name of one kind of a denoiser's rows: latent and text tokens, each image's next to its text's."""
 PICTURES: RowAxis = "pictures"
-"""The row axis of conditions: one row per image, computed from its noise level."""
+"""The name of one kind of a denoiser's rows: one condition per image, computed from its noise level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +30,28 @@ class Prepared:
     lengths: tuple[int, ...]
     """Number of tokens of each text."""
     rows: tuple[Tensor, ...]
-    """The tensors computed from all texts, in a form that only the denoiser knows."""
+    """The tensors that a denoiser computed from all texts, in a form that only it knows."""
 
 
 Texts = Sequence[Tensor] | Prepared
-"""The encoder states of each text, each [tokens, text_width], or what was prepared from them."""
+"""The texts of a denoising pass: encoder states [tokens, text_width] of each, or what `prepare` made of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LastTexts:
-    """The texts of the latest call that was given texts, the weights by which they were prepared, and the result."""
+    """A cache of the texts that a denoiser prepared last, with the versions of its weights and the result."""
 
     texts: tuple[Tensor, ...]
-    """Copies of the cached texts' encoder states."""
+    """Copies of the encoder states of the texts in the cache."""
     tables: Sequence[Mapping[str, Tensor | None]]
     """The parameters of each module of the denoiser, by name."""
     weights: list[tuple[int, int]]
-    """The addresses and versions (`_versions`) of the parameters when the texts were prepared."""
+    """The addresses and versions of the denoiser's parameters when the cached texts were prepared."""
     prepared: Prepared
-    """The cached result of `prepare` for these texts."""
+    """The cached result of `prepare` for the last texts."""
 
     def holds(self, texts: Sequence[Tensor]) -> bool:
-        """Return whether preparing these texts now would give the same result."""
+        """Return whether the cache is valid for these texts: same encoder states, and unchanged weights."""
         return (
             len(texts) == len(self.texts)
             and all(map(_same, texts, self.texts))
@@ -60,7 +60,7 @@ class _LastTexts:
 
 
 def _versions(tables: Sequence[Mapping[str, Tensor | None]]) -> list[tuple[int, int]]:
-    """Return the address of each parameter and its version, which counts in-place changes; -1 without a version."""
+    """Return each parameter's address and count of in-place changes (-1 if not counted), to detect changes."""
     every = (own for table in tables for own in table.values() if own is not None)
     return [(own.data_ptr(), -1 if own.is_inference() else own._version) for own in every]
 
@@ -78,11 +78,11 @@ class Denoiser(PricedModule):
     """
 
     channels: int
-    """Number of channels of the latents."""
+    """The number of channels of a denoiser's latents."""
     patch: int
     """Height and width in latents of the patch that is one token."""
     hidden: int
-    """Width of the residual stream."""
+    """The width of a denoiser's residual stream."""
     text_width: int
     """Numbers per token of the text encoder's states."""
     predicts: Literal["velocity", "noise"] = "velocity"
@@ -145,16 +145,16 @@ class Denoiser(PricedModule):
 
     @abstractmethod
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """Return the work of a pass over images of `size` latents whose texts have these numbers of tokens.
+        """Return the rows and the attention of a denoising pass over images of `size` latents with these texts.
 
-        The size is (height, width), for video (frames, height, width).
+        The texts are given by their numbers of tokens. The size is (height, width), for video (frames, height, width).
 
         Raises:
             ValueError: If the size or a text does not fit the model, as in `forward`.
         """
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """Compute the part of the work on texts that does not depend on the noise level.
+        """Compute the part of a denoiser's work on texts that does not depend on the noise level.
 
         A request computes it once and passes it to each `forward` call instead of the texts; results are the same bit
         for bit. A model without such a part returns the texts themselves.
@@ -162,13 +162,13 @@ class Denoiser(PricedModule):
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
-        """Return the prepared form of one text per image, computed now if the texts were not prepared."""
+        """Return one prepared text per image, prepared now if the caller did not do so."""
         prepared = texts if isinstance(texts, Prepared) else self._prepared_once(texts)
         assert len(prepared.lengths) == pictures, "a text for each picture"
         return prepared
 
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
-        """Return the result of `prepare`, and cache it, because a caller passes the same texts at each noise level.
+        """Return prepared texts, and cache them, because a caller passes the same texts at each noise level.
 
         Nothing is cached for texts on meta, or if changes of the weights cannot be detected.
         """
@@ -184,18 +184,18 @@ class Denoiser(PricedModule):
         return prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        """Return the work of `prepare` for texts with these numbers of tokens."""
+        """Return the rows and the attention of preparing texts with these numbers of tokens."""
         return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
 
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """Return the work of one denoiser pass that gets prepared texts.
+        """Return the rows and the attention of one denoising pass whose texts are already prepared.
 
         A request's work is one `prepare_work` and one `pass_work` per pass.
         """
         return self.work(size, texts)
 
     def check_conditions(self, pictures: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
-        """Raise ValueError if `pooled` or `guidance` is missing, misshapen, or not an input of the model."""
+        """Raise ValueError if `pooled` or `guidance` is missing, misshapen, or not an input of the denoiser."""
         if (pooled is None) != (self.pooled_width is None):
             raise ValueError(
                 "this denoiser takes no pooled vector of a text; leave it out"
@@ -215,20 +215,20 @@ class Denoiser(PricedModule):
 
 
 def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
-    """Return one number per image, from one number for all images or one for each."""
+    """Return a list with one number per image, from one number for all images or one for each."""
     each = [value] * pictures if isinstance(value, int | float) else value
     assert len(each) == pictures, "a number for each picture"
     return each
 
 
 def only(work: Work, space: RowAxis) -> Work:
-    """Return the part of a step's work that runs over rows of one axis."""
+    """Return the rows and attention of a step that belong to one kind of rows (row axis)."""
     attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
     return Work({space: work.rows[space]}, work.sequences, attention)
 
 
 def without(work: Work, space: RowAxis) -> Work:
-    """Return a step's work except the part that runs over rows of one axis."""
+    """Return the rows and attention of a step except those of one kind of rows (row axis)."""
     rows = {other: count for other, count in work.rows.items() if other != space}
     attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}
     return Work(rows, work.sequences, attention)

@@ -17,7 +17,7 @@ from ridgeline.core.ops.work import AttentionPattern, windowed
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes of a transformer over all ranks, and how it is stored."""
+    """The sizes of a transformer over all ranks, and the dtype and rank of its weights."""
 
     vocabulary: int
     """Number of token ids of the model."""
@@ -33,7 +33,7 @@ class Dimensions:
     """Width of the feed-forward layers."""
     activation: str
     eps: float
-    """The epsilon of the norms."""
+    """The constant under the root of a model's norms (epsilon)."""
     storage: StorageConfig
 
     @property
@@ -43,17 +43,17 @@ class Dimensions:
 
     @property
     def shard(self) -> Shard:
-        """The part of the model that this rank holds."""
+        """The share of the model that this tensor-parallel rank holds."""
         return self.storage.shard
 
     @property
     def expert_shard(self) -> Shard:
-        """The part of the experts that this rank holds, under tensor or expert parallelism."""
+        """The share of the experts that this rank holds, under tensor or expert parallelism."""
         return self.storage.experts or self.shard
 
     @property
     def gathered(self) -> int:
-        """The number of ranks whose rows are gathered at the experts."""
+        """The number of ranks whose rows are processed together at the experts."""
         return 1 if self.storage.experts is None else self.storage.experts.size
 
     @property
@@ -103,7 +103,7 @@ class Dimensions:
         parts: tuple[int, ...] = (),
         transposed: bool = False,
     ) -> MatrixSpec:
-        """Return the spec of a column-parallel matrix: ranks divide its outputs, those of each of the fused `parts`."""
+        """Return the spec of a column-parallel matrix: ranks divide the outputs of each of its fused `parts`."""
         return MatrixSpec(inputs, outputs, self.dtype, bias, "column", shard or self.shard, parts, transposed)
 
     def row(self, inputs: int, outputs: int, *, bias: bool = False, transposed: bool = False) -> MatrixSpec:
@@ -162,14 +162,14 @@ def read_dimensions(
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
-    """Read `head_dim`; by default the hidden size divided by the number of heads."""
+    """Read `head_dim` from a config; by default the hidden size divided by the number of heads."""
     if not fields.has("head_dim") and hidden % heads:
         raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
     return fields.count("head_dim", hidden // heads)
 
 
 def divided(fields: Fields, name: str, hidden: int, heads: int) -> int:
-    """Return the size of a head if the heads divide the hidden size, whose name in the config is `name`."""
+    """Return the size of a head, `hidden / heads`, or refuse the config's field `name` if heads do not divide it."""
     if hidden % heads:
         raise fields.refuse(f"{name} {hidden} does not divide into {heads} heads")
     return hidden // heads
@@ -182,7 +182,7 @@ def check_groups(fields: Fields, heads: int, kv_heads: int) -> None:
 
 
 def read_activation(fields: Fields, name: str, default: str) -> str:
-    """Read the name of an activation function, which must be a supported one."""
+    """Read the name of an activation function from a config, and refuse an unsupported one."""
     activation = fields.text(name, default)
     if activation not in ACTIVATIONS:
         raise fields.refuse(f"{name} {activation!r} is not supported; {', '.join(ACTIVATIONS)} are")
@@ -190,7 +190,7 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
 
 
 def read_softcap(fields: Fields, name: str, unstated: float | None) -> float | None:
-    """Read a logit soft cap: None if the field is null, `unstated` if the config does not have the field."""
+    """Read a soft cap of logits from a config: None if the field is null, `unstated` if the field is absent."""
     if fields.has(name):
         return fields.positive(name)
     return None if name in fields.values else unstated

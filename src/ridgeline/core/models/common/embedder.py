@@ -38,7 +38,7 @@ class Dense(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """Return the layer's output [R, outputs] for x_RD [R, inputs]."""
+        """Return the dense layer's output [R, outputs] for x_RD [R, inputs]."""
         op = self.linear if self.activated is None else self.activated
         assert op is not None
         out: Tensor = op(x_RD)
@@ -46,7 +46,7 @@ class Dense(nn.Module):
 
 
 class Embedder(Model):
-    """A model that pools a backbone's states of a text into one, and passes it through further stages.
+    """A model that pools a text's hidden states into one, and passes that through further stages.
 
     The requested rows are the last rows of texts, as in a decoder. The step must contain the whole text, unless the
     text is pooled by its last position and the backbone has a KV cache.
@@ -68,7 +68,7 @@ class Embedder(Model):
         squashed: bool = False,
         elsewhere: Mapping[str, Path] | None = None,
     ) -> None:
-        """Put pooling and further stages on a backbone.
+        """Add pooling and further stages to a model that returns hidden states.
 
         Args:
             trunk: The model that returns hidden states; the head of a decoder is dropped.
@@ -96,12 +96,12 @@ class Embedder(Model):
     @property
     @override
     def tables(self) -> TokenTables | None:  # type: ignore[override]
-        """The token tables of the backbone, because the names of a checkpoint begin inside it."""
+        """The token tables of an embedder's backbone, because checkpoint names begin inside it."""
         return self.trunk.tables
 
     @override
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Arrange the token tables of the backbone, as `PricedModule.arrange_tables` does."""
+        """Arrange the token tables of an embedder's backbone, as `PricedModule.arrange_tables` does."""
         self.trunk.arrange_tables(held, there)
 
     @property
@@ -111,11 +111,11 @@ class Embedder(Model):
 
     @override
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
-        """Return the checkpoint tensors that fill the model, without those of stages outside the checkpoint."""
+        """Return the checkpoint tensors that fill an embedder, without those of stages in other folders."""
         return {name: place for name, place in super().tensors().items() if name.split(".")[0] not in self.elsewhere}
 
     def tensors_of(self, stage: str) -> dict[str, tuple[StoredModule, str]]:
-        """Return the tensors that fill a stage outside the checkpoint, by their names in the stage's own folder."""
+        """Return the tensors that fill a stage stored in another folder, by their names in that folder."""
         every = super().tensors().items()
         return {name.removeprefix(f"{stage}."): place for name, place in every if name.startswith(f"{stage}.")}
 
@@ -123,7 +123,7 @@ class Embedder(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """Return the result of each text, [R, width]; rows_R are the last rows of the texts."""
+        """Return the vector or the label scores of each text, [R, width]; rows_R are the texts' last rows."""
         if self.pooling is None:
             x_RD = self.trunk.hidden(ids_T, positions_T, kv, rows_R)
         else:

@@ -45,5 +45,5 @@ class Encoder(Model):
 
 
 def looks_at(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:
-    """Return the KV spec of a layer's attention whose keys and values are all in the step, one head per query head."""
+    """Return the cache format of attention whose keys and values are all in the step, one KV head per query head."""
     return KVSpec(d.own_heads, d.head_dim, d.head_dim, reach, d.dtype, at_once=True)

@@ -128,7 +128,7 @@ class CrossAttention(nn.Module):
 
 
 def _columns(d: Dimensions, bias: bool, key_bias: bool | None) -> tuple[MatrixSpec, MatrixSpec, MatrixSpec]:
-    """Return the specs of the query, key and value projections."""
+    """Return the matrix specs of the query, key and value projections of an attention layer."""
     column, key = (
         d.column(d.hidden, d.heads * d.head_dim, bias=own) for own in (bias, bias if key_bias is None else key_bias)
     )
@@ -148,7 +148,7 @@ class FeedForward(MLP):
 def attention_op(
     d: Dimensions, layer: int, reach: AttentionPattern, *, scale: float | None = None, bias: PositionBias | None = None
 ) -> Attention:
-    """Return the attention op of a layer.
+    """Return the attention op of an encoder's or a decoder's layer.
 
     Args:
         d: The sizes.
@@ -194,7 +194,7 @@ class EncoderDecoder(Model):
         self._head_scale, self._gathers = head_scale, all_gather(d.vocabulary, d.vocabulary_shard)
 
     def finish(self, ties: Mapping[str, str]) -> None:
-        """Add the head, record the KV cache of the layers and tie parameters; call it when the stacks are built."""
+        """Add the head to an encoder-decoder, record its KV caches and tie parameters, once the stacks are built."""
         self.lm_head = LMHead(self._head, scale=self._head_scale)
         self.all_gather = self._gathers
         self.note_kept()

@@ -62,35 +62,35 @@ class Family:
     """A model family: the name of its architecture in config.json, and how to build and load its models."""
 
     architecture: str
-    """The entry of `architectures` in config.json, or the class name of diffusers."""
+    """The architecture of a model family, as in `architectures` of config.json, or the class name of diffusers."""
     model_type: str
-    """The `model_type` that identifies the family in a config without `architectures`."""
+    """The `model_type` that identifies a model family in a config without `architectures`."""
     build: Builder
     trunk: str = "model."
-    """The prefix that checkpoints of the bare model (without a head) leave out."""
+    """The prefix of tensor names that checkpoints of the bare model (without a head) leave out."""
     renames: tuple[tuple[str, str], ...] = ()
-    """Pairs of a name's part in checkpoints and its name here, if it differs from that of similar families."""
+    """Pairs of a part of a tensor's name in checkpoints and the name here, if it differs from similar families'."""
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
     """Patterns of tensors in old checkpoints that the model does not load."""
     also: tuple[str, ...] = ()
-    """Other architectures that are built the same way: the same model with a head that is not loaded."""
+    """Other architectures that a family builds the same way: the same model with a head that is not loaded."""
     old_names: tuple[tuple[str, str], ...] = ()
-    """Pairs of a name's part in old checkpoints and its name today."""
+    """Pairs of a part of a tensor's name in old checkpoints and the name today."""
     kind: FamilyKind = "decoder"
     upcast_from: tuple[str, ...] = ()
     """Recipes whose weights the loader widens to the model's dtype, because no op runs on them."""
     widens_fp16: bool = False
     """Whether an fp16 model runs in fp32, because its hidden states exceed the range of fp16."""
     prefixes: tuple[tuple[str, str], ...] = ()
-    """Pairs of a prefix of the checkpoint's names and the prefix here; any of the pairs may apply to a name."""
+    """Pairs of a prefix of the checkpoint's names and the model's prefix; any of the pairs may apply to a name."""
 
     def builds(self, architecture: str) -> bool:
-        """Return whether the family builds models of this architecture."""
+        """Return whether this model family builds models of an architecture."""
         return architecture in (self.architecture, *self.also)
 
     @property
     def encodes(self) -> bool:
-        """Whether the models are text encoder-decoders: an encoder reads the prompt.
+        """Whether a family's models are text encoder-decoders: an encoder reads the prompt.
 
         The decoder then begins with a start token of its own.
         """
@@ -98,11 +98,11 @@ class Family:
 
     @property
     def writes(self) -> bool:
-        """Whether the models generate output, which those of an encoder family do not."""
+        """Whether a family's models generate output, which encoders do not."""
         return self.kind != "encoder"
 
     def own_name(self, name: str) -> str:
-        """Return the model's name of a module or tensor of a checkpoint."""
+        """Return the model's name of a module or tensor, from its name in a checkpoint."""
         theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
         name = ours + name.removeprefix(theirs)
         for theirs, ours in (*self.old_names, *self.renames):
@@ -110,7 +110,7 @@ class Family:
         return name
 
     def checkpoint_name(self, name: str) -> str:
-        """Return the usual name in checkpoints of a module or tensor of the model.
+        """Return the usual name in checkpoints of a model's module or tensor.
 
         The lists of modules in the configs of checkpoints use it too.
         """

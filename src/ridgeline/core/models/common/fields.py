@@ -96,7 +96,7 @@ class Fields:
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
-        """Read the config.json at `path`."""
+        """Read a model's config.json at `path`."""
         return cls(read_object(path), str(path))
 
     @property
@@ -114,7 +114,7 @@ class Fields:
         return folder.name
 
     def refuse(self, problem: str) -> ModelRefused:
-        """Return an error about this config, in one line, for the caller to raise."""
+        """Return a one-line error about this config, for the caller to raise."""
         return ModelRefused(f"{self.source}: {' '.join(problem.split())}")
 
     def has(self, name: str) -> bool:

@@ -40,7 +40,7 @@ class GatedDeltaNet(nn.Module):
 
     part = "attention"
     by_head = True
-    """Whether the projections return one key head after the other, not all queries, then all keys, then all values."""
+    """Whether the input projections order their results by key head, not as all queries, all keys, all values."""
 
     def __init__(self, d: Dimensions, sizes: DeltaSizes, kernel: int, places: Iterator[int]) -> None:
         """Build a linear-attention layer.
@@ -67,7 +67,7 @@ class GatedDeltaNet(nn.Module):
 
     @staticmethod
     def projections(d: Dimensions, sizes: DeltaSizes, keys: int, values: int) -> dict[str, MatrixSpec]:
-        """Return the specs of the input projections, as checkpoints store them.
+        """Return the matrix specs of a linear-attention layer's input projections, as checkpoints store them.
 
         `keys` and `values` are the columns of all keys and of all values.
         """
@@ -77,7 +77,7 @@ class GatedDeltaNet(nn.Module):
         }
 
     def mixed(self, x_TD: Tensor, kv: KVContext) -> tuple[Tensor, ...]:
-        """Return the convolved inputs of the delta rule and the gate: q, k, v, b, a and z, each [rows, ...]."""
+        """Return the convolved inputs of the delta rule and its gate: q, k, v, b, a and z, each [rows, ...]."""
         s, rows = self.sizes, len(x_TD)
         values = s.share * s.value
         qkvz_TO, ba_TO = self.in_proj(x_TD)
@@ -95,7 +95,7 @@ class GatedDeltaNet(nn.Module):
 
 
 def read_linear_layers(fields: Fields) -> tuple[bool, ...]:
-    """Return whether each layer is linear attention: from `layer_types`, else all but every n-th.
+    """Return for each layer whether it is linear attention: from `layer_types`, else all but every n-th.
 
     n is `full_attention_interval`.
     """
@@ -115,7 +115,7 @@ def read_delta_sizes(fields: Fields) -> DeltaSizes:
 
 
 def read_kernel(fields: Fields) -> int:
-    """Read the number of positions that the short convolution sees."""
+    """Read from a config the number of positions that the short convolution sees."""
     kernel = fields.count("linear_conv_kernel_dim", 4)
     if kernel < 2:
         raise fields.refuse("linear_conv_kernel_dim is 1; it must be at least 2")

@@ -25,14 +25,14 @@ class ImageAutoencoder(PricedModule):
     """
 
     inputs: int
-    """Numbers per pixel at the encoder's input."""
+    """The count of numbers per pixel at an autoencoder's input."""
 
     def __init__(self, resolutions: int, storage: StorageConfig) -> None:
         super().__init__()
         self.storage = storage
         levels = range(resolutions)
         self.factor: int = 2 ** levels[-1]
-        """Pixels per latent on each side."""
+        """The number of pixels per latent on each side."""
         self.decoder_spaces: tuple[RowAxis, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
         self.encoder_spaces: tuple[RowAxis, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
         self.spaces = self.decoder_spaces + self.encoder_spaces
@@ -45,7 +45,7 @@ class ImageAutoencoder(PricedModule):
         """
 
     def _grid(self, x_BCHW: Tensor, channels: int, what: str) -> PixelGrid:
-        """Return the size of an input [B, channels, H, W], which errors call `what`.
+        """Return the images, height and width of an input [B, channels, H, W], which errors call `what`.
 
         Raises:
             ValueError: If it has another shape or is empty.
@@ -69,11 +69,11 @@ class ImageAutoencoder(PricedModule):
         return PixelGrid(grid.images, grid.height // self.factor, grid.width // self.factor)
 
     def _grids(self, latents: PixelGrid) -> tuple[PixelGrid, ...]:
-        """Return the pixel grids of all resolutions, the finest first."""
+        """Return an autoencoder's pixel grids at all resolutions, the finest first."""
         return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
 
     def _outlined(self, rows: Mapping[RowAxis, int]) -> tuple[tuple[PixelGrid, ...], tuple[PixelGrid, ...]]:
-        """Return the grids of the decoder and of the encoder that have these numbers of rows, for `_outline`."""
+        """Return the pixel grids of decoder and encoder that have these numbers of rows, for a run on meta tensors."""
         decoded, encoded = (
             tuple(PixelGrid(1, 1, rows[space]) for space in spaces)
             for spaces in (self.decoder_spaces, self.encoder_spaces)
@@ -81,18 +81,18 @@ class ImageAutoencoder(PricedModule):
         return decoded, encoded
 
     def decode_work(self, latents: PixelGrid) -> Work:
-        """Return the work of a step that decodes latents of this size.
+        """Return the rows and the attention of decoding latents of this size to pixels.
 
         For a tiled decode, pass the size of one tile (`Tiling.tile`).
         """
         return self._work(latents, self.decoder_spaces)
 
     def encode_work(self, latents: PixelGrid) -> Work:
-        """Return the work of a step that encodes images whose latents have this size."""
+        """Return the rows and the attention of encoding images whose latents have this size."""
         return self._work(latents, self.encoder_spaces)
 
     def _work(self, latents: PixelGrid, spaces: Sequence[RowAxis]) -> Work:
-        """Return the work of a step over the pixels of one half at each resolution."""
+        """Return the rows and the attention of running an encoder or decoder over its pixels at each resolution."""
         grids = dict(zip(spaces, self._grids(latents), strict=True))
         rows = {space: grid.rows for space, grid in grids.items()}
         attention = {
@@ -110,5 +110,5 @@ class ImageAutoencoder(PricedModule):
 
 
 def _of_image(reach: AttentionPattern, grid: PixelGrid) -> AttentionSum:
-    """Return the work of attention over all pixels of one image of a grid."""
+    """Return the queries, pairs and keys of attention over all pixels of one image."""
     return StepSegment(grid.each, grid.each).attention(reach)

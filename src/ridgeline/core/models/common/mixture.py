@@ -68,7 +68,7 @@ class Mixture(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]."""
+        """Return the mixture's output [rows, hidden] for x_TD [rows, hidden]."""
         weights_TK, picked_TK = self.gate(x_TD)
         shared_TD: Tensor | None = None
         if self.shared_experts is not None:
@@ -88,7 +88,7 @@ def _shared(d: Dimensions, width: int, bias: bool, *, gated: bool) -> MLP:
 
 
 def read_experts(fields: Fields, name: str, width: str) -> ExpertSizes:
-    """Read the number of experts (the field `name`), those per token, and the width of one (the field `width`)."""
+    """Read from a config the number of experts (field `name`), those per token, and one's width (field `width`)."""
     count, active = fields.count(name, most=MAX_EXPERTS), fields.count("num_experts_per_tok")
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than {name} {count}")
@@ -117,7 +117,7 @@ def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingR
 
 
 def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
-    """Read the number of groups of experts, and the number of groups that a token may be routed to."""
+    """Read from a config the number of groups of experts, and how many of them a token may be routed to."""
     groups, best = (fields.count(name) for name in ("n_group", "topk_group"))
     if sizes.count % groups or best > groups:
         raise fields.refuse(f"n_group {groups} and topk_group {best} are not groups of {sizes.count} experts")

@@ -39,12 +39,12 @@ _SCALE = 1000.0  # the factor of times and guidance before their sinusoidal embe
 
 @dataclass(frozen=True, slots=True)
 class MMDiTSizes:
-    """The settings of a config in addition to the dimensions of blocks."""
+    """The settings of a FLUX config besides its double blocks: latents, text width, single blocks, conditions."""
 
     channels: int
-    """Number of channels of the latents."""
+    """The number of channels of FLUX's latents."""
     patch: int
-    """Height and width of a token in latents."""
+    """The height and width in latents of a patch, which is one token."""
     text_width: int
     """Numbers per token of the text encoder's states."""
     singles: int
@@ -52,7 +52,7 @@ class MMDiTSizes:
     sinusoids: int
     """Size of the sinusoidal embedding of a timestep."""
     pooled: int | None
-    """Numbers of the pooled text vector; None if the model reads none."""
+    """The count of numbers of the pooled text vector; None if the model reads none."""
     guided: bool
     """Whether the model reads the guidance scale as an input."""
     axes: Sequence[int]
@@ -60,12 +60,12 @@ class MMDiTSizes:
 
     @property
     def features(self) -> int:
-        """The number of numbers per patch of latents."""
+        """The count of numbers per patch of latents."""
         return self.patch**2 * self.channels
 
 
 class MMDiTConditionEmbedder(nn.Module):
-    """The embedder of the condition: the sum of embedded noise level, guidance scale and pooled text vector."""
+    """The embedder of FLUX's condition: the sum of embedded noise level, guidance scale and pooled text vector."""
 
     def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class MMDiTConditionEmbedder(nn.Module):
 
     @override
     def forward(self, times_P: Tensor, guidance_P: Tensor | None, pooled_PV: Tensor | None) -> Tensor:
-        """Return the condition of each image, [images, hidden].
+        """Return FLUX's condition of each image, [images, hidden].
 
         Args:
             times_P: Noise levels fp32 [images].
@@ -166,7 +166,7 @@ class MMDiT(Denoiser):
         pooled_PV: Tensor | None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """Run the blocks on rows of images and texts, and return noise - image for each patch, [N, F].
+        """Run FLUX's blocks on rows of images and texts, and return noise - image for each patch, [N, F].
 
         Args:
             patches_NF: Patches of latents, as many as the layout has.
@@ -213,7 +213,7 @@ class MMDiT(Denoiser):
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
     def grid(self, size: tuple[int, ...]) -> MMDiTGrid:
-        """Return the patches of an image of `size` latents.
+        """Return the grid of patches of an image of `size` latents.
 
         Raises:
             ValueError: If the size does not divide into patches.
@@ -221,7 +221,7 @@ class MMDiT(Denoiser):
         return MMDiTGrid.of(size, self.patch)
 
     def _layout(self, grid: MMDiTGrid, texts: tuple[int, ...], device: torch.device) -> MMDiTLayout:
-        """Return the layout of a grid and texts; cache it, because all passes of a request have the same layout."""
+        """Return the layout of a pass's image and text rows, cached because all passes of a request share it."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, len(self.sizes.axes), device)

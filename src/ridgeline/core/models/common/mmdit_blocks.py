@@ -36,13 +36,13 @@ class MMDiTStyle:
     """The settings in which the blocks of FLUX.1 and FLUX.2 differ."""
 
     bias: bool
-    """Whether all matrices of the denoiser have a bias."""
+    """Whether all matrices of FLUX's denoiser have a bias."""
     shared: bool
-    """Whether all blocks of a kind share one modulation, instead of having one each."""
+    """Whether all blocks of a kind share one modulation (scales, shifts, gates) instead of having one each."""
     gated: bool
     """Whether feed-forward parts are gated, and a single block's projections are one matrix."""
     theta: float
-    """The base of the rotary positions."""
+    """The base of the rotary frequencies of FLUX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,20 @@ class MMDiTPass:
     condition_PD: Tensor
     """The condition of each image, computed from its noise level."""
     shared: Mapping[RowAxis, Factors]
-    """The factors of blocks that share a modulation, by the row axis of the blocks; empty if they do not."""
+    """The modulation factors that blocks share, by the kind of the blocks' rows; empty if each has its own."""
     layout: MMDiTLayout
     """The layout of the pass's image and text rows."""
     angles: Angles
     """The rotary angles of the joint rows (text and image)."""
     kv: Uncached
-    """The KV context, with the rows of each image."""
+    """The KV context of an MMDiT pass: how many rows each image has, without a cache."""
 
 
 class Modulated(nn.Module):
-    """A module with shifts, scales and gates, from its own modulation or from a shared one."""
+    """A module whose norms and gates get shifts, scales and gates from its own modulation or a shared one."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, space: RowAxis, parts: int, name: str) -> None:
-        """Build the module's own modulation, unless the style shares one.
+        """Build a module's own modulation, unless all blocks share one.
 
         Args:
             d: The sizes of the blocks.
@@ -80,7 +80,7 @@ class Modulated(nn.Module):
             self.add_module(name, modulation(d, PART * parts, style))
 
     def factors(self, given: MMDiTPass) -> Factors:
-        """Return the shifts, scales and gates of this module in a pass."""
+        """Return the modulation factors (shifts, scales and gates) of a module in a pass."""
         if self.space in given.shared:
             return given.shared[self.space]
         own: Factors = self.get_submodule(f"{self.name}.linear")(given.condition_PD)
@@ -102,7 +102,7 @@ class MMDiTHalf(Modulated):
         self.add_module(self.feed_forward, MLP(d, up, "linear_out", d.row(d.width, d.hidden, bias=style.bias)))
 
     def leave(self, x_ND: Tensor, attended_ND: Tensor, factors: Factors, given: MMDiTPass) -> ResidualStream:
-        """Return the stream after the rest of the block: a gated addition, a norm and the feed-forward layer."""
+        """Return a stream after the last parts of its double block: gated addition, norm, feed-forward layer."""
         _, _, gate, shift, scale, last_gate = factors
         lengths = given.layout.lengths[self.space]
         x_ND, normed_ND = self.middle(x_ND, attended_ND, gate, scale, shift, lengths)
@@ -146,7 +146,7 @@ class DoubleBlock(nn.Module):
     """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
-        """Build the block; the `first` block's streams have no pending addition."""
+        """Build a double-stream block; the streams of the `first` block have no pending addition."""
         super().__init__()
         self.latents, self.text = (MMDiTHalf(d, style, space, first=first) for space in (LATENTS, TEXT))
         self.attn = JointAttention(d, style)
@@ -167,7 +167,7 @@ class SideBySide(nn.Module):
     """Attention and a feed-forward part in parallel, whose results one output matrix reads."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, out: str) -> None:
-        """Build the module; `out` is the checkpoint's name of the output matrix."""
+        """Build parallel attention and feed-forward part; `out` is the checkpoint's name of the output matrix."""
         super().__init__()
         self.head_dim, self.out = d.head_dim, out
         self.norm_q, self.norm_k = head_norms(d)
@@ -186,7 +186,7 @@ class SideBySide(nn.Module):
 
     @abstractmethod
     def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys and values [rows, hidden], and the activated feed-forward part [rows, width]."""
+        """Return queries, keys and values [rows, hidden], and activated feed-forward rows [rows, width]."""
 
 
 class SeparateSideBySide(SideBySide):
@@ -225,7 +225,7 @@ class SingleBlock(Modulated):
     """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
-        """Build the block; the `first` block's stream has no pending addition."""
+        """Build a single-stream block; the stream of the `first` block has no pending addition."""
         super().__init__(d, style, JOINT, 1, "norm")
         self.entry = entry(d, first)
         self.attn = FusedSideBySide(d, style) if style.gated else SeparateSideBySide(d, style)
@@ -239,7 +239,7 @@ class SingleBlock(Modulated):
 
 
 def modulation(d: Dimensions, factors: tuple[Factor, ...], style: MMDiTStyle) -> nn.ModuleDict:
-    """Return the projection of a condition to factors, in a module under the checkpoint's name `linear`."""
+    """Return the projection from a condition to shifts, scales and gates, which checkpoints call `linear`."""
     own = Modulation(d.hidden, d.hidden, factors, d.dtype, activated=True, bias=style.bias)
     return nn.ModuleDict({"linear": own})
 

@@ -19,7 +19,7 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment
 
 WeightChoice = Callable[[WeightSlot], WeightFormat | None]
-"""The choice of a weight slot's storage format; None for the model's dtype."""
+"""The function that returns the storage format of a model's weight, given its slot; None for the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,19 @@ class Model(PricedModule):
     """
 
     kv_specs: tuple[CacheSpec, ...]
-    """The cache specs of the ops that keep keys and values or a state, in the order of the ops' `layer`."""
+    """The cache formats of a model's ops that keep keys and values or a state, in the order of the ops' `layer`."""
     context: int
     """The maximum number of positions of a sequence."""
     vocabulary: int
     """Number of token ids that the model reads."""
     adapters: AdapterRows | None = None
-    """The assignment of a step's rows to adapters; None if no adapter is loaded."""
+    """The assignment of a step's rows to LoRA adapters; None if no adapter is loaded."""
     encodes = False
     """Whether sequences attend to the output of an encoder."""
     images: PlacedRows | None = None
     """The layout of images in a prompt; None if prompts may not contain images."""
     encoder_context = 0
-    """The maximum number of positions of the encoder."""
+    """The maximum number of positions of a model's encoder."""
     encoder_width = 0
     """Numbers per encoder position if the encoder reads features (audio); 0 if it reads token ids."""
     has_head = True
@@ -61,20 +61,20 @@ class Model(PricedModule):
     pooled = False
     """Whether the model returns one result per text, in the text's last row."""
     sampled_vocab_size: int | None = None
-    """Number of logits, for the first ids of the vocabulary; None for all ids."""
+    """The number of logits, which are those of the first token ids; None for all ids."""
     segments = 1
     """Number of texts that the model distinguishes in one prompt (BERT's token types).
 
     The ids of the second text are shifted by the size of the vocabulary.
     """
     spaces: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
-    """The row axes of a step: token rows, rows with logits, and encoder rows."""
+    """The kinds of rows that a step has: token rows, rows with logits, and encoder rows."""
 
     @abstractmethod
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """Return the last hidden states of the requested rows, after the final norm, [R, hidden].
+        """Return the last hidden states of a step's requested rows, after the final norm, [R, hidden].
 
         Args:
             ids_T: Token ids int64 [rows]. If the prompt may contain images, an id below 0 stands for a row of
@@ -102,7 +102,7 @@ class Model(PricedModule):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """Return the logits of the requested rows: `head` of `hidden`."""
+        """Return the logits of a step's requested rows: `head` of `hidden`."""
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
     @override
@@ -124,11 +124,11 @@ class Model(PricedModule):
 
     @property
     def whole(self) -> bool:
-        """Whether a prompt must run in one step: attention is bidirectional, or the result pools all positions."""
+        """Whether a prompt must run in one step, for bidirectional attention or to pool all positions."""
         return any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
 
     def store(self, choose: WeightChoice) -> None:
-        """Set the storage formats of all matrices and of the token table, before any weight is loaded.
+        """Set the weight formats of all matrices and of the token table, before any weight is loaded.
 
         `choose` returns the format of a weight slot. A tied head gets the format of the table.
         """
@@ -144,14 +144,14 @@ class Model(PricedModule):
         self.tie()
 
     def _store_op(self, path: str, op: Op, choose: WeightChoice) -> None:
-        """Set the formats of an op's weight slots, named as in the checkpoint."""
+        """Set the weight formats of an op's slots, which are named as in the checkpoint."""
         name, chosen = self.module_name(path), dict[str, WeightFormat | None]()
         for key, place in op.places().items():
             chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
         op.store(chosen)
 
     def note_kept(self) -> None:
-        """Set `kv_specs` to the cache specs of the ops."""
+        """Set `kv_specs` to the cache formats of the model's ops."""
         self.kv_specs = tuple(op.kept_spec for _, op in self.ops() if op.kept_spec is not None)
 
     def _token_table(self) -> tuple[str, Embedding]:
@@ -163,5 +163,5 @@ class Model(PricedModule):
         return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 
     def decode_ops(self) -> list[Op]:
-        """Return the ops that a decode step runs."""
+        """Return the ops of a model that a decode step runs."""
         return [op for _, op in self.ops()]

@@ -15,9 +15,9 @@ from ridgeline.core.ops.modulation import AddGatedLayerNorm, Factor, ModulatedLa
 from ridgeline.core.ops.norm import Norm
 
 Factors = tuple[Tensor, ...]
-"""The shift, scale and gate of each part of a block, each [runs, hidden]."""
+"""The shift, scale and gate of each part of a denoiser's block, [runs, hidden] each."""
 PART: tuple[Factor, ...] = ("shift", "scale", "gate")
-"""The factors of one part, in the order in which checkpoints store them."""
+"""The modulation factors of one part of a block, in the order in which checkpoints store them."""
 
 
 class ResidualStream(NamedTuple):
@@ -32,13 +32,13 @@ class ResidualStream(NamedTuple):
 
 
 def entry(d: Dimensions, first: bool) -> Norm:
-    """Return the first norm of a block; that of the `first` block has no addition to perform."""
+    """Return the first norm of a block; that of the `first` block has no residual addition to perform."""
     kind = ModulatedLayerNorm if first else AddGatedLayerNorm
     return kind(d.hidden, d.eps, d.dtype)
 
 
 def enter(norm: nn.Module, stream: ResidualStream, factors: Factors, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the sum of a residual stream, and its shifted and scaled norm; `lengths` are the rows of each run."""
+    """Return a residual stream's sum, and its shifted and scaled norm; `lengths` are the rows of each run."""
     shift, scale, *_ = factors
     if stream.y_ND is None:
         return stream.x_ND, norm(stream.x_ND, scale, shift, lengths)

@@ -6,9 +6,9 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
-"""The parts of a language model by which its parameters are counted."""
+"""The names of a language model's parts by which its parameters are counted."""
 VISION = "vision"
-"""The additional part of models that read images: the vision tower and its projection to the text's width."""
+"""The name of an additional part in models that read images: vision tower and projection to the text's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +16,15 @@ class ParameterBreakdown:
     """The number of parameters by part. A tied head counts once, in the embedding."""
 
     parameters: dict[str, int]
-    """Parameters of the whole model by part, including "vision" if there is such a part."""
+    """The parameters of a model by part, including "vision" if there is such a part."""
     layer: dict[str, int]
-    """Parameters by part of one layer of the most common kind."""
+    """The parameters, by part, of one layer of the most common kind."""
     total: int
-    """Number of all parameters."""
+    """The number of all parameters of a model."""
     active: int
-    """Parameters that one token uses: k experts of a mixture, and the whole embedding."""
+    """The number of parameters that one token uses: k experts of a mixture, and the whole embedding."""
     nbytes: float
-    """Bytes of all parameters as stored, scales included."""
+    """The bytes of all parameters of a model as stored, scales included."""
 
 
 def bill(model: Model) -> ParameterBreakdown:
@@ -52,7 +52,7 @@ def bill(model: Model) -> ParameterBreakdown:
 
 
 def part_of(model: Model, path: str, op: Op) -> str:
-    """Return the part, one of PARTS or VISION, of the op at a path of a model."""
+    """Return the part (one of PARTS or VISION) that the op at a path of a model counts towards."""
     if getattr(model.get_submodule(path.partition(".")[0]), "sees", False):
         return VISION
     while True:  # the op itself, or the nearest module around it that states its part
@@ -65,7 +65,7 @@ def part_of(model: Model, path: str, op: Op) -> str:
 
 
 def layer_of(path: str) -> int | None:
-    """Return the number of the layer that a path lies in; None outside the layers."""
+    """Return the index of the layer that a module path lies in; None outside the layers."""
     place = _place(path)
     return None if place is None else place[1]
 
@@ -78,7 +78,7 @@ def layers_of(model: Model) -> tuple[int, ...]:
 
 
 def _place(path: str) -> tuple[str, int] | None:
-    """Return the list of layers that a path lies in and the index there; None outside the layers."""
+    """Return the path of the layer list that a module path lies in, and the layer's index; None outside layers."""
     names = path.split(".")
     first = next((i for i, name in enumerate(names) if name.isdigit()), None)
     return None if first is None else (".".join(names[:first]), int(names[first]))

@@ -27,19 +27,19 @@ class PricedModule(BackendModule, ABC):
     """A model as a tree of ops that can be run, loaded and priced, with weights or on the meta device."""
 
     backend: Backend = REFERENCE
-    """The backend that runs the ops."""
+    """The backend that executes a model's ops."""
     storage: StorageConfig
-    """The dtype, the KV format and the rank of the model."""
+    """The dtype, the KV format and the tensor-parallel rank of a model."""
     spaces: tuple[RowAxis, ...]
-    """The row axes of a step; `trace_calls` needs a number of rows for each."""
+    """The kinds of rows (row axes) that a step has; `trace_calls` needs a number of rows for each."""
     ties: Mapping[str, str] = {}
-    """Parameters that share another one, by path, such as a head that is the embedding."""
+    """The parameters that share another one's tensor, such as a head that is the embedding: path to path."""
     tables: TokenTables | None = None
-    """The token tables, if checkpoints may store them in several ways."""
+    """The token tables of a model, if checkpoints may store them in several ways."""
     passed_over: tuple[str, ...] = ()
-    """Patterns of tensors in the checkpoint that the model does not load."""
+    """Patterns of checkpoint tensors that a model does not load."""
     recipe: str = ""
-    """The name of the format in which its matrices are stored; "" for the model's dtype."""
+    """The name of the quantisation recipe of a model's matrices; "" if they are in the model's dtype."""
     unnamed = False  # as StoredModule.unnamed; parts may then lie directly in the parent
 
     @property
@@ -59,7 +59,10 @@ class PricedModule(BackendModule, ABC):
 
     @contextmanager
     def outlined(self, told: Told) -> Iterator[None]:
-        """Report each op call to `told` inside the context, with new tensors and all parameters on the meta device."""
+        """Report each op's call to `told` while the context is open, with a model whose parameters are on meta.
+
+        Tensors that are created inside the context are on the meta device too.
+        """
         with listening(self.ops(), told), torch.device("meta"), torch.inference_mode(), _emptied(self):
             yield
 
@@ -69,21 +72,21 @@ class PricedModule(BackendModule, ABC):
 
     @property
     def adapter_bytes(self) -> float:
-        """The bytes of the adapters (LoRA) attached to the model's matrices."""
+        """The bytes of the LoRA adapters that are attached to a model's matrices."""
         return float(sum(weight.nbytes for weight in self.adapter_weights()))
 
     def adapter_weights(self) -> list[Tensor]:
-        """Return the weights that adapters (LoRA) added to the model."""
+        """Return the weights that LoRA adapters added to a model."""
         return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
     def reaches(self) -> frozenset[AttentionPattern]:
-        """The attention patterns of the attention and recurrence ops, which are the keys of `Work.attention`."""
+        """The attention patterns of a model's attention and recurrence ops, which are the keys of `Work.attention`."""
         return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
 
     @property
     def tied(self) -> bool:
-        """Whether some parameter shares another one, such as a head that is the embedding."""
+        """Whether some parameter of a model shares another's tensor, such as a head that is the embedding."""
         return bool(self.ties)
 
     def tie(self) -> None:
@@ -97,7 +100,7 @@ class PricedModule(BackendModule, ABC):
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Create and tie the modules of the token tables to match a checkpoint, before the tables are loaded.
+        """Create and tie a model's token tables (embeddings and head) to match a checkpoint, before they are loaded.
 
         Args:
             held: The checkpoint tensor that each table is, by the table's name.
@@ -131,7 +134,7 @@ class PricedModule(BackendModule, ABC):
         return name in self.get_submodule(parent)._modules
 
     def _part_table(self, path: str, first: str) -> None:
-        """Give the module at a path its own unfilled table; create a module like `first` if there is none."""
+        """Give the module at a path an unfilled token table of its own; create one like `first` if there is none."""
         there = self._has(path)
         if there and f"{path}.weight" not in self.ties:
             return
@@ -147,38 +150,38 @@ class PricedModule(BackendModule, ABC):
 
     @property
     def runs(self) -> bool:
-        """Whether the model runs in its storage formats; if not, it can only be priced."""
+        """Whether ops can run in all of a model's weight and KV formats; if not, it can only be priced."""
         return (self.storage.kv is None or bool(self.storage.kv.code)) and self.weights_run
 
     @property
     def weights_run(self) -> bool:
-        """Whether the model runs in the storage formats of its weights, whatever the KV format is."""
+        """Whether ops can run in a model's weight formats, whatever the KV format is."""
         return all(module.runs for _, module in self.stored_modules())
 
     def refuse_division(self) -> None:
-        """Raise Indivisible if ranks would cut what a checkpoint's quantiser stored in one piece."""
+        """Raise Indivisible if ranks would cut a group or block of weights that a checkpoint stores together."""
         for _, module in self.stored_modules():
             module.refuse_division()
 
     def expand(self) -> None:
-        """Create the parameters that pricing does not need, before a loader fills them."""
+        """Create a model's parameters that pricing does not need, before a loader fills them."""
         for _, module in self.stored_modules():
             module.create_parameters()
 
     def stored_modules(self) -> list[tuple[str, StoredModule]]:
-        """Return every module that may have parameters of its own with its path, in the order of the module tree."""
+        """Return a model's modules that may have parameters of their own, each with its path, in tree order."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, StoredModule)]
 
     def ops(self) -> list[tuple[str, Op]]:
-        """Return every op with its path, in the order of the module tree."""
+        """Return every op of a model with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
     def ops_of(self, kind: type[OpT]) -> list[tuple[str, OpT]]:
-        """Return every op of one class with its path."""
+        """Return a model's ops of one class, each with its path."""
         return [(path, op) for path, op in self.ops() if isinstance(op, kind)]
 
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
-        """Yield the ops that have parameters of their own, with their paths.
+        """Yield a model's ops that have parameters of their own, with their paths.
 
         A tied head has none: its weight is the embedding's.
         """
@@ -188,14 +191,14 @@ class PricedModule(BackendModule, ABC):
 
     @property
     def repacked_bytes(self) -> float:
-        """Bytes that all ops take in memory beyond their stored size, because they repack their weights.
+        """The bytes that a model's repacked weights take in memory beyond their stored size.
 
         It is negative if they take fewer. A tied head counts once.
         """
         return sum(op.repacked_bytes for _, op in self.weighted_ops())
 
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
-        """Return the checkpoint tensors that fill the model, each with the module that loads it and its name there.
+        """Return the checkpoint tensors that fill a model, each with the module that loads it and its name there.
 
         Tied parameters have no tensor of their own. Neither have modules inside a module that loads all of its tensors
         itself (`takes_all`).
@@ -210,7 +213,7 @@ class PricedModule(BackendModule, ABC):
         }
 
     def checkpoint_name(self, path: str) -> str:
-        """Return the checkpoint's name of the tensor at a path: the path without the modules that are `unnamed`."""
+        """Return the checkpoint's name of a model's tensor: its path without the modules that are `unnamed`."""
         module: nn.Module = self
         named = []
         *above, name = path.split(".")
@@ -223,7 +226,7 @@ class PricedModule(BackendModule, ABC):
 
 @contextmanager
 def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]) -> Iterator[None]:
-    """Report each call of these ops to `told` when it ends, inside the context."""
+    """Report each call of some ops to `told` when the call ends, while the context is open."""
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
         for path, op in ops
@@ -237,7 +240,7 @@ def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[An
 
 @contextmanager
 def _emptied(model: nn.Module) -> Iterator[None]:
-    """Replace the model's parameters by meta tensors of the same shapes, inside the context."""
+    """Replace a model's parameters by meta tensors of the same shapes while the context is open."""
     held = [(module, dict(module._parameters)) for module in model.modules()]
     for module, parameters in held:
         for name, parameter in parameters.items():

@@ -42,19 +42,19 @@ class RopeDefaults:
     theta: float = 10_000.0
     """The base of the rotary frequencies."""
     share: float = 1.0
-    """The share of a head's entries that are rotated."""
+    """The share of a head's entries that are rotated by position."""
     partial: bool = False
     """Whether the rotated share of a head may be below 1."""
     interleaved: bool = False
     """Whether the pairs that are rotated together are neighbouring entries of a head."""
     spelt: Mapping[str, str] = field(default_factory=dict)
-    """The usual name of a scaling, by its name in the family's configs."""
+    """The usual name of a rope scaling, by its name in the family's configs."""
     original_context: int | None = None
-    """The context before longrope scaling; None for `max_position_embeddings`."""
+    """The context length before longrope scaling; None for `max_position_embeddings`."""
     section: Mapping[str, Any] = field(default_factory=dict)
-    """The section of a config that states nothing about the rotary embedding."""
+    """The rope settings of a config that has no section about the rotary embedding."""
     further: frozenset[str] = frozenset()
-    """Names of fields in the section that the family reads itself."""
+    """The names of rope settings that the family's code reads itself."""
 
 
 LLAMA = RopeDefaults()
@@ -112,7 +112,7 @@ def read_own_rope(fields: Fields, section: Fields, head_dim: int, theta: float) 
 
 def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults) -> Rope:
     # The section overrides the top of the config.
-    """Read a rotary embedding; what the section states overrides the top of the config."""
+    """Read a rotary embedding; what its section states overrides the top of the config."""
     fields.ignore("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     holder = section if section.has("rope_theta") else fields
     theta = holder.positive("rope_theta", unstated.theta)
@@ -166,7 +166,7 @@ def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) 
 
 
 def _original_context(fields: Fields, section: Fields, unstated: int | None = None) -> int:
-    """Return the context before scaling; a value at the top of the config overrides that of the section."""
+    """Return the context length before rope scaling; the top of the config overrides the section."""
     holder = fields if fields.has("original_max_position_embeddings") else section
     return holder.count("original_max_position_embeddings", unstated or fields.context())
 
@@ -213,7 +213,7 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
 
 
 def read_turned(fields: Fields) -> tuple[bool, ...]:
-    """Return whether each layer uses rotary positions: from `no_rope_layers` (1 means yes), else all but every n-th."""
+    """Return for each layer whether it rotates by position: from `no_rope_layers` (1: yes), else all but every n-th."""
     listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
     if not listed:
         return tuple((layer + 1) % every != 0 for layer in range(fields.layers))

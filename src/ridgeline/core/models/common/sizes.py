@@ -20,9 +20,9 @@ class MixtureSizes:
     active: int
     """Number of experts to which each token is routed."""
     width: int
-    """Width of the feed-forward layer that is one expert."""
+    """The width of the feed-forward layer that is one expert."""
     layers: int
-    """Number of layers that have experts."""
+    """The number of layers that have experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class HeadSharing:
     for all (arXiv:1911.02150). MLA has one latent for all, from which each head computes its own (arXiv:2405.04434).
     """
     kv_heads: int
-    """Number of KV heads of a layer."""
+    """The number of KV heads of each layer."""
     bytes_per_token: float
     """KV-cache bytes of one token."""
     less: float
-    """The factor by which this form needs fewer KV-cache bytes than MHA."""
+    """The factor by which a form of attention needs fewer KV-cache bytes than MHA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class ModelSizes:
     """The widths, heads and experts of a model."""
 
     hidden: int
-    """Width of the residual stream."""
+    """The width of a model's residual stream."""
     widths: tuple[int, ...]
-    """The distinct widths of the feed-forward layers that are no mixture of experts."""
+    """The distinct widths of a model's feed-forward layers that are no mixture of experts."""
     heads: int
     """Query heads of most layers; 0 without attention."""
     kv_heads: int
@@ -60,7 +60,7 @@ class ModelSizes:
     mixture: MixtureSizes | None
     """The sizes of the mixtures of experts; None without them."""
     form: str
-    """The model's form of attention, as `HeadSharing.form`; "" without attention."""
+    """The form of attention of a model: MHA, GQA, MQA or MLA; "" without attention."""
     sharing: tuple[HeadSharing, ...]
     """The KV-cache sizes of the model's form of attention and, to compare, of MHA and (except for MLA) MQA."""
 

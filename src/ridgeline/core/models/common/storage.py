@@ -18,11 +18,11 @@ class StorageConfig:
     dtype: torch.dtype
     """The dtype of weights, activations and the KV cache."""
     shard: Shard = WHOLE
-    """The part of the model that this rank holds."""
+    """The share of a model that this tensor-parallel rank holds."""
     kv: KVFormat | None = None
-    """A narrower format of keys and values, which runs if it has a `code`; None for the dtype."""
+    """The narrower format of cached keys and values, which runs if it has a `code`; None for the model's dtype."""
     experts: Shard | None = None
-    """The part of the experts that this rank holds under expert parallelism; it is priced but does not run.
+    """The share of a model's experts that this rank holds under expert parallelism, which is priced but does not run.
 
     Everything else is then whole on each rank, which has requests of its own.
     """

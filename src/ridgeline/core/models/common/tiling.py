@@ -20,9 +20,9 @@ class Tiling:
     """The size and overlap of the tiles in which latents are decoded."""
 
     size: int = 64
-    """Maximum rows and columns of latents in a tile."""
+    """The maximum number of rows and of columns of latents in a tile."""
     overlap: int = 16
-    """Minimum rows and columns that neighbouring tiles share."""
+    """The minimum number of rows and of columns that neighbouring tiles share."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= self.size // 2 or self.size < 1:
@@ -41,11 +41,11 @@ class Tiling:
         return [min(start, last) for start in range(0, last + step, step)]
 
     def tile(self, latents: PixelGrid) -> PixelGrid:
-        """Return the size of one tile, of all images, for latents of a size."""
+        """Return the size of one tile of latents, for all images, given the size of the latents."""
         return PixelGrid(latents.images, min(self.size, latents.height), min(self.size, latents.width))
 
     def tiles(self, latents: PixelGrid) -> int:
-        """Return the number of tiles for latents of a size."""
+        """Return the number of tiles into which latents of this size are divided."""
         return len(self.starts(latents.height)) * len(self.starts(latents.width))
 
     def weights(self, length: int, factor: int) -> list[Tensor]:

@@ -24,18 +24,18 @@ from ridgeline.core.ops.work import RowAxis
 
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
-    """The order of joint rows, which consist of two kinds of rows (a text's and its image's). All tensors are int64."""
+    """The order of a denoiser's rows, which are a text's and its image's, next to each other; all tensors are int64."""
 
     order: Tensor
     """The source of each joint row for JoinRows: an index into the first kind's rows followed by the second kind's."""
     first: Tensor
-    """The joint rows of the first kind."""
+    """The indices of the rows of the first kind (of texts or of images) among the joint rows."""
     second: Tensor
-    """The joint rows of the second kind."""
+    """The indices of the rows of the second kind (of images or of texts) among the joint rows."""
 
     @classmethod
     def of(cls, first: Sequence[int], second: Sequence[int], device: torch.device) -> "TokenLayout":
-        """Return the layout of images with these numbers of rows, each image's first kind before its second kind."""
+        """Return the order of joint rows, each image's first kind before its second, from each image's row counts."""
         pairs = zip(first, second, strict=True)
         is_second = torch.cat([torch.arange(one + other) >= one for one, other in pairs])
         order = torch.empty(len(is_second), dtype=torch.int64)
@@ -46,7 +46,7 @@ class TokenLayout:
 
     @classmethod
     def empty(cls, first: int, second: int, joint: int) -> "TokenLayout":
-        """Return a layout of these sizes with uninitialised indices, for a run on the meta device."""
+        """Return an order of this many rows with uninitialised indices, for a run on the meta device."""
         return cls(*(torch.empty(count, dtype=torch.int64) for count in (joint, first, second)))
 
 
@@ -77,11 +77,11 @@ class MMDiTLayout:
     """The layout of a pass of MMDiT: the order, positions and owners of its rows."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
-    """Number of rows of each image, by row axis."""
+    """The number of rows of each image in a pass of MMDiT, by kind of rows (row axis)."""
     positions: Tensor
     """The positions of joint rows, int64 [rows, coordinates]."""
     joint: TokenLayout
-    """The order of joint rows, in which a text precedes its image."""
+    """The order of MMDiT's joint rows, in which a text precedes its image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class MMDiTGrid(ImageGrid):
         return cls(*patched(size, side), side)
 
     def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
-        """Return the rows of each image by row axis, for texts with these numbers of tokens.
+        """Return the number of rows of each image by kind (row axis), for texts with these numbers of tokens.
 
         Raises:
             ValueError: If a text is empty.
@@ -152,7 +152,7 @@ class ZImageTextLayout:
 
     @classmethod
     def of(cls, texts: Sequence[int], places: Sequence[int], device: torch.device) -> "ZImageTextLayout":
-        """Return the layout of texts with these numbers of tokens; `places` is as in ZImageGrid.
+        """Return the layout of texts with these numbers of tokens; `places` limits positions on each coordinate.
 
         Raises:
             ValueError: If a text is empty or exceeds the positions.
@@ -168,13 +168,13 @@ class ZImageLayout:
     """The layout of a pass of Z-Image: the order, positions, padding and owners of its rows."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
-    """Number of rows of each image, by row axis."""
+    """The number of rows of each image in a pass of Z-Image, by kind of rows (row axis)."""
     positions: Mapping[RowAxis, Tensor]
-    """The position of each row by row axis, int64 [rows, 3]."""
+    """The position of each row in a pass of Z-Image, by kind of rows, int64 [rows, 3]."""
     padding: Tensor
     """The indices of padding among the rows of latents."""
     joint: TokenLayout
-    """The order of joint rows, in which an image precedes its text."""
+    """The order of Z-Image's joint rows, in which an image precedes its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class ZImageGrid(ImageGrid):
         return grid
 
     def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
-        """Return the rows of each image by row axis, padding included, for texts with these numbers of tokens.
+        """Return the number of rows of each image by kind, padding included, for texts with these numbers of tokens.
 
         Raises:
             ValueError: If a text is empty or exceeds the positions.
@@ -253,7 +253,7 @@ class ZImageGrid(ImageGrid):
 
 
 def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
-    """Return the rows, padding included, of texts with these numbers of tokens; `places` is as in ZImageGrid.
+    """Return the number of rows, padding included, of each text; `places` limits positions on each coordinate.
 
     Raises:
         ValueError: If a text is empty or exceeds the positions.
@@ -277,6 +277,6 @@ def with_padding(rows_xNF: Tensor) -> Tensor:
 
 
 def _padding(own: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """Return the indices of padding rows, if each length has its number of `own` rows first."""
+    """Return the indices of padding rows, if each text or image has `own` rows, then padding up to its length."""
     every = [torch.arange(length) >= rows for rows, length in zip(own, lengths, strict=True)]
     return torch.cat(every).nonzero()[:, 0]

@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class TokenTables:
-    """The token tables by the model's names for their tensors, and how transformers ties them."""
+    """A model's token tables (of encoder, decoder and head), by tensor name, and which of them share a tensor."""
 
     uses: dict[str, str]
-    """The path of the module that uses each table, by the name of the table's tensor.
+    """The path of the module that uses each token table, by the name of the table's tensor.
 
     The first module always exists; that of the encoder is created if a checkpoint has a separate table for it.
     """
     ties: Mapping[str, str]
-    """The name that each tied name shares its tensor with, in the order in which transformers ties them."""
+    """The table name that each tied table name shares its tensor with, in transformers' order of tying."""
     apart: Collection[str] = ()
-    """The names that the config unties; they are tied only if a checkpoint lacks them."""
+    """The table names that the config unties; they are tied only if a checkpoint lacks them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """The parameter that each table tensor of the checkpoint fills; "" if none, because an equal tensor fills it."""
+    """The parameter that each table tensor of a checkpoint fills; "" if an equal tensor fills it already."""
     notes: tuple[str, ...] = ()
-    """Lines that say how the config contradicts the checkpoint."""
+    """Lines that say how the config's tying contradicts the checkpoint's tables."""
     settled: bool = False
-    """Whether the tables have been matched to a checkpoint."""
+    """Whether the token tables have been matched to a checkpoint."""
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that a checkpoint may have for any of the tables."""
+        """The tensor names that a checkpoint may have for any of the token tables."""
         return frozenset((*self.ties, *self.ties.values()))
 
     def held(self, there: Collection[str], same: Callable[[str, str], bool]) -> dict[str, str]:
-        """Return the tensor that each name stands for, as `PreTrainedModel.tie_weights` of transformers 5 decides it.
+        """Return the checkpoint tensor of each table name, as `PreTrainedModel.tie_weights` of transformers 5 chooses.
 
         Args:
             there: The names that the checkpoint has.
@@ -60,5 +60,5 @@ class TokenTables:
 
     @staticmethod
     def _same(first: str, second: str, same: Callable[[str, str], bool]) -> bool:
-        """Return whether two names stand for the same or equal tensors."""
+        """Return whether two table names stand for the same or equal tensors."""
         return first == second or same(first, second)

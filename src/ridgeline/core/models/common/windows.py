@@ -6,18 +6,18 @@ from ridgeline.core.models.common.fields import Fields
 
 UNSTATED_WINDOW = 4096  # the default of transformers if `sliding_window` is absent, not null
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
-"""Whether a layer has a sliding window, by its entry in `layer_types`."""
+"""The entries of `layer_types` in configs, and whether a layer of that type has a sliding window."""
 
 
 def read_window(fields: Fields, unstated: int | None = None) -> int | None:
-    """Read `sliding_window`: None if it is null, `unstated` if the config does not have the field."""
+    """Read `sliding_window` from a config: None if it is null, `unstated` if the field is absent."""
     if fields.has("sliding_window"):
         return fields.count("sliding_window")
     return None if "sliding_window" in fields.values else unstated
 
 
 def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) -> tuple[bool, ...] | None:
-    """Read from `layer_types` whether each layer has a sliding window; None if the config does not list them.
+    """Read for each layer whether it has a sliding window, from `layer_types`; None if that is absent.
 
     `types` maps the entry of a layer to the result. It may also distinguish two other kinds of layers of a family.
     """
@@ -30,7 +30,7 @@ def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) ->
 
 
 def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
-    """Return whether each layer has a window: as `layer_types` says, else all layers but every n-th.
+    """Return for each layer whether it has a sliding window: from `layer_types`, else all but every n-th.
 
     `unstated` is n if the config has neither `sliding_window_pattern` nor `_sliding_window_pattern`, which transformers
     saves.
@@ -44,7 +44,7 @@ def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
 
 
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:
-    """Return the window of each layer, None for full attention, as Qwen2 configs state it.
+    """Return each layer's window size, None for full attention, as Qwen2 configs state it.
 
     It follows `layer_types`, else it is `sliding_window` from layer `max_window_layers` on.
     """

@@ -34,21 +34,24 @@ _OLD_NAMES = tuple(
     (f".attentions.0.{old}.", f".attentions.0.{new}.")
     for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
 )
-"""The names of attention tensors in checkpoints of Stable Diffusion 1 and 2, and those of today."""
+"""The names of attention tensors in checkpoints of Stable Diffusion 1 and 2, with today's names."""
 _LOGVAR = (-30.0, 20.0)  # limits to which the encoder's log-variance is clamped
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """The encoder's result: a normal distribution of each number of the latents."""
+    """The result of a VAE's encoder: a normal distribution of each number of the latents."""
 
     mean: Tensor
-    """The means, fp32 [B, C, H, W]."""
+    """The means of the latents' distribution, fp32 [B, C, H, W]."""
     logvar: Tensor
-    """The logarithms of the variances, fp32 [B, C, H, W]."""
+    """The logarithms of the variances of the latents' distribution, fp32 [B, C, H, W]."""
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Return latents drawn from the distribution, fp32 [B, C, H, W], with noise from `generator` on its device."""
+        """Return latents drawn from their distribution, fp32 [B, C, H, W], with noise from `generator`.
+
+        The noise is drawn on the generator's device.
+        """
         device = self.mean.device if generator is None else generator.device
         noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=device)
         return self.mean + (0.5 * self.logvar).exp() * noise.to(self.mean.device)
@@ -56,33 +59,33 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class KLShape:
-    """The settings of a VAE's config in addition to the widths."""
+    """The settings of a VAE's config besides the widths: channels, depth, scale and shift of latents."""
 
     inputs: int
-    """Channels of the pixels that are encoded."""
+    """The channels of the pixels that a VAE encodes."""
     outputs: int
-    """Channels of the pixels that are decoded."""
+    """The channels of the pixels that a VAE decodes to."""
     latents: int
     """Channels of the latents, before packing."""
     depth: int
-    """Residual blocks per resolution of the encoder."""
+    """The number of residual blocks per resolution of a VAE's encoder."""
     scale: float
     """The factor that brings latents to the denoiser's scale."""
     shift: float
-    """The number subtracted from latents before scaling."""
+    """The number subtracted from a VAE's latents before scaling."""
     quant: bool
-    """Whether a 1x1 convolution follows the encoder."""
+    """Whether a 1x1 convolution follows a VAE's encoder."""
     post_quant: bool
-    """Whether a 1x1 convolution precedes the decoder."""
+    """Whether a 1x1 convolution precedes a VAE's decoder."""
     eps: float | None = None
-    """The epsilon of the batch norm of packed latents, which have neither scale nor shift; None without packing."""
+    """The epsilon of the batch norm of packed latents (FLUX.2), which have no scale and shift; None if not packed."""
 
 
 class AutoencoderKL(ImageAutoencoder):
     """A VAE: its encoder returns a normal distribution of latents, and its decoder turns latents into pixels."""
 
     packs = False
-    """Whether the VAE packs its latents, which is one more resolution."""
+    """Whether the VAE packs 2 x 2 latents into one, which is one more resolution."""
 
     def __init__(self, widths: Widths, shape: KLShape, storage: StorageConfig) -> None:
         coarsest = len(widths.channels) - 1
@@ -100,7 +103,7 @@ class AutoencoderKL(ImageAutoencoder):
 
     @property
     def channels(self) -> int:
-        """The channels of a latent as a denoiser sees it."""
+        """The channels of a latent as a denoiser sees it, after any packing."""
         return self.shape.latents
 
     # -- what runs ----------------------------------------------------------------------------------------------------
@@ -153,11 +156,11 @@ class AutoencoderKL(ImageAutoencoder):
         return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
 
     def _own(self, grids: Sequence[PixelGrid]) -> Sequence[PixelGrid]:
-        """Return the grids of the VAE's encoder and decoder themselves, without that of packed latents."""
+        """Return the pixel grids of a VAE's encoder and decoder themselves, without that of packed latents."""
         return grids[: len(grids) - self.packs]
 
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """Return latents in the decoder's scale, one row per pixel of its coarsest grid."""
+        """Return latents in the scale of a VAE's decoder, one row per pixel of its coarsest grid."""
         restored_PC: Tensor = self.denormalise(x_PC)
         return restored_PC
 
@@ -180,7 +183,7 @@ class AutoencoderKL(ImageAutoencoder):
 
     @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """Run both halves once on meta tensors with these numbers of rows."""
+        """Run a VAE's encoder and decoder once on meta tensors with these numbers of rows."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)
         self._encode(torch.empty(encoded[0].rows, self.shape.inputs), encoded)

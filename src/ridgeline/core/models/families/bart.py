@@ -52,7 +52,7 @@ class BartBlock(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None) -> Tensor:
-        """Return the block's output [rows, hidden] for x_ND [rows, hidden]; encoded_ED is as in CrossAttention."""
+        """Return the block's output [rows, hidden] for x_ND [rows, hidden]; encoded_ED are the encoder's states."""
         _, x_ND = self.self_attn_layer_norm(x_ND, self.self_attn(x_ND, kv))
         if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None:
             _, x_ND = self.encoder_attn_layer_norm(x_ND, self.encoder_attn(x_ND, encoded_ED, kv))
@@ -78,7 +78,7 @@ class LearnedStart(nn.Module):
 
 
 class BartStack(nn.Module):
-    """An encoder or decoder: the module that adds positions, and the blocks."""
+    """The encoder or the decoder of BART: the module that adds positions, and the blocks."""
 
     def __init__(self, start: nn.Module, blocks: list[BartBlock]) -> None:
         super().__init__()
@@ -87,10 +87,10 @@ class BartStack(nn.Module):
 
 
 class BartBackbone(nn.Module):
-    """The encoder and the decoder over one token embedding; checkpoints call it `model`."""
+    """BART's encoder and decoder over one token embedding; checkpoints call it `model`."""
 
     def __init__(self, d: Dimensions, encoder: BartStack, decoder: BartStack, *, scaled: bool) -> None:
-        """Join the stacks; `scaled` says whether embedded tokens are multiplied by sqrt(hidden)."""
+        """Join BART's encoder and decoder; `scaled` says whether embedded tokens are multiplied by sqrt(hidden)."""
         super().__init__()
         scale = math.sqrt(d.hidden) if scaled else None
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=scale)
@@ -152,7 +152,7 @@ def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
 
 
 def _build(fields: Fields, storage: StorageConfig, start: Callable[[Dimensions], nn.Module]) -> Bart:
-    """Build a model whose stacks begin with the module that `start` returns.
+    """Build a BART or Marian model whose stacks begin with the module that `start` returns.
 
     This module adds positions and may norm the sum.
     """

@@ -31,7 +31,7 @@ class BertEmbeddings(nn.Module):
     """
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
-        """Build the embeddings for `types` token types; `offset` is the row of the first position."""
+        """Build BERT's embeddings for `types` token types; `offset` is the row of the first position."""
         super().__init__()
         self.word_embeddings = IndexedEmbedding(d.vocabulary, d.hidden, d.dtype)
         self.token_type_embeddings = IndexedEmbedding(types, d.hidden, d.dtype, every=d.vocabulary)
@@ -48,7 +48,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertHeads(nn.Module):
-    """The query, key and value projections and the attention op; checkpoints call it `self`."""
+    """The query, key and value projections and the attention op of a BERT block; checkpoints call it `self`."""
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class BertHeads(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
-        """Return the heads' results [rows, heads x head_dim] for x_TD [rows, hidden]."""
+        """Return the attention heads' outputs [rows, heads x head_dim] for x_TD [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         out: Tensor = self.attend(q_THD, k_THD, v_THD, kv)
         return out
@@ -97,7 +97,7 @@ class BertSelfAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
-        """Return the part's output [rows, hidden] for x_TD [rows, hidden]."""
+        """Return the attention part's output [rows, hidden] for x_TD [rows, hidden]."""
         out: Tensor = self.output(self.get_submodule("self")(x_TD, kv), x_TD)
         return out
 
@@ -129,7 +129,7 @@ class BertBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext, rows_R: Tensor | None = None) -> Tensor:
-        """Return the block's output [rows, hidden] for x_TD [rows, hidden].
+        """Return a BERT block's output [rows, hidden] for x_TD [rows, hidden].
 
         The last block returns the requested rows only.
         """
@@ -147,7 +147,7 @@ class BertLayers(nn.Module):
 
 
 class BertBackbone(nn.Module):
-    """The encoder without its head: embeddings and blocks; checkpoints call it `bert` or `roberta`."""
+    """BERT's encoder without its head: embeddings and blocks; checkpoints call it `bert` or `roberta`."""
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class BertBackbone(nn.Module):
 
 
 class BertPooler(nn.Module):
-    """The pooler: tanh(dense(x)) of a text's first state."""
+    """BERT's pooler: tanh(dense(x)) of a text's first state."""
 
     part = "head"
 

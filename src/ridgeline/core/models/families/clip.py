@@ -24,11 +24,11 @@ from ridgeline.core.ops.work import CAUSAL
 
 _BUFFERS = (r"(.*\.)?embeddings\.position_ids",)
 _IMAGE_HALF = (*_BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"logit_scale")
-"""Patterns of the tensors that a checkpoint of both encoders has in addition to the text's."""
+"""Patterns of the image encoder's tensors, in checkpoints of a whole CLIP model."""
 
 
 class ClipEmbeddings(nn.Module):
-    """The token and position embeddings, which the first norm adds."""
+    """CLIP's token and position embeddings, which the first norm adds up."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class ClipEmbeddings(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two summands [rows, hidden] for ids_T and positions_T, int64 [rows]."""
+        """Return token and position embeddings, [rows, hidden] each, for ids_T and positions_T, int64 [rows]."""
         return self.token_embedding(ids_T), self.position_embedding(positions_T)
 
 
 class ClipBackbone(nn.Module):
-    """The text encoder: embeddings, blocks and final norm; checkpoints call it `text_model`."""
+    """CLIP's text encoder: embeddings, blocks and final norm; checkpoints call it `text_model`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()

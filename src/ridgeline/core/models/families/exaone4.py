@@ -16,7 +16,7 @@ from ridgeline.core.ops.attention import Attention
 
 
 def read_windows(fields: Fields) -> tuple[int | None, ...]:
-    """Return the window of each layer, None for full attention; no layer has one if `sliding_window` is null."""
+    """Return each layer's window size, None for full attention; no layer has one if `sliding_window` is null."""
     window = read_window(fields, UNSTATED_WINDOW)
     if fields.has("layer_types") or window is None:
         fields.ignore("sliding_window_pattern")

@@ -19,7 +19,7 @@ _UNSTATED_HEAD_DIM = 256  # the default of transformers, for `query_pre_attn_sca
 
 
 def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
-    """Return the window of each layer: from `layer_types`, else layers 0, 2, 4, ... have one."""
+    """Return each layer's window size (None: full attention): from `layer_types`, else layers 0, 2, 4, ... have one."""
     window = read_window(fields, UNSTATED_WINDOW)
     listed = read_layer_types(fields) or tuple(layer % 2 == 0 for layer in range(fields.layers))
     return tuple(window if has else None for has in listed)

@@ -58,7 +58,7 @@ class Gpt2Block(nn.Module):
 
 
 class Gpt2Backbone(nn.Module):
-    """The decoder without its head: token and position embeddings, blocks and final norm.
+    """GPT-2's decoder without its head: token and position embeddings, blocks and final norm.
 
     Checkpoints call it `transformer`.
     """

@@ -38,7 +38,7 @@ _PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "projection_layer")
 
 
 class VisionEmbeddings(nn.Module):
-    """The patch and position embeddings, which the first norm adds."""
+    """The patch and position embeddings of Janus's vision tower, which the first norm adds up."""
 
     part = "feed-forward"  # for the patch embedding, which lies outside the blocks
 
@@ -49,7 +49,7 @@ class VisionEmbeddings(nn.Module):
 
     @override
     def forward(self, x_EI: Tensor, positions_E: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two summands [patches, hidden], of the patches fp32 [patches, numbers] and of their positions."""
+        """Return patch and position embeddings, [patches, hidden] each, from patches fp32 [patches, numbers]."""
         return self.patch_embedding(x_EI), self.position_embedding(positions_E)
 
 
@@ -138,7 +138,7 @@ class Aligner(nn.Module):
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:
-        """Return the aligned rows [rows, outputs] for x_TI [rows, inputs]."""
+        """Return rows [rows, outputs] in the width that an MLP converts x_TI [rows, inputs] to."""
         first = self.activated if self.hidden_layers else self.fc1
         x_TO: Tensor = first(x_TI)
         for layer in self.hidden_layers.values():
@@ -185,7 +185,7 @@ class JanusReader(Decoder):
 
     @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """Return the row of each patch of whole images, in the text's width."""
+        """Return the vision tower's row for each patch of whole images, in the text's width."""
         out_ED: Tensor = self.aligner(self.vision_model(ids_E, positions_E, kv))
         return out_ED
 
@@ -202,7 +202,7 @@ class JanusReader(Decoder):
 
     @override
     def decode_ops(self) -> list[Op]:
-        """Return the ops that a decode step runs: all except those of the vision tower and the aligner."""
+        """Return the ops that a decode step of Janus runs: all but those of the vision tower and the aligner."""
         return [op for path, op in self.ops() if not path.startswith(("vision_model.", "aligner."))]
 
 
@@ -223,7 +223,7 @@ class TwoVocabularies(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """Return the embeddings [rows, hidden] of ids_T int64 [rows].
+        """Return the embeddings [rows, hidden] of image and text tokens ids_T int64 [rows].
 
         It looks up both tables for each row, because the aligner's product of a few rows costs less than sorting them.
         """
@@ -232,7 +232,7 @@ class TwoVocabularies(nn.Module):
 
 
 class GenerationHead(nn.Module):
-    """The head over image tokens: vision_head(act(proj_out(x))), both with a bias."""
+    """Janus's head over image tokens: vision_head(act(proj_out(x))), both with a bias."""
 
     part = "head"
 

@@ -29,7 +29,7 @@ _LAYER_TYPES = {"full_attention": False, "chunked_attention": True}
 
 
 def read_chunks(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
-    """Return the chunk size of each layer, None for full attention.
+    """Return each layer's attention chunk size, None for full attention.
 
     It follows `layer_types`; without it, all layers with rotary positions have a chunk.
     """
@@ -55,7 +55,7 @@ def read_query_scale(fields: Fields) -> QueryScale | None:
 
 
 def read_mixtures(fields: Fields) -> tuple[bool, ...]:
-    """Return whether each layer is a mixture of experts: from `moe_layers`, else every n-th."""
+    """Return for each layer whether it is a mixture of experts: from `moe_layers`, else every n-th."""
     if fields.has("moe_layers"):
         listed = fields.integers("moe_layers")
         fields.ignore("interleave_moe_layer_step")
@@ -65,7 +65,7 @@ def read_mixtures(fields: Fields) -> tuple[bool, ...]:
 
 
 def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNorm, HeadNorm] | None:
-    """Return norms of each head's queries and keys; None if the config has none.
+    """Return norms, without weights, of each head's queries and keys; None if the config has none.
 
     The reference rotates before it normalises. This gives the same result as long as the rotation does not change
     lengths.

@@ -58,7 +58,7 @@ class ModernBertBlock(nn.Module):
 
 
 class ModernBertEmbeddings(nn.Module):
-    """The token embedding and the norm after it."""
+    """ModernBERT's token embedding and the norm after it."""
 
     def __init__(self, d: Dimensions, *, norm_bias: bool) -> None:
         super().__init__()
@@ -73,12 +73,12 @@ class ModernBertEmbeddings(nn.Module):
 
 
 class ModernBertBackbone(nn.Module):
-    """The encoder without its head: embeddings, blocks and final norm; checkpoints call it `model`."""
+    """ModernBERT's encoder without its head: embeddings, blocks and final norm; checkpoints call it `model`."""
 
     def __init__(
         self, d: Dimensions, blocks: list[ModernBertBlock], sliding: list[bool], ropes: dict[bool, Rope], bias: bool
     ):
-        """Put embeddings, rotary tables and a final norm around the blocks.
+        """Put embeddings, rotary tables and a final norm around ModernBERT's blocks.
 
         Args:
             d: The sizes.
@@ -109,12 +109,12 @@ class ModernBertBackbone(nn.Module):
 
 
 def _name(sliding: bool) -> str:
-    """Return the name of a layer's kind in `layer_types`."""
+    """Return the name in `layer_types` of layers with a window or with full attention."""
     return "sliding_attention" if sliding else "full_attention"
 
 
 class ModernBertHead(nn.Module):
-    """The prediction head norm(act(dense(x))) of pooled states; checkpoints call it `head`."""
+    """The part of ModernBERT's classifier after pooling: norm(act(dense(x))); checkpoints call it `head`."""
 
     part = "head"
 
@@ -127,13 +127,13 @@ class ModernBertHead(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """Return the head's output [R, hidden] for x_RD [R, hidden]."""
+        """Return norm(act(dense(x))) [R, hidden] of pooled states x_RD [R, hidden], which the classifier reads."""
         out: Tensor = self.norm(self.fc(x_RD))
         return out
 
 
 def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
-    """Return the rotary embeddings of full attention (False) and of neighbourhoods (True).
+    """Return ModernBERT's rotary embeddings of full attention (False) and of neighbourhoods (True).
 
     It reads the new spelling (rope_parameters) and the old one (global_rope_theta).
     """
@@ -145,7 +145,7 @@ def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
 
 
 def _sliding(fields: Fields) -> list[bool]:
-    """Return whether each layer attends to a neighbourhood.
+    """Return for each layer whether it attends to a neighbourhood only.
 
     It follows `layer_types`, else it is all layers but every n-th, beginning with the first.
     """
@@ -154,7 +154,7 @@ def _sliding(fields: Fields) -> list[bool]:
 
 
 def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder, bool]:
-    """Return the sizes, the encoder, and whether its norms have a bias."""
+    """Return the sizes and the encoder of a ModernBERT config, and whether its norms have a bias."""
     fields.require_off("rope_scaling")
     # Fields of the masked-language-model head, of training and of how transformers runs it, and repeated fields.
     fields.ignore("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "tie_word_embeddings")

@@ -117,7 +117,7 @@ def read_layer_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def read_sizes(fields: Fields) -> StateSpaceSizes:
-    """Read the heads of the Mamba-2 layers."""
+    """Read the heads of the Mamba-2 layers from a config."""
     heads, groups = fields.count("mamba_num_heads", 128), fields.count("n_groups", 8)
     if heads % groups:
         raise fields.refuse(f"{heads} heads (mamba_num_heads) do not divide over {groups} groups (n_groups)")

@@ -33,7 +33,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def lower_windows(fields: Fields) -> tuple[int | None, ...]:
-    """Return the window of each layer of a mixture model, None for full attention.
+    """Return each layer's window size in a mixture model, None for full attention.
 
     It follows `layer_types`, else layers 0, 2, 4, ... below `max_window_layers` have a window.
     """

@@ -13,7 +13,7 @@ from ridgeline.core.ops.attention import Attention
 
 
 def read_windows(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
-    """Return the window of each layer, None for full attention; no layer has one unless `use_sliding_window` is set.
+    """Return each layer's window size, None for full attention; none has one unless `use_sliding_window` is set.
 
     The layers with a window are those in `layer_types`, else those without rotary positions.
     """

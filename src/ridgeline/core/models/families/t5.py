@@ -46,7 +46,10 @@ _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
 NAMES = ProjectionNames("q", "k", "v", "o")
 """The checkpoint's names of T5's attention projections."""
 CONTEXT = 512
-"""The number of positions if a config states none: that of T5's training (arXiv:1910.10683, section 3.1.2)."""
+"""The number of positions of a T5 model whose config states none: that of T5's training.
+
+See arXiv:1910.10683, section 3.1.2.
+"""
 
 
 class RelativeBias(StoredModule):
@@ -86,7 +89,7 @@ class RelativeBias(StoredModule):
 
 
 def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
-    """Return the bucket of each distance from -farthest to farthest, int64 [2 x farthest + 1]."""
+    """Return the bias bucket of each distance from -farthest to farthest, int64 [2 x farthest + 1]."""
     with torch.device("cpu"):
         distance = torch.arange(-farthest, farthest + 1)
         first = torch.zeros_like(distance)
@@ -102,7 +105,7 @@ def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
 
 
 class T5Sublayer(nn.Module):
-    """A norm and the module after it; the next norm adds the result to the residual stream."""
+    """A norm and the module after it; the next norm adds the module's output to the residual stream."""
 
     def __init__(self, name: str, module: nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -121,7 +124,7 @@ class T5Sublayer(nn.Module):
 
 
 class T5Block(nn.Module):
-    """A block: self-attention, cross-attention in a decoder, and a feed-forward layer."""
+    """A T5 block: self-attention, cross-attention in a decoder, and a feed-forward layer."""
 
     def __init__(self, parts: Mapping[str, nn.Module], d: Dimensions, *, first: bool) -> None:
         super().__init__()
@@ -146,7 +149,7 @@ class T5Block(nn.Module):
 
 
 class T5Stack(nn.Module):
-    """The blocks of the encoder or decoder, and the norm after them."""
+    """The blocks of T5's encoder or decoder, and the norm after them."""
 
     def __init__(self, d: Dimensions, blocks: Sequence[T5Block]) -> None:
         super().__init__()
@@ -203,7 +206,7 @@ class T5(EncoderDecoder):
 
 
 class T5EncoderBackbone(nn.Module):
-    """The encoder and its token embedding `shared`; checkpoints hold both at the top."""
+    """T5's encoder and its token embedding `shared`; checkpoints hold both at the top."""
 
     unnamed = True
 
@@ -266,7 +269,7 @@ class T5Stacks:
         )
 
     def decoder(self) -> T5Stack:
-        """Build the decoder, whose blocks also have cross-attention to the encoder."""
+        """Build T5's decoder, whose blocks also have cross-attention to the encoder."""
         d = self.d
         return self._stack(
             {
@@ -282,7 +285,7 @@ class T5Stacks:
         return T5Stack(self.d, [T5Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
 
     def _biases(self, count: int, *, causal: bool) -> list[PositionBias]:
-        """Return the relative position bias of each of `count` layers."""
+        """Return the relative position bias of each of `count` layers; T5's layers share one, UMT5's do not."""
         d, sizes = self.d, (self._buckets, self._farthest)
         tables = [
             RelativeBias(*sizes, d.heads, d.shard, d.dtype, causal=causal)
@@ -298,12 +301,12 @@ class T5Stacks:
 
 
 def _stacks(fields: Fields, storage: StorageConfig) -> T5Stacks:
-    """Read a T5, T5 v1.1 or FLAN-T5 config: one table of biases per stack."""
+    """Read a T5, T5 v1.1 or FLAN-T5 config, with one table of position biases per stack."""
     return T5Stacks(fields, storage, "relu", shared_bias=True)
 
 
 def _stacks_umt5(fields: Fields, storage: StorageConfig) -> T5Stacks:
-    """Read a UMT5 config: a table of biases in every layer."""
+    """Read a UMT5 config, with a table of position biases in every layer."""
     fields.ignore("scalable_attention")  # in the releases; transformers never reads it
     return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
 

@@ -49,26 +49,26 @@ _RENAMES = (
     (".v.", ".to_v."),
     (".proj_out.", ".to_out.0."),
 )
-"""Pairs of a name's part in checkpoints and its name here, which is that of AutoencoderKL."""
+"""Pairs of a part of a tensor's name in checkpoints and its name here, which is that of AutoencoderKL."""
 _GROUPS = 32  # of every norm, which configs do not state
 
 
 @dataclass(frozen=True, slots=True)
 class VQShape:
-    """The settings of an image tokenizer's config in addition to the widths."""
+    """The settings of an image tokenizer's config besides the widths: channels, codebook, depth and tokens."""
 
     inputs: int
-    """Channels of the pixels that are encoded."""
+    """The channels of the pixels that an image tokenizer encodes."""
     outputs: int
-    """Channels of the pixels that are decoded."""
+    """The channels of the pixels that an image tokenizer decodes to."""
     latents: int
-    """Channels of the encoder's output."""
+    """The channels of an image tokenizer's encoder output."""
     codes: int
-    """Number of rows of the codebook."""
+    """The number of rows of the codebook, which are the possible image tokens."""
     code: int
     """Numbers per row of the codebook."""
     depth: int
-    """Residual blocks per resolution of the encoder."""
+    """The number of residual blocks per resolution of an image tokenizer's encoder."""
     side: int
     """Tokens on a side of an image."""
 
@@ -149,7 +149,7 @@ class VQAutoencoder(ImageAutoencoder):
 
     @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """Run both halves once on meta tensors with these numbers of rows."""
+        """Run an image tokenizer's encoder and decoder once on meta tensors with these numbers of rows."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, dtype=torch.int64), decoded)
         self._encode(torch.empty(encoded[0].rows, self.inputs), encoded)
@@ -198,7 +198,7 @@ def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
 
 
 def _patches(vision: Fields) -> int:
-    """Return the patches on a side of an image that the vision tower reads."""
+    """Return the number of patches on a side of an image that Janus's vision tower reads."""
     return max(1, vision.count("image_size", 384) // vision.count("patch_size", 16))
 
 

@@ -92,7 +92,7 @@ def build(fields: Fields, storage: StorageConfig) -> Wan:
 
 
 def _even(fields: Fields, name: str, default: int) -> int:
-    """Read a field that must be an even number."""
+    """Read a config field that must be an even number."""
     value = fields.count(name, default)
     if value % 2:
         raise fields.refuse(f"{name} {value} is to be even: sines and cosines")

@@ -36,9 +36,12 @@ from ridgeline.core.ops.row_ops import RowPicker
 from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 FRAMES: Final = 2
-"""Log-mel frames per row of the encoder: its second convolution halves them."""
+"""The log-mel frames per row of Whisper's encoder, whose second convolution halves their number."""
 MOMENT: Final = 0.02
-"""Seconds per row of the encoder, which is two frames of 10 ms. Timestamps have the same spacing."""
+"""The seconds of audio per row of Whisper's encoder, which is two frames of 10 ms.
+
+Timestamps have the same spacing.
+"""
 _RENAMES = (("proj_out.", "lm_head."),)
 _TABLE = "model.decoder.embed_tokens"
 
@@ -75,12 +78,12 @@ class WhisperBlock(nn.Module):
 
 
 class AudioEncoder(nn.Module):
-    """The audio encoder: two convolutions, positions, blocks with bidirectional attention, and a final norm."""
+    """Whisper's audio encoder: two convolutions, positions, blocks with bidirectional attention, and a final norm."""
 
     part = "feed-forward"  # for the convolutions, which lie outside the blocks
 
     def __init__(self, d: Dimensions, bins: int) -> None:
-        """Build the encoder for log-mel frames of `bins` bins.
+        """Build Whisper's encoder for log-mel frames of `bins` bins.
 
         `d.context` is the number of rows of a window of audio.
         """
@@ -93,7 +96,7 @@ class AudioEncoder(nn.Module):
 
     @override
     def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """Return the encoded rows [rows, hidden] for x_EF fp32 [rows, numbers of two frames]."""
+        """Return the encoder's states [rows, hidden] for x_EF fp32 [rows, numbers of two log-mel frames]."""
         x_ED, y_ED = self.conv2(self.conv1(x_EF)), self.embed_positions(positions_E)
         for block in self.layers:
             x_ED, y_ED = block(x_ED, y_ED, kv)
@@ -102,7 +105,7 @@ class AudioEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """The text decoder: embeddings, blocks with causal self-attention and cross-attention, and a final norm."""
+    """Whisper's text decoder: embeddings, blocks with causal self-attention and cross-attention, and a final norm."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -130,7 +133,7 @@ class TextDecoder(nn.Module):
 
 
 class WhisperStacks(nn.Module):
-    """The encoder and the decoder; checkpoints call it `model`."""
+    """Whisper's encoder and decoder; checkpoints call it `model`."""
 
     def __init__(self, encoder: AudioEncoder, decoder: TextDecoder) -> None:
         super().__init__()
@@ -141,7 +144,7 @@ class Whisper(EncoderDecoder):
     """A Whisper model: an audio encoder, a text decoder, and a head that is tied to its embedding."""
 
     def __init__(self, encoder: Dimensions, decoder: Dimensions, bins: int) -> None:
-        """Build the model from the sizes of its stacks; `bins` is the number of bins of a log-mel frame."""
+        """Build Whisper from the sizes of its encoder and decoder; `bins` is the number of bins of a log-mel frame."""
         super().__init__(decoder, encoder.context)
         self.bins, self.encoder_width = bins, FRAMES * bins
         self.model = WhisperStacks(AudioEncoder(encoder, bins), TextDecoder(decoder))

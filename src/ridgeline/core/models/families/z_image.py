@@ -69,7 +69,7 @@ _RENAMES = (
 )
 _MAX_PATCH = 64
 CONDITION = 256
-"""Numbers of the sinusoidal embedding of a noise level, and the maximum width of the condition that blocks get."""
+"""The size of a noise level's sinusoidal embedding, and the maximum width of the condition that blocks get."""
 _TIME_WIDTH = 1024  # inner width of the MLP between the two
 _HEAD_EPS = 1e-5  # of the norms of queries and keys; the config's is that of the others
 _FINAL_EPS = 1e-6
@@ -117,10 +117,10 @@ class ModulatedBlock(SandwichBlock):
 
 
 class TimeEmbedder(nn.Module):
-    """The embedder of the noise level: sinusoids and an MLP, whose result is the condition of all blocks."""
+    """Z-Image's embedder of the noise level: sinusoids and an MLP, whose result is the condition of all blocks."""
 
     def __init__(self, d: Dimensions, condition: int, scale: float) -> None:
-        """Build the embedder; `condition` is the width of its result, and `scale` the factor of times."""
+        """Build the embedder of noise levels; `condition` is the width of its result, `scale` the factor of times."""
         super().__init__()
         self.sinusoids = TimestepSinusoids(CONDITION, d.dtype, scale=scale)
         up = {"0": d.whole(CONDITION, _TIME_WIDTH, bias=True)}
@@ -128,16 +128,16 @@ class TimeEmbedder(nn.Module):
 
     @override
     def forward(self, times_P: Tensor) -> Tensor:
-        """Return the condition [images, condition] for times_P fp32 [images]."""
+        """Return the condition [images, condition] that embeds the noise levels times_P fp32 [images]."""
         out_PC: Tensor = self.mlp(self.sinusoids(times_P))
         return out_PC
 
 
 class ZImageFinalLayer(nn.Module):
-    """The final norm, scaled by the condition, and the projection to patches."""
+    """Z-Image's final norm, scaled by the condition, and the projection to patches."""
 
     def __init__(self, d: Dimensions, condition: int, features: int) -> None:
-        """Build the layer for a condition of this width and patches of `features` numbers."""
+        """Build Z-Image's final layer for a condition of this width and patches of `features` numbers."""
         super().__init__()
         self.norm_final = AddModulatedLayerNorm(d.hidden, _FINAL_EPS, d.dtype)
         self.linear = Linear(d.whole(d.hidden, features, bias=True))
@@ -174,10 +174,10 @@ def feed_forward(d: Dimensions) -> MLP:
 
 @dataclass(frozen=True, slots=True)
 class ZImageSizes:
-    """The settings of a Z-Image config in addition to the dimensions of blocks."""
+    """The settings of a Z-Image config besides the blocks' dimensions: latents, text width, condition, positions."""
 
     channels: int
-    """Number of channels of the latents."""
+    """The number of channels of Z-Image's latents."""
     patch: int
     """Height and width of a patch in latents."""
     text_width: int
@@ -189,20 +189,20 @@ class ZImageSizes:
     axes: Sequence[int]
     """Entries of a head that each coordinate of a position rotates."""
     places: Sequence[int]
-    """The number of positions on each coordinate."""
+    """The number of positions that Z-Image has on each of the three coordinates."""
     theta: float
-    """The base of the rotary positions."""
+    """The base of the rotary frequencies of Z-Image."""
     scale: float
     """The factor of times before their sinusoidal embedding."""
 
     @property
     def features(self) -> int:
-        """The number of numbers per patch of latents."""
+        """The count of numbers per patch of latents."""
         return self.patch**2 * self.channels
 
     @property
     def name(self) -> str:
-        """The checkpoint's name of the patch size: the side, and one frame."""
+        """The part of tensor names that states the patch size: the side, and one frame."""
         return f"{self.patch}-1"
 
 
@@ -275,7 +275,7 @@ class ZImage(Denoiser):
 
     @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """Compute the refined rows of texts, which do not depend on the noise level."""
+        """Compute Z-Image's refined rows of texts, which do not depend on the noise level."""
         lengths = tuple(map(len, texts))
         layout = ZImageTextLayout.of(lengths, self.sizes.places, texts[0].device)
         texts_MC = torch.cat([with_padding(text) for text in texts])
@@ -301,7 +301,7 @@ class ZImage(Denoiser):
         layout: ZImageLayout,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """Run the blocks on patches of latents, and return image - noise for each patch, [N, F].
+        """Run Z-Image's blocks on patches of latents, and return image - noise for each patch, [N, F].
 
         Args:
             patches_NF: Rows of images, as many as the layout has; the values in padding rows do not matter.
@@ -349,7 +349,7 @@ class ZImage(Denoiser):
         return without(self.work(size, texts), TEXT)
 
     def grid(self, size: tuple[int, ...]) -> ZImageGrid:
-        """Return the patches of an image of `size` latents.
+        """Return the grid of patches of an image of `size` latents.
 
         Raises:
             ValueError: If the size does not divide into patches, or exceeds the positions.
@@ -357,7 +357,7 @@ class ZImage(Denoiser):
         return ZImageGrid.of(size, self.patch, self.sizes.places)
 
     def _layout(self, grid: ZImageGrid, texts: tuple[int, ...], device: torch.device) -> ZImageLayout:
-        """Return the layout of a grid and texts; cache it, because all passes of a request have the same layout."""
+        """Return the layout of a pass's image and text rows, cached because all passes of a request share it."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, device)
@@ -419,7 +419,7 @@ def build(fields: Fields, storage: StorageConfig) -> ZImage:
 
 
 def _three(fields: Fields, name: str, default: tuple[int, int, int]) -> tuple[int, ...]:
-    """Read a list of one positive number for each of the three coordinates."""
+    """Read from a config a list of one positive number for each of the three coordinates."""
     values = tuple(fields.integers(name)) or default
     if len(values) != len(default) or min(values) < 1:
         raise fields.refuse(f"{name} {list(values)} is not {len(default)} positive numbers")

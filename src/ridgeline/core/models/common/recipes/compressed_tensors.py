@@ -28,11 +28,11 @@ class _Group:
     """A group of modules that are stored in one format, selected by name and by class."""
 
     stored: WeightFormat
-    """The storage format of the group's weights."""
+    """The weight format of a group of modules."""
     named: Matcher
-    """The matcher of the modules that the group lists by name."""
+    """The matcher of the module names that a group of one format lists."""
     kinds: frozenset[WeightSlotKind]
-    """The kinds of weights that the group selects by class."""
+    """The kinds of weights that a group of one format selects by class."""
 
 
 def read(section: Fields) -> Recipe:
@@ -70,7 +70,7 @@ def _called(stored: WeightFormat) -> str:
 
 
 def _group(group: Fields, layout: str) -> _Group | None:
-    """Read a group of modules; None if it quantises no weights but only outputs."""
+    """Read a group of modules from a quantiser's config; None if it quantises no weights but only outputs."""
     if not group.has("weights"):
         return None
     targets = names_listed(group, "targets")
@@ -81,7 +81,7 @@ def _group(group: Fields, layout: str) -> _Group | None:
 
 
 def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
-    """Return the weight format of a scheme, for the given input activations and tensor `layout`."""
+    """Return the weight format of a quantisation scheme, for these input activations and this tensor `layout`."""
     number, bits = _number(weights), weights.count("num_bits", most=8)
     if number not in (f"int{bits}", "fp4", "fp8"):
         kind = weights.text("type", "int")
@@ -107,7 +107,7 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
 
 
 def _runs(number: str, block: tuple[int | None, int | None], layout: str) -> str:
-    """Return the layout in which a checkpoint's matrices run; "" if they are only priced."""
+    """Return the checkpoint layout in which matrices of a scheme can run; "" if they are only priced."""
     match number, layout:
         case (("int4" | "int8"), "pack-quantized") if block[0] == 1:
             return layout
@@ -125,7 +125,7 @@ def _number(scheme: Fields, kind: str = "int") -> str:
 
 
 def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
-    """Return the outputs and inputs that share a scale (None for all), and the name of this block."""
+    """Return the numbers of outputs and inputs that share a scale (None for all), and the name of this block."""
     size = weights.value("group_size")
     unstated = "tensor" if size is None else "channel" if size == -1 else "group"
     match weights.text("strategy", unstated):
@@ -188,7 +188,7 @@ def kv_scheme(scheme: Fields) -> KVFormat:
 
 
 def stated_kv(name: str) -> KVFormat:
-    """Return the KV format of this name for a checkpoint that has its scales.
+    """Return the KV format with this name for a checkpoint that contains its scales.
 
     Only fp8 scales are read, so only fp8 runs.
     """

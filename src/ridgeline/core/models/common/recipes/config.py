@@ -100,12 +100,12 @@ def _section_of(fields: Fields) -> str | None:
 
 
 def _named(method: str, stored: WeightFormat) -> str:
-    """Return a recipe's name, the method and the format, as `awq int4 g128`; `fp8 128x128` names both at once."""
+    """Return a recipe's display name: method and format, as `awq int4 g128`, or one if it includes the other."""
     return stored.name if stored.name.startswith(method) else f"{method} {stored.name}"
 
 
 def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
-    """Return the recipe of one format for the matrices in the blocks, except those that are `kept`.
+    """Return the recipe of one weight format for the matrices of blocks, except those that `kept` matches.
 
     With `head`, the head is in the format too.
     """
@@ -139,7 +139,7 @@ def _fp8(section: Fields) -> Recipe:
 
 
 def _kv(section: Fields) -> KVFormat | None:
-    """Return the format of keys and values: AutoFP8 calls the scheme static if it has scales for them."""
+    """Return the KV format of an AutoFP8 config, which calls its scheme static if it has scales for it."""
     if section.value("kv_cache_scheme") == "static":
         return compressed_tensors.stated_kv("fp8")
     scheme = section.section("kv_cache_scheme")
@@ -207,7 +207,10 @@ def _gptq(section: Fields) -> Recipe:
 
 
 def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
-    """Return the GPTQ format of a section, or of modules whose entry `own` overrides its bits, group size or order."""
+    """Return the weight format of a GPTQ config, or of modules whose entry `own` overrides some settings.
+
+    They are the bits, the group size and the order of inputs.
+    """
 
     def says(name: str) -> Fields:
         return own if own.has(name) else section
@@ -221,7 +224,7 @@ def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
 
 
 def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
-    """Return the patterns of `dynamic` and the format of the modules that match each; None for the model's dtype."""
+    """Return GPTQModel's patterns of module names with the format of those that match; None for the model's dtype."""
     listed = section.section("dynamic")
     own: list[tuple[Matcher, WeightFormat | None]] = []
     for entry in listed.values:
@@ -260,7 +263,7 @@ def _mxfp4(section: Fields) -> Recipe:
 
 
 def _gguf(section: Fields) -> Recipe:
-    """Read the recipe of a GGUF file from the type of each module; a module without a type is in the model's dtype.
+    """Read the recipe of a GGUF file from the block type of each module; one without is in the model's dtype.
 
     Raises:
         ModelRefused: If a type is not supported.

@@ -16,7 +16,7 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
-    """Return a type that stores `numbers` numbers in `nbytes` bytes; the bits beyond `bits` each are scales."""
+    """Return a GGUF type that stores `numbers` weights in `nbytes` bytes; bits beyond `bits` each are scales."""
     return WeightFormat(name, bits, (1, numbers), 8 * nbytes - bits * numbers)
 
 
@@ -40,9 +40,9 @@ class _MixLayer:
     """The properties of a layer on which the choice of a matrix's type depends."""
 
     number: int
-    """The index of the layer in the model."""
+    """The index of a layer in its model."""
     count: int
-    """Number of layers of the model."""
+    """The number of layers of a model."""
     grouped: bool
     """Whether four query heads or more share a KV head."""
 
@@ -58,7 +58,7 @@ class _MixLayer:
 
 
 Rule = Callable[[_MixLayer], WeightFormat]
-"""The choice of a matrix's GGUF type, given its layer."""
+"""A function that chooses the GGUF type of a matrix, given the properties of its layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,12 @@ class Mix:
     base: WeightFormat
     """The GGUF type of all matrices without a rule."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    """The choice of the type by the part of a layer: v, k, qkv, out or down."""
+    """The rules that choose other GGUF types for some matrices, keyed by their place in a layer.
+
+    The keys are v, k, qkv, out and down.
+    """
     raised: bool = False
-    """Whether the attention output of a mixture of eight experts is stored in q5_k."""
+    """Whether the attention output is stored in q5_k if the model is a mixture of eight experts."""
 
 
 def _always(stored: WeightFormat) -> Rule:
@@ -84,7 +87,7 @@ def _first(share: int, stored: WeightFormat, other: WeightFormat) -> Rule:
 
 
 def _sensitive(stored: WeightFormat, other: WeightFormat) -> Rule:
-    """Return a rule that chooses `stored` in the sensitive layers and `other` in the rest."""
+    """Return a rule that chooses `stored` in the outer and every third layer, and `other` in the rest."""
     return lambda layer: stored if layer.sensitive else other
 
 
@@ -125,7 +128,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
 
 
 def mix(name: str, model: Model) -> WeightChoice:
-    """Return the type that the mix called `name` chooses for each matrix of a model."""
+    """Return the function that chooses the GGUF type of each weight of a model, for the mix called `name`."""
     chosen, layers = MIXES[name], sum(layers_of(model))
     _, attention = model.ops_of(Attention)[0]
     sharing = attention.heads // attention.spec.heads
@@ -153,7 +156,7 @@ def mix(name: str, model: Model) -> WeightChoice:
 
 
 def _part(name: str) -> str:
-    """Return the part of a layer that the matrix of this name is; "" if no rule applies to it."""
+    """Return the place in a layer (v, k, qkv, out or down) of the matrix with this name; "" if no rule uses it."""
     last = name.rpartition(".")[2]
     if last == "c_proj":  # GPT-2 uses this name for both
         return "out" if ".attn." in name else "down"
@@ -161,7 +164,7 @@ def _part(name: str) -> str:
 
 
 def _fitting(stored: WeightFormat, inputs: int) -> WeightFormat | None:
-    """Return the type, or its substitute if rows of `inputs` numbers do not divide into its blocks.
+    """Return a GGUF type, or its substitute if rows of `inputs` numbers do not divide into its blocks.
 
     Return None if they do not divide into those of the substitute either.
     """

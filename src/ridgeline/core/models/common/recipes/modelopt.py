@@ -18,7 +18,7 @@ from ridgeline.core.ops.number_formats import MXFP4, NVFP4, KVFormat, WeightForm
 from ridgeline.core.ops.weight_slot import WeightSlot
 
 MIXED = "MIXED_PRECISION"
-"""The algorithm of a config that lists an algorithm for each module."""
+"""The name that ModelOpt gives to a config with an algorithm for each module."""
 _MAX_GROUP = 1 << 20
 _EXPERT = re.compile(r"\.experts\.\d+(?=\.|$)")
 _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
@@ -76,7 +76,7 @@ def read(section: Fields) -> Recipe:
 
 
 def _mixed(section: Fields, excluded: Matcher) -> Recipe:
-    """Return the recipe of a config that lists an algorithm for each module.
+    """Return the recipe of a ModelOpt config that lists an algorithm for each module.
 
     A listed module is one matrix, or holds several (all experts of a layer). All other matrices are in the model's
     dtype.
@@ -116,7 +116,7 @@ def _modules_around(name: str) -> Iterator[str]:
 
 
 def _format(section: Fields, algorithm: str) -> WeightFormat:
-    """Return the weight format of an algorithm, with the group size that the section states."""
+    """Return the weight format of a ModelOpt algorithm, with the group size that the config states."""
     if algorithm not in ALGORITHMS:
         raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
     stored = ALGORITHMS[algorithm]
@@ -131,7 +131,7 @@ def _format(section: Fields, algorithm: str) -> WeightFormat:
 
 
 def _kv(section: Fields) -> KVFormat | None:
-    """Return the format of keys and values, from a scheme or from an algorithm's name; None for the model's dtype."""
+    """Return the KV format of a ModelOpt scheme or algorithm name; None for the model's dtype."""
     scheme = section.value("kv_cache_scheme")
     section.ignore("kv_cache_quant_algo")  # unused next to a scheme
     if scheme and not isinstance(scheme, str):

@@ -20,7 +20,7 @@ _REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 def names_listed(section: Fields, name: str) -> list[str]:
-    """Return the field `name`, a list of module names; empty if it is absent.
+    """Return a list of module names, the config field `name`; empty if it is absent.
 
     Raises:
         ModelRefused: If it is not a list of strings.

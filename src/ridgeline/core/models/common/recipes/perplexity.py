@@ -22,15 +22,15 @@ class Perplexity:
     """The measured perplexity of one model in each weight format."""
 
     model: str
-    """The name of the measured model."""
+    """The name of the model whose perplexity was measured."""
     text: str
-    """The name of the text whose tokens were predicted."""
+    """The name of the text whose tokens a model predicted to measure its perplexity."""
     date: str
-    """The date of the measurement in ISO 8601."""
+    """The date of a perplexity measurement in ISO 8601."""
     plain: float
-    """The perplexity with unquantised weights."""
+    """The perplexity of a model with unquantised weights."""
     formats: Mapping[str, float]
-    """The perplexity by name of the format, including names with `+head`."""
+    """The perplexity of a model in each weight format, by name, including names with `+head`."""
     errors: Mapping[str, float]
     """The standard error of each format's rise in perplexity, as a share."""
 
@@ -46,7 +46,7 @@ def measured_perplexity() -> Perplexity:
 
 
 def costly_format(name: str) -> str | None:
-    """Return a warning if a format raises perplexity by more than MOST_RISE, with the figures and what to use instead.
+    """Return a warning if a weight format raises perplexity by more than MOST_RISE, with numbers and alternatives.
 
     Return None for any other format, and for one that was not measured (an unquantised format).
     """

@@ -11,7 +11,7 @@ from ridgeline.core.ops.weight_slot import WeightSlotKind
 BLOCKS: frozenset[WeightSlotKind] = frozenset({"matrix", "expert"})
 """The kinds of weights that quantisers convert: matrices of blocks, without embedding, head and routers."""
 LINEAR: frozenset[WeightSlotKind] = frozenset({"matrix", "expert", "head"})
-"""The matrices of transformer blocks, and the head."""
+"""The kinds of weights that are matrices of transformer blocks, or the head."""
 
 INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input_scale_ub", r".*\.(k|v|kv)_scale")
 """Patterns of the scales of activations, and of keys and values, for values that stay in the model's dtype."""
@@ -19,22 +19,22 @@ INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The storage formats of a model's matrices and of its keys and values."""
+    """The choice of storage formats for a model's matrices and for its keys and values."""
 
     name: str
-    """The name that users see; "" if everything is in the model's dtype."""
+    """The name of a quantisation recipe that users see; "" if everything is in the model's dtype."""
     bits: int | None
-    """Bits per number, to rank formats by width; None in the model's dtype."""
+    """The bits per weight, to rank recipes by width; None in the model's dtype."""
     choice: Callable[[Model], WeightChoice]
-    """The function that returns, for a model, the choice of each weight slot's format."""
+    """The function that returns, for a model, the function that chooses the format of each weight."""
     kv: KVFormat | None = None
     """The format of keys and values; None for the model's dtype."""
     unread: tuple[str, ...] = ()
-    """Keys of the config's section that no code has read."""
+    """The keys of a config's quantisation section that no code has read."""
     passed_over: tuple[str, ...] = ()
-    """Patterns of tensors in the checkpoint that the model does not load."""
+    """Patterns of checkpoint tensors that a model in this recipe does not load."""
     listed: tuple[str, ...] = ()
-    """Modules that the config lists one by one with a format; the model must have all of them."""
+    """The modules that a config lists one by one with a format; the model must have all of them."""
 
 
 def stored_in(
@@ -42,7 +42,7 @@ def stored_in(
     kinds: frozenset[WeightSlotKind] = BLOCKS,
     kept: Callable[[str], bool] = lambda _: False,
 ) -> WeightChoice:
-    """Return a choice of one format for all weight slots of these kinds, except those whose name `kept` accepts."""
+    """Return a choice of one format for all weights of these kinds, except those whose name `kept` accepts."""
     return lambda place: stored if place.kind in kinds and not place.is_named(kept) else None
 
 
