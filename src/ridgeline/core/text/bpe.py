@@ -38,7 +38,7 @@ _ROBERTA = {
 }
 
 Scheme = Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
-"""A function that sets the normalizer, pre-tokenizer and post-processor of one class of tokenizers."""
+"""A function that sets a pipeline's normalizer, pre-tokenizer and post-processor for one class of tokenizers."""
 
 
 def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
@@ -71,7 +71,9 @@ def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[toke
 
 
 def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
-    """Return the rule of a folder's tokenizer_class, or else of the model_type of config.json, or else of GPT-2.
+    """Return the function that sets up a tokenizer pipeline as a folder's tokenizer_class defines.
+
+    Without one, the model_type of config.json decides, or else GPT-2 is the default.
 
     Raises:
         ValueError: If the class is unknown.
@@ -87,12 +89,12 @@ def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
 
 
 def _gpt2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Set up GPT-2's split rule."""
+    """Set up a tokenizer pipeline with GPT-2's split rule."""
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Set up Qwen2's normalizer and split rule."""
+    """Set up a tokenizer pipeline with Qwen2's normalizer and split rule."""
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -103,7 +105,7 @@ def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Set up CLIP's normalizer, split rule and special tokens."""
+    """Set up a tokenizer pipeline with CLIP's normalizer, split rule and special tokens."""
     pipeline.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -122,7 +124,7 @@ def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _roberta(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Set up RoBERTa's split rule and special tokens."""
+    """Set up a tokenizer pipeline with RoBERTa's split rule and special tokens."""
     spaced = declared.settings.get("add_prefix_space") is True
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     around = []
@@ -143,7 +145,7 @@ _SCHEMES: Mapping[str, Scheme] = {
 
 
 def _with_defaults(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, scheme: Scheme) -> TokenizerConfig:
-    """Complete the special tokens that a folder does not declare.
+    """Add the default special tokens of a tokenizer class that a model folder does not declare.
 
     GPT-2 and Qwen2 end a text with `<|endoftext|>`. RoBERTa has default names for all special tokens.
     """

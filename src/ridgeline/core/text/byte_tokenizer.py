@@ -10,7 +10,7 @@ from ridgeline.core.text.vocabulary import Vocabulary
 END_OF_TEXT = "<|endoftext|>"
 """The literal of the end-of-text token, which is both BOS and EOS."""
 BYTE_SYMBOLS = 257
-"""The size of the vocabulary: 256 bytes and the end-of-text token."""
+"""The vocabulary size of the byte tokenizer: 256 bytes and the end-of-text token."""
 
 
 class ByteTokenizer(Tokenizer):

@@ -37,14 +37,14 @@ ROLES = frozenset(
 """The roles that a template can build control tokens from (`'<|' + role + '|>'`); other roles are user text."""
 
 MAX_DEPTH = 64
-"""The deepest allowed nesting of a message, tool or document."""
+"""The deepest allowed nesting of a message, tool or document that a chat template receives."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
 
 
 @dataclass(frozen=True)
 class RenderedPrompt:
-    """A rendered conversation."""
+    """A conversation that a chat template rendered, as text and as token ids."""
 
     text: str
     """The prompt as text."""
@@ -161,7 +161,10 @@ class ChatTemplate:
     def _prompt_with_preambles(
         self, marked: Sequence[Mapping[str, Any]], turns: Sequence[TemplateMessage], context: Mapping[str, Any]
     ) -> str:
-        """Return the prompt of a conversation with marks; raise ValueError if a text next to tool calls is missing."""
+        """Return a conversation's prompt, or raise ValueError if the template omits a text next to tool calls.
+
+        Unique placeholders in the conversation's texts show what it omits.
+        """
         prompt = _text(self._whole(turns, context))
         lost = lost_preamble(marked, prompt)
         if lost is not None:
@@ -172,7 +175,7 @@ class ChatTemplate:
         return prompt
 
     def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
-        """Render the messages; raise ValueError naming the first message that the template omits.
+        """Render messages; raise ValueError naming the first message that the chat template omits.
 
         If the template omits a leading system message, try again with its text in the last user message.
         """
@@ -195,12 +198,12 @@ class ChatTemplate:
         )
 
     def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
-        """Render messages that are already in the template's form."""
+        """Render messages that are already in the form that the chat template accepts."""
         told = [_message(turn.message) for turn in turns]
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
     def check(self) -> None:
-        """Render the shortest conversation to test the template.
+        """Render the shortest conversation to test a chat template.
 
         Other failures are ignored, because the template may need a different conversation (tools, documents).
 
@@ -218,13 +221,13 @@ class ChatTemplate:
     def _render_probe(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, opens: bool
     ) -> str:
-        """Render messages for the probe, without converting them; `opens` is the template's add_generation_prompt."""
+        """Render test messages without converting them; `opens` is the template's add_generation_prompt."""
         told = [_message(message) for message in messages]
         context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
         return _text(self._rendered(context, range(len(told))))
 
     def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> TrustedStr:
-        """Run the template within its budget and return the prompt.
+        """Run a chat template within its budget of time and memory, and return the prompt.
 
         Args:
             context: Variables of the template.
@@ -244,14 +247,14 @@ class ChatTemplate:
         return rendered if isinstance(rendered, TrustedStr) else concat([rendered])
 
     def _failure(self, error: Exception, messages: Sequence[object], indices: Sequence[int]) -> str:
-        """Return a one-line error: the template line and the message at which the template failed, and the reason."""
+        """Return a one-line error with the line and the message at which a chat template failed, and the reason."""
         place = failed_at(error, self._compiled, messages)
         line = f" line {place.line}" if place.line is not None else ""
         message = f" on messages[{indices[place.message]}]" if place.message is not None else ""
         return f"chat template:{line}{message}{':' if line or message else ''} {_one_line(error)}"
 
     def _parts(self, written: TrustedStr) -> list[Part]:
-        """Split a rendered prompt at the control literals that the template wrote in full."""
+        """Split a rendered prompt at the control tokens whose literals the template wrote in full."""
         parts: list[Part] = []
         for text, by_template in written.runs():
             end = 0
@@ -270,7 +273,7 @@ class ChatTemplates:
         self.by_name = dict(templates)
 
     def pick(self, *, tools: bool = False) -> ChatTemplate:
-        """Return the template for a conversation with or without tools.
+        """Return the chat template for a conversation with or without tools.
 
         As in transformers this is "tool_use" if the conversation has tools and that template exists, and otherwise
         "default". A single template is used whatever its name.

@@ -22,7 +22,7 @@ _LETTERS = string.ascii_letters + string.digits
 _SYSTEM = ("system", "developer")
 _ASSISTANT = ("assistant", "model", "chatbot")
 _SAMPLE = 64
-"""The maximum number of characters of a message that are searched for in a prompt."""
+"""The maximum number of characters of a message that are searched for in the rendered prompt."""
 _WORD = re.compile(r"\w{3,}")
 
 
@@ -51,10 +51,11 @@ class TemplateMessage:
 
 
 def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> Iterator[list[TemplateMessage]]:
-    """Yield the messages in each form that the template accepts, first with preambles in their best positions.
+    """Yield a conversation in each form that the chat template accepts, the best one first.
 
-    OpenAI's interface allows arguments as text, null contents next to calls, several calls in a message, and the roles
-    `developer` and `function`. Few templates accept all of these.
+    The forms differ in the position of the text next to tool calls. OpenAI's interface allows arguments as text, null
+    contents next to calls, several calls in a message, and the roles `developer` and `function`. Few templates accept
+    all of these.
 
     Args:
         messages: Conversation whose calls are `tool_calls` (`with_tool_calls`).
@@ -78,7 +79,7 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
 def _with_calls(
     turns: Sequence[TemplateMessage], form: CallForm, over: PreamblePlace, running: PreamblePlace
 ) -> list[TemplateMessage]:
-    """Return the messages with calls in the template's form and preambles at the given positions."""
+    """Return messages with tool calls in the template's form, and the text next to calls at the given positions."""
     placed = with_preambles([(turn.index, turn.message) for turn in turns], over, running)
     turns = [TemplateMessage(index, dict(message)) for index, message in placed]
     if not form.several:
@@ -135,12 +136,12 @@ def _texts(content: object) -> list[str]:
 
 
 def _longest_line(text: str) -> str:
-    """Return the longest line of a text, cut to the length that is searched for."""
+    """Return the longest line of a text, cut to the length that is searched for in prompts."""
     return max(text.strip().splitlines(), key=len, default="").strip()[:_SAMPLE]
 
 
 def _find(prompt: str, line: str, start: int) -> int:
-    """Return the position of a line in a prompt (as is, as JSON, or escaped for HTML), or -1 if it is missing.
+    """Return the position in a prompt of a message's line (as is, as JSON, or escaped for HTML), or -1 if missing.
 
     The search begins at `start`, then covers the whole prompt. If more than half of the words of the line occur, return
     0.
@@ -158,7 +159,7 @@ def _find(prompt: str, line: str, start: int) -> int:
 
 
 def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
-    """Rename roles that the template does not write, and join leading system messages if the template requires it.
+    """Rename message roles that the template does not write, and join leading system messages if it requires that.
 
     Raises:
         ValueError: If a message has no role, or the template omits messages of its role.
@@ -187,7 +188,7 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Convert each `function_call`, the predecessor of `tool_calls`, to a tool call."""
+    """Convert each message's `function_call`, the predecessor of `tool_calls`, to a tool call."""
     return [_as_tool_calls(index, message) for index, message in enumerate(messages)]
 
 
@@ -246,7 +247,7 @@ def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[Templat
 
 
 def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[TemplateMessage]:
-    """Rewrite the ids of calls and results to the form that the template accepts."""
+    """Rewrite the ids of tool calls and results to the form that the template accepts."""
     ids: dict[Any, str] = {}
     for turn in turns:
         changes: dict[str, Any] = {}
@@ -261,7 +262,7 @@ def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[Templa
 
 
 def _in_form(turn: TemplateMessage, form: CallForm) -> TemplateMessage:
-    """Return a message with its calls and content in the template's form."""
+    """Return a message with its tool calls and content in the form that the template accepts."""
     if not turn.calls:
         return _without_calls(turn)
     turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
@@ -277,7 +278,7 @@ def _without_calls(turn: TemplateMessage) -> TemplateMessage:
 
 
 def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
-    """Return one tool call with its arguments in the form that the template accepts: an object or JSON text."""
+    """Return one tool call with its arguments as the template accepts them: an object or JSON text."""
     function = call["function"]
     arguments = _arguments(function.get("arguments"), where)
     written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
@@ -285,7 +286,7 @@ def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]
 
 
 def _arguments(given: object, where: str) -> Mapping[str, Any]:
-    """Return the arguments of a call as an object; raise ValueError if they are anything else."""
+    """Return the arguments of a tool call as an object; raise ValueError if they are anything else."""
     try:
         value = _read(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -313,7 +314,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _short(identity: str) -> str:
-    """Return an id of nine letters and digits: the id itself or its hash, so that calls and results still match."""
+    """Return a tool-call id of nine letters and digits: the id itself or its hash, so that calls and results match."""
     if len(identity) == 9 and identity.isascii() and identity.isalnum():
         return identity
     number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:8])

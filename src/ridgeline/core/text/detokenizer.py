@@ -27,7 +27,7 @@ class Detokenizer:
         self._strip = tokenizer.strips_space and not continues
 
     def push(self, token_id: int) -> str:
-        """Return the text that a token completes; it can be ""."""
+        """Return the text that a token completes; it is "" if a character is incomplete."""
         return self.push_bytes(self.data(token_id))
 
     def data(self, token_id: int) -> bytes:
@@ -35,7 +35,7 @@ class Detokenizer:
         return self._tokenizer.token_bytes(token_id, self._skip_special)
 
     def push_bytes(self, data: bytes) -> str:
-        """Return the text that these bytes complete; it can be ""."""
+        """Return the text that these bytes complete; it is "" if a character is incomplete."""
         return self._release(self._decoder.decode(data))
 
     @property
@@ -48,7 +48,7 @@ class Detokenizer:
         return self._release(self._decoder.decode(b"", final=True))
 
     def _release(self, text: str) -> str:
-        """Return text without the dummy space at the start of the stream."""
+        """Return decoded text without SentencePiece's dummy space at the start of the stream."""
         if self._strip and text:  # only the first character of the whole text can be the dummy space
             self._strip = False
             return text[1:] if text.startswith(" ") else text

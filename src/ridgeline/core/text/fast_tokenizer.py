@@ -33,7 +33,7 @@ class ProtectedTokenizer:
     """
 
     tokenizer: tokenizers.Tokenizer
-    """The copy with renamed control tokens."""
+    """The copy of a tokenizer whose control tokens have secret names."""
     secret: Mapping[int, str]
     """The secret name of each control token, by its id."""
 
@@ -56,7 +56,7 @@ def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str
 
 
 def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
-    """Rename the control tokens in the model's vocabulary, and remove the merges that would build them."""
+    """Rename the control tokens in a tokenizer's vocabulary, and remove the merges that would build them."""
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         model["vocab"] = {renamed.get(piece, piece): index for piece, index in vocab.items()}
@@ -78,7 +78,9 @@ class FastTokenizer(Tokenizer):
     """A tokenizer that runs a `tokenizers` pipeline, extended with the tokens that the model folder declares."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, source: Path) -> None:
-        """Prepare a pipeline for inference: declare added tokens and correct stages that do not match the vocabulary.
+        """Prepare a tokenizer pipeline for inference: declare added tokens, and correct stages.
+
+        Stages are corrected if they do not match the vocabulary.
 
         Args:
             pipeline: The loaded pipeline. It is changed in place.
@@ -138,7 +140,7 @@ class FastTokenizer(Tokenizer):
 
     @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
-        """Encode with the original pipeline; use the protected copy only if the text spells a control token."""
+        """Encode a prompt with the original tokenizer, or the protected copy if user text spells a control token."""
         written = [part for part in parts if isinstance(part, int)]
         assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
         text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
@@ -172,11 +174,11 @@ class _PairFrame(NamedTuple):
     """The special tokens that a post-processor puts before a text of a pair, or after the second one."""
 
     ids: list[int]
-    """The ids of the special tokens."""
+    """The ids of the special tokens before, between or after two texts."""
     types: list[int]
-    """The token type ids (segments) of the special tokens."""
+    """The token type ids (segments) of the special tokens before, between or after two texts."""
     own: int = 0
-    """The token type id of the tokens of the text that follows."""
+    """The token type id of the text that follows the special tokens."""
 
 
 def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame, _PairFrame] | None":
@@ -199,7 +201,7 @@ def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame
 
 
 def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
-    """Disable truncation, padding and random segmentation, so that a text always gives the same complete ids."""
+    """Disable a tokenizer's truncation, padding and random segmentation, so that a text gives the same ids always."""
     pipeline.no_truncation()
     pipeline.no_padding()
     for option in ("dropout", "alpha", "nbest_size"):  # BPE's dropout, Unigram's sampling
@@ -208,7 +210,7 @@ def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
 
 
 def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> frozenset[int]:
-    """Return the ids that represent text outside the vocabulary.
+    """Return the token ids that represent text outside the vocabulary.
 
     These are the declared unknown token and the tokens that the model itself produces.
     """
@@ -250,7 +252,9 @@ def _keeps(stage: Mapping[str, Any]) -> bool:
 
 
 def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Add the tokens of added_tokens_decoder that the pipeline lacks, at their declared ids, and mark special tokens.
+    """Add the declared tokens that a tokenizer lacks, at their declared ids, and mark special tokens.
+
+    The declarations are those of added_tokens_decoder.
 
     Raises:
         ValueError: If the vocabulary has a different id for a declared token.
@@ -274,7 +278,7 @@ def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _add(pipeline: tokenizers.Tokenizer, row: DeclaredToken) -> None:
-    """Add a declared token to the pipeline, as a special token if it is one."""
+    """Add a declared token to a tokenizer pipeline, as a special token if it is one."""
     token = tokenizers.AddedToken(
         row.literal,
         single_word=row.single_word,
@@ -289,7 +293,7 @@ def _add(pipeline: tokenizers.Tokenizer, row: DeclaredToken) -> None:
 def _read_vocabulary(
     pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, spell: Callable[[str], bytes]
 ) -> Vocabulary:
-    """Build the vocabulary tables of a pipeline; `spell` converts a piece to its bytes."""
+    """Build the vocabulary tables of a tokenizer pipeline; `spell` converts a piece to its bytes."""
     added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
     return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
 
@@ -297,7 +301,7 @@ def _read_vocabulary(
 def _frame(
     pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
-    """Return the special token ids before and after a text.
+    """Return the special token ids that encoding puts before and after a text.
 
     The post-processor defines them; add_bos_token and add_eos_token of the folder override it.
     """

@@ -40,7 +40,7 @@ CUTS: Mapping[str, str] = {
     "llama3": LLAMA3, "llama-v3": LLAMA3, "falcon3": LLAMA3, "pixtral": LLAMA3, "tekken": _TEKKEN,
 }  # fmt: skip
 _WHOLE_WORDS = (LLAMA3, _TEKKEN)
-"""The rules of vocabularies that apply no merges to a word that is itself a token.
+"""GGUF pre-tokenizer rules whose vocabularies apply no merges to a word that is itself a token.
 
 They also add BOS unless the file says otherwise.
 """
@@ -127,7 +127,7 @@ def _declared(
 
 
 def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
-    """Return whether encoding adds BOS or EOS (the `role`).
+    """Return whether encoding adds the BOS or EOS token (the `role`) of a GGUF file.
 
     If the file does not say, use llama.cpp's default: BOS for SentencePiece, Llama 3 and Mistral.
     """
@@ -142,7 +142,7 @@ def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
 
 
 def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
-    """Return a metadata list after checking the type of its entries."""
+    """Return a list from GGUF metadata after checking the type of its entries."""
     found = metadata.get(f"tokenizer.ggml.{key}")
     if not isinstance(found, list) or not all(type(each) is kind for each in found):
         raise ValueError(f"{source}: tokenizer.ggml.{key} is not a list of {kind.__name__}; fetch the file again")
@@ -155,7 +155,7 @@ def _types(metadata: Mapping[str, Any], source: Path) -> list[int]:
 
 
 def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
-    """Return a metadata list that must have one entry per token."""
+    """Return a list from GGUF metadata that must have one entry per token."""
     found, tokens = _listed(metadata, key, source, kind), metadata["tokenizer.ggml.tokens"]
     if len(found) != len(tokens):
         raise ValueError(f"{source}: tokenizer.ggml.{key} has {len(found)} entries for {len(tokens)} tokens")
@@ -163,7 +163,7 @@ def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
 
 
 def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokenizer:
-    """Build a byte-level BPE pipeline from the metadata.
+    """Build a byte-level BPE pipeline from GGUF metadata.
 
     Raises:
         ValueError: If the pre-tokenizer rule is unknown or the merges are malformed.
@@ -196,7 +196,7 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
 
 
 def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
-    """Return a SentencePiece BPE model, serialised as in sentencepiece_model.proto.
+    """Return a SentencePiece BPE model built from GGUF metadata, serialised as in sentencepiece_model.proto.
 
     - Pieces: text 1, score 2, type 3.
     - Trainer: model type 3, byte fallback 35, ids of the unknown token 40, BOS 41 and EOS 42.

@@ -14,9 +14,9 @@ class Delta(NamedTuple):
     """The text that one generated token releases."""
 
     text: str = ""
-    """New text of the response."""
+    """The new text of the response that a generated token releases."""
     reasoning: str = ""
-    """New text of the reasoning section."""
+    """The new text of the reasoning section that a generated token releases."""
     stop: str | None = None
     """The stop string that ended the response, or None."""
 
@@ -80,7 +80,7 @@ class OutputStream:
         return Delta(result.safe, thought, result.matched)
 
     def finish(self) -> Delta:
-        """Release the held text at the end of the stream.
+        """Release the text that is held back at the end of an output stream.
 
         A complete stop string that was waiting for an earlier one can match here.
         """

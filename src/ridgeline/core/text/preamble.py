@@ -13,7 +13,7 @@ IndexedMessage = tuple[int, Message]
 """A message and its index in the conversation."""
 
 PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
-"""The position of a preamble in the messages that the chat template receives.
+"""The position in a template's messages of the text that an assistant message has next to its tool calls.
 
 - the first value: in the message with the tool calls.
 - before: in a separate message, which also has the reasoning. The calls follow in the next one.
@@ -26,7 +26,7 @@ PLACES: tuple[PreamblePlace, ...] = get_args(PreamblePlace)
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The keys under which a message can store its reasoning."""
 _TEXT_MARK, _REASONING_MARK = "kept_text_9d3f_{}_", "kept_reasoning_9d3f_{}_"
-"""Placeholders for the text and the reasoning of a message, by its index.
+"""Placeholders that test renderings have in place of a message's text and reasoning, with the message's index.
 
 They end with a character, so that the mark of message 1 is not part of the mark of message 10.
 """
@@ -35,18 +35,18 @@ _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in T
 
 @dataclass(frozen=True, slots=True)
 class PreamblePlaces:
-    """The positions at which a chat template preserves a preamble, best first."""
+    """The positions at which a chat template does not drop an assistant's text next to tool calls, best first."""
 
     over: tuple[PreamblePlace, ...] = ("beside",)
-    """The positions in completed turns, which end with a later user message."""
+    """The positions of texts next to tool calls in completed turns, which end with a later user message."""
     running: tuple[PreamblePlace, ...] = ("beside",)
-    """The positions in the current turn, which the response continues."""
+    """The positions of texts next to tool calls in the current turn, which the response continues."""
     keeps_reasoning: bool = False
-    """Whether these positions in the current turn also preserve the reasoning of the message."""
+    """Whether the template also writes a message's reasoning with its text at these positions in the current turn."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
-        """Pairs of positions (for completed turns, for the current turn) to try in this order."""
+        """Pairs of positions for a text next to tool calls, in completed turns and in the current one, best first."""
         most = max(len(self.over), len(self.running))
         return tuple(
             (self.over[min(at, len(self.over) - 1)], self.running[min(at, len(self.running) - 1)]) for at in range(most)
@@ -71,12 +71,12 @@ def has_preamble(message: Message) -> bool:
 def with_preambles(
     messages: Iterable[IndexedMessage], over: PreamblePlace, running: PreamblePlace
 ) -> Iterator[IndexedMessage]:
-    """Yield the messages of a conversation with each preamble moved to its position.
+    """Yield a conversation's messages with each text next to tool calls moved to the position a template accepts.
 
     Args:
         messages: The conversation.
-        over: Position in turns that end with a later user message.
-        running: Position after the last user message.
+        over: Position in completed turns, which end with a later user message.
+        running: Position in the current turn, after the last user message.
     """
     turns = list(messages)
     users = [place for place, (_, message) in enumerate(turns) if message.get("role") == "user"]
@@ -86,7 +86,7 @@ def with_preambles(
 
 
 def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[IndexedMessage]:
-    """Yield the messages of one turn with each preamble at the given position."""
+    """Yield the messages of one turn with each text next to tool calls at the given position."""
     if place == "once_a_turn" and any(has_preamble(message) for _, message in turns):
         turns, place = _texts_joined(turns), "before_reasoning"
     for index, message in turns:
@@ -127,7 +127,7 @@ def _joined(contents: Sequence[Any]) -> Any:
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:
-    """Replace each preamble, and the reasoning next to tool calls, by a unique mark.
+    """Replace each text next to tool calls, and the reasoning there, by a unique placeholder.
 
     The prompt rendered from the result shows which of them the template preserves. Their own words would not show it,
     because the same words can occur in another message. Reasoning at the beginning of a text stays, since templates may
@@ -139,7 +139,10 @@ def with_marks(messages: Sequence[Message]) -> list[Message]:
 
 
 def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
-    """Return the index of the first message whose preamble mark is missing in the rendered prompt, or None."""
+    """Return the index of the first message whose text next to tool calls the template dropped, or None.
+
+    The rendered prompt then lacks the placeholder of that text.
+    """
     for index, message in enumerate(marked):
         mark = _TEXT_MARK.format(index)
         if has_preamble(message) and mark in str(message["content"]) and mark not in prompt:
@@ -148,14 +151,14 @@ def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
 
 
 def has_running_reasoning(marked: Sequence[Message], prompt: str) -> bool:
-    """Return whether a prompt with marks contains the reasoning next to the tool calls of the current turn."""
+    """Return whether a prompt contains the reasoning (or its placeholder) next to the current turn's tool calls."""
     running = takewhile(lambda message: message.get("role") != "user", reversed(marked))
     thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
     return all(each in prompt for each in thoughts if isinstance(each, str))
 
 
 def _with_marks(index: int, message: Message) -> dict[str, Any]:
-    """Return one message with marks in place of its preamble and reasoning."""
+    """Return one message with placeholders in place of its reasoning and its text next to tool calls."""
     changed = dict(message)
     reasoning = reasoning_of(message)
     if isinstance(reasoning, str) and not is_blank(reasoning):
@@ -166,7 +169,7 @@ def _with_marks(index: int, message: Message) -> dict[str, Any]:
 
 
 def _with_mark(content: Any, mark: str) -> Any:
-    """Return the content of a message with a mark in place of its texts."""
+    """Return the content of a message with a placeholder in place of its texts."""
     if isinstance(content, str):
         head = _WITH_REASONING.match(content)
         assert head is not None, "it may be empty"

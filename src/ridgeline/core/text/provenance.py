@@ -25,7 +25,7 @@ class TrustedStr(str):
 
     def __new__(cls, text: str = "", marks: bytes | None = None) -> TrustedStr:
         # Without marks nothing is trusted, because Jinja's sandbox rebuilds strings as type(s)(text) in str.format.
-        """Create a string with the given marks, or with all characters marked as user text."""
+        """Create a string with a mark per character (1: written by the template), by default all user text."""
         self = super().__new__(cls, text)
         self.marks = _TYPED * len(self) if marks is None else marks
         assert len(self.marks) == len(self)
@@ -37,7 +37,7 @@ class TrustedStr(str):
         return cls(text, _WRITTEN * len(text))
 
     def runs(self) -> list[tuple[str, bool]]:
-        """Return the text as maximal runs of (text, whether the template wrote it)."""
+        """Return a string as maximal runs of (text, whether the template wrote it)."""
         found, start = [], 0
         while start < len(self):
             mark = self.marks[start : start + 1]
@@ -129,11 +129,11 @@ class TrustedStr(str):
         return self._same_length(str.capitalize(self))
 
     def _same_length(self, text: str) -> str:
-        """Return a changed text with the same marks, or without marks if its length changed."""
+        """Return a changed text with the marks of this one, or as user text if its length changed."""
         return TrustedStr(text, self.marks) if len(text) == len(self) else text
 
     def _cut(self, pieces: list[str], sep: str | None) -> list[str]:
-        """Mark the pieces of a split at an explicit separator; pieces of a split at white space stay unmarked."""
+        """Return pieces of a split with the marks of their characters; pieces of a split at white space get none."""
         if sep is None:
             return pieces
         cut: list[str] = []
@@ -152,7 +152,7 @@ class SafeText(TrustedStr):
 
     @classmethod
     def of(cls, text: str) -> SafeText:
-        """Return a text as one that needs no escaping, with its marks."""
+        """Return a text as one that needs no HTML escaping, with the marks of who wrote each character."""
         return cls(text, marks_of(text))
 
     def __html__(self) -> str:
@@ -176,7 +176,7 @@ class SafeText(TrustedStr):
 
 
 def escaped(text: str) -> str:
-    """Escape a text for HTML and preserve its marks; return safe text unchanged."""
+    """Escape a text for HTML and preserve the marks of who wrote each character; return safe text unchanged."""
     if hasattr(text, "__html__"):
         return text
     pieces = [str(markupsafe.escape(each)) for each in str.__str__(text)]
@@ -185,16 +185,19 @@ def escaped(text: str) -> str:
 
 
 def marks_of(text: str) -> bytes:
-    """Return the marks of any string; every character of an ordinary string is user text."""
+    """Return one byte per character of a string: 1 if the template wrote it, 0 for user text.
+
+    Every character of an ordinary string is user text.
+    """
     return text.marks if isinstance(text, TrustedStr) else _TYPED * len(text)
 
 
 def concat(texts: Iterable[str]) -> TrustedStr:
-    """Concatenate strings and preserve their marks."""
+    """Concatenate strings and preserve the marks of who wrote each character."""
     texts = list(texts)
     return TrustedStr("".join(texts), b"".join(map(marks_of, texts)))
 
 
 def written_join(*values: Any) -> TrustedStr:
-    """Implement Jinja's `~` operator: concatenate the values as strings and preserve their marks."""
+    """Implement Jinja's `~` operator: concatenate values as strings and preserve who wrote each character."""
     return concat(str(value) for value in values)

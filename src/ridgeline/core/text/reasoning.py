@@ -36,9 +36,9 @@ class SplitText(NamedTuple):
     """New text, separated into response and reasoning."""
 
     answer: str = ""
-    """The new text of the response."""
+    """The new text of the response that a token releases."""
     reasoning: str = ""
-    """The new text of the reasoning section."""
+    """The new text of the reasoning section that a token releases."""
 
 
 def tags_of(template_source: str) -> tuple[str, str] | None:
@@ -98,7 +98,7 @@ class Reasoning:
         return self._push_text(text)
 
     def finish(self, text: str = "") -> SplitText:
-        """Split the remaining text at the end of the stream; an incomplete tag is text."""
+        """Split the text that is held back at the end of the stream; an incomplete tag is ordinary text."""
         split = self._emit(text) if self._by_id else self._push_text(text)
         if self._start is not None:
             rest, self._start = self._start, None
@@ -110,7 +110,7 @@ class Reasoning:
         return split
 
     def _push_id(self, token_id: int, text: str) -> SplitText:
-        """Split the text of a token if the tags are tokens."""
+        """Split a token's text into reasoning and response if the reasoning tags are single tokens."""
         if token_id not in self._ids:
             if self.inside:
                 self.reasoning_tokens += 1
@@ -125,7 +125,7 @@ class Reasoning:
         return split
 
     def _push_text(self, text: str) -> SplitText:
-        """Split text if the tags are matched as text."""
+        """Split text into reasoning and response if the reasoning tags are matched as text."""
         if self._start is not None:
             return self._decide(text)
         if not self.inside:
@@ -157,7 +157,7 @@ class Reasoning:
         self.inside, self._after_tag, self._breaks = inside, True, ""
 
     def _emit(self, text: str) -> SplitText:
-        """Return text of the current section, without the line breaks next to tags."""
+        """Return text of the current section (reasoning or response), without the line breaks next to tags."""
         if self._after_tag:
             text = text.lstrip("\n")
             self._after_tag = not text
@@ -180,6 +180,6 @@ class Reasoning:
 
 
 def _single(tokenizer: Tokenizer, tag: str) -> int | None:
-    """Return the token id of a tag, or None if the vocabulary has no single token for it."""
+    """Return the token id of a reasoning tag, or None if the vocabulary has no single token for it."""
     ids = tokenizer.encode(tag, add_special=False)
     return ids[0] if len(ids) == 1 else None

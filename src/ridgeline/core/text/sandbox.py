@@ -31,9 +31,9 @@ from ridgeline.core.text.provenance import SafeText, TrustedStr, concat, escaped
 from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, repeated_size
 
 MAX_SOURCE = 1 << 18
-"""The longest template source, in characters; released templates have less than 32 Ki."""
+"""The longest chat template, in characters; released templates have less than 32 Ki."""
 MAX_FORMAT = 1000
-"""The longest date format, in characters."""
+"""The longest date format that a chat template may use, in characters."""
 # The budget does not know bytes; a translation can produce a long text for each character.
 _CLOSED = frozenset({"encode", "to_bytes", "from_bytes", "fromhex", "translate", "maketrans"})
 # Filters that no chat template uses and whose output can be much larger than their input.
@@ -46,12 +46,12 @@ class RefusedByTemplate(jinja2.TemplateError):
 
 @dataclass(frozen=True, slots=True)
 class FailurePlace:
-    """The position at which a template failed."""
+    """The position at which a chat template failed."""
 
     line: int | None
-    """The line of the template, counted from 1."""
+    """The line of a chat template that failed, counted from 1."""
     message: int | None
-    """The index of the message that the template was processing."""
+    """The index of the message that a chat template was processing when it failed."""
 
 
 def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:
@@ -104,7 +104,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @override
     def concat(self, texts: Iterable[str]) -> str:
-        """Join rendered blocks, preserving their marks."""
+        """Join rendered blocks of a template, preserving the marks of who wrote each character."""
         kept, size = [], 0
         for text in texts:
             kept.append(text)
@@ -113,21 +113,21 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return str(self.made(concat(kept)))
 
     def made(self, value: Any) -> Any:
-        """Charge a value that the template created to its budget, and return it."""
+        """Charge a value that the template created to the budget of its rendering, and return it."""
         return self._budget.made(value)
 
     def turns(self, items: Iterable[Any]) -> Iterable[Any]:
-        """Return the items of a loop as an iterable that counts the iterations."""
+        """Return the items of a template's loop as an iterable that counts the iterations."""
         return self._budget.steps(items)
 
     def written_join(self, *values: Any) -> Any:
-        """Implement Jinja's `~` operator."""
+        """Implement Jinja's `~` operator: join values as strings, within the template's budget."""
         self._budget.allow(sum(map(self._budget.size, values)))
         return self.made(written_join(*values))
 
     @override
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template can read an attribute.
+        """Return whether a template can read an attribute of a value.
 
         In addition to Jinja's rule this excludes the methods that the budget cannot measure.
         """
@@ -135,7 +135,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @override
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja has it
-        """Run a call in a template as one step, and count its result."""
+        """Run a call in a template as one step of its budget, and charge the size of its result."""
         budget = __self._budget
         budget.step()
         method = getattr(__obj, "__wrapped__", __obj)  # jinja wraps str.format
@@ -146,13 +146,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @override
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Run one of the operators whose result can be larger than its operands."""
+        """Run a binary operator of a template whose result can be larger than its operands, within the budget."""
         self._budget.step()
         repeated_size(operator, left, right, self._budget)
         return self.made(super().call_binop(context, operator, left, right))
 
     def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a filter that also counts its result.
+        """Return a Jinja filter whose results are charged to the template's budget.
 
         The filter keeps the signature of the function, because Jinja inspects it.
         """
@@ -173,7 +173,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return run
 
     def compile_chat(self, source: str) -> tuple[jinja2.Template, frozenset[str]]:
-        """Compile a template and return it with the names of the variables that a caller can set.
+        """Compile a chat template and return it with the names of the variables that a caller can set.
 
         A malformed source raises any exception that Jinja or Python's compiler raises.
         """
@@ -182,7 +182,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
 
     def keep(self, text: str) -> nodes.Expr:
-        """Return a node that evaluates to `text`, marked as written by the template."""
+        """Return a syntax node that evaluates to `text`, marked as written by the template."""
         name = f"written_{len(vars(self))}"
         setattr(self, name, TrustedStr.by_template(text))
         return nodes.EnvironmentAttribute(name)
@@ -245,7 +245,7 @@ class _MarkLiterals(NodeTransformer):
 
     @staticmethod
     def _call(name: str, node: Any) -> nodes.Expr:
-        """Return a call of an environment method on the value of a node."""
+        """Return a syntax node that calls an environment method on the value of a node."""
         return nodes.Call(nodes.EnvironmentAttribute(name), [node], [], None, None, lineno=node.lineno)
 
 
@@ -283,7 +283,7 @@ class _Namespace(Namespace):
 
 
 def _safe_text(name: str, value: Any, result: str) -> SafeText:
-    """Return the result of a filter as safe text.
+    """Return the result of a filter as text that needs no HTML escaping.
 
     The result has the marks of the value if the filter preserves its characters.
     """
@@ -309,7 +309,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(form: str) -> str:
-    """Return the current time in the given format."""
+    """Return the current time in the given format, for templates."""
     if len(form) > MAX_FORMAT:
         raise Exhausted(f"its format of a date is longer than {MAX_FORMAT} characters")
     return datetime.now().strftime(form)

@@ -65,7 +65,7 @@ def _added(
     declared: TokenizerConfig,
     special: AbstractSet[str],
 ) -> dict[int, tuple[str, bool]]:
-    """Return the literal and the special flag, by id, of every token that is not an ordinary piece."""
+    """Return the literal and the special flag, by id, of each token of a tokenizer that is not an ordinary piece."""
     added: dict[int, tuple[str, bool]] = {}
     for literal, index in pieces.items():
         if raw.is_control(index) or raw.is_unknown(index) or literal in special:
@@ -198,7 +198,7 @@ def _is_wanted(message: bytes, wanted: AbstractSet[bytes]) -> bool:
 
 
 def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (field number, start of the tag, start of the value, end) of each field of a protobuf message.
+    """Yield (field number, start of tag, start of value, end) of each field of a protobuf message.
 
     Raises:
         ValueError: If the message is truncated or has an unknown wire type.

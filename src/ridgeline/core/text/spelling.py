@@ -21,9 +21,9 @@ from ridgeline.core.text.vocabulary import SPACE_MARK, byte_level, metaspace, wo
 
 Kind = Literal["byte-level", "SentencePiece"]
 BYTES: Kind = "byte-level"
-"""The kind of byte-level BPE vocabularies."""
+"""The name of one kind of vocabulary: byte-level BPE."""
 SPACES: Kind = "SentencePiece"
-"""The kind of SentencePiece vocabularies, which write a space as U+2581."""
+"""The name of one kind of vocabulary: SentencePiece, which writes a space as U+2581."""
 _BYTE_SPACE = "\u0120"  # a space, as byte-level BPE writes it
 _PROBE = "a b\nc 1"
 _SPACED_DIGIT = re.compile(_BYTE_SPACE + "[0-9]+")
@@ -36,11 +36,11 @@ class PieceSpelling(NamedTuple):
     spell: Callable[[str], bytes]
     """A function that converts a vocabulary piece to bytes."""
     strips_space: bool
-    """Whether decoding drops one leading space."""
+    """Whether decoding drops one leading space of the text."""
 
 
 def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpelling:
-    """Return how the pieces of a pipeline's vocabulary convert to bytes.
+    """Return how the pieces of a vocabulary convert to bytes.
 
     Args:
         pipeline: The tokenizer.
@@ -68,7 +68,7 @@ def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpell
 
 
 def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
-    """Return the kind of a vocabulary that most space marks in its pieces indicate.
+    """Return whether a vocabulary is of byte-level BPE or SentencePiece, as most space marks in its pieces indicate.
 
     The result is None if the pieces do not show it.
     """
@@ -82,7 +82,7 @@ def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
 
 
 def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
-    """Replace the stages before the model if they split text for the other kind of vocabulary.
+    """Replace a tokenizer's stages before the model if they split text for another kind of vocabulary.
 
     Args:
         pipeline: The tokenizer, which is changed in place.
@@ -109,21 +109,21 @@ def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
 
 
 def _cuts_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
-    """Return whether the stages before the model write spaces as the pieces of this kind do."""
+    """Return whether a tokenizer's stages before the model write spaces as this kind of vocabulary does."""
     before = [*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)]
     in_bytes = any(stage["type"] == "ByteLevel" for stage in before)
     return (in_bytes, any(map(_marks, before))) == (kind == BYTES, kind == SPACES)
 
 
 def _marks(stage: Mapping[str, Any]) -> bool:
-    """Return whether a stage writes spaces as SentencePiece does."""
+    """Return whether a tokenizer stage writes spaces as SentencePiece does."""
     if stage["type"] == "Metaspace":
         return True
     return SPACE_MARK in (stage.get("prepend"), stage.get("content"))
 
 
 def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
-    """Return whether a test text encodes to pieces of this kind that decode to the same text."""
+    """Return whether a test text encodes to pieces of this kind of vocabulary that decode to the same text."""
     try:
         tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens
     except Exception:  # the model has no token for a part of it
@@ -134,7 +134,7 @@ def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
 
 
 def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
-    """Make the pipeline split text for byte-level pieces; return the name of the model whose rule it uses."""
+    """Make a tokenizer split text for byte-level pieces; return the name of the model whose rule it uses."""
     if any(map(_marks, stages(pipeline.normalizer))):
         pipeline.normalizer = None
     name, rule = _rule_of(_pieces(pipeline))
@@ -148,7 +148,7 @@ def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
 
 
 def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
-    """Make the pipeline split text for SentencePiece pieces; return the name of the model whose rule it uses.
+    """Make a tokenizer split text for SentencePiece pieces; return the name of the model whose rule it uses.
 
     A text begins with a space, unless the decoder is SentencePiece's and preserves a leading space.
     """
@@ -180,13 +180,13 @@ def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
 
 
 def _pieces(pipeline: tokenizers.Tokenizer) -> list[str]:
-    """Return the vocabulary pieces that are not added tokens."""
+    """Return a tokenizer's vocabulary pieces that are not added tokens."""
     added = {token.content for token in pipeline.get_added_tokens_decoder().values()}
     return [piece for piece in pipeline.get_vocab(with_added_tokens=False) if piece not in added]
 
 
 def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the pipeline's decoder as a JSON object."""
+    """Return a tokenizer's decoder as a JSON object."""
     if pipeline.decoder is None:
         return {"type": None}
     state: dict[str, Any] = json.loads(pipeline.decoder.__getstate__())
@@ -201,7 +201,7 @@ def _decoding(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of vocabulary that the decoder stages belong to, or None if they do not show it."""
+    """Return the kind of vocabulary (byte-level or SentencePiece) that decoder stages fit, or None."""
     if "ByteLevel" in stated:
         return BYTES
     return SPACES if stated.keys() & {"Metaspace", "ByteFallback", "Replace"} else None

@@ -12,7 +12,7 @@ class StopResult(NamedTuple):
     matched: str | None = None
     """The stop string that ended the text, or None."""
     rest: str = ""
-    """The text that follows the matched stop string in the text pushed so far."""
+    """The text that was pushed already but follows the matched stop string."""
 
 
 class StopMatcher:
@@ -64,7 +64,7 @@ class StopMatcher:
         return StopResult(held[: len(held) - keep])
 
     def flush(self) -> StopResult:
-        """Release the held text at the end of the stream.
+        """Release the text that is held back for possible stop strings at the end of the stream.
 
         A complete stop string that was waiting for an earlier one matches here and cuts the text.
         """
@@ -95,7 +95,7 @@ class StopMatcher:
         return self._length - max(begun)
 
     def _match(self, held: str, unread: str) -> StopResult:
-        """Record the match and return the text before it, including the stop string if requested.
+        """Record the matched stop string and return the text before it, and the string itself if requested.
 
         Args:
             held: All text that has not been released.

@@ -13,17 +13,17 @@ from typing import Any
 import jinja2
 
 MAX_STEPS = 1 << 20
-"""The maximum number of loop iterations and calls per rendering; a thousand messages with tools need about 50,000."""
+"""The maximum number of loop iterations and calls per template rendering; a thousand messages need about 50,000."""
 MAX_SIZE = 1 << 24
-"""The largest value, in characters; each entry of a list or object counts as `PLACE` characters."""
+"""The largest value that a template may create, in characters; list and object entries count as `PLACE` each."""
 MAX_MADE = 1 << 28
-"""The maximum total size, in characters, of all values that one rendering creates."""
+"""The maximum total size, in characters, of all values that one template rendering creates."""
 MAX_SECONDS = 10.0
-"""The processor time limit of one rendering, for templates whose single steps are expensive."""
+"""The processor time limit of one template rendering, for templates whose single steps are expensive."""
 MAX_BITS = 4096
-"""The largest integer, in bits."""
+"""The largest integer that a template may create, in bits."""
 PLACE = 16
-"""The size, in characters, that each entry of a list or object counts as."""
+"""The size, in characters, that each entry of a list or object counts as in a template's budget."""
 
 
 class Exhausted(jinja2.TemplateError):
@@ -31,7 +31,7 @@ class Exhausted(jinja2.TemplateError):
 
 
 class TemplateBudget:
-    """The steps, time and characters that one rendering has used."""
+    """The steps, time and characters that one template rendering has used."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -40,7 +40,7 @@ class TemplateBudget:
         self._end = time.thread_time() + MAX_SECONDS
 
     def step(self) -> None:
-        """Charge one loop iteration or call to the budget.
+        """Charge one loop iteration or call to a template's budget.
 
         Raises:
             Exhausted: If the steps or the time are spent.
@@ -56,12 +56,12 @@ class TemplateBudget:
         return CountedIterable(items, self)
 
     def allow(self, size: int) -> None:
-        """Raise Exhausted if a value of this size is too large; call it before the value is created."""
+        """Raise Exhausted if a template's value of this size is too large; call it before the value is created."""
         if size > MAX_SIZE:
             raise Exhausted(f"it makes a value of more than {MAX_SIZE} characters")
 
     def made(self, value: Any) -> Any:
-        """Charge a created value to the budget and return it.
+        """Charge a value that a template created to its budget, and return the value.
 
         Raises:
             Exhausted: If the value, or all values together, are too large.

@@ -32,7 +32,7 @@ ABSENT: Final = "absent"
 """A marker for a message without the key `content`."""
 
 _ALIASES = {"developer": "system", "function": "tool"}
-"""The roles that are renamed for templates without a branch for them, with their new names."""
+"""The roles that are renamed for chat templates without a branch for them, with their new names."""
 
 _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
@@ -47,7 +47,7 @@ _IDS: Mapping[str, tuple[str, str]] = {
     "short": ("probeid01", "probeid02"),
     "function": (f"functions.{_NAMES[0]}:0", f"functions.{_NAMES[1]}:1"),
 }
-"""The ids of the probe's tool calls, by the kind of id that the template accepts."""
+"""The tool-call ids of test conversations, by the kind of id that the template accepts."""
 _TOOLS = (
     {
         "type": "function",
@@ -71,7 +71,7 @@ class CallForm:
     content: str | None = ""
     """The content of a message that has calls but no text: "", None or ABSENT."""
     arguments_as_text: bool = False
-    """Whether arguments are JSON text instead of an object."""
+    """Whether a template needs a tool call's arguments as JSON text instead of an object."""
     ids: IdKind = "any"
     """The kind of call id that the template accepts.
 
@@ -79,11 +79,11 @@ class CallForm:
     instead of the name.
     """
     named_results: bool = False
-    """Whether a tool result must repeat the name of its function."""
+    """Whether a tool result must repeat the name of its function for the template."""
     several: bool = True
-    """Whether the template writes all calls of a message, instead of only the first or none."""
+    """Whether a template writes all tool calls of a message, instead of only the first or none."""
     preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
-    """The positions in which the template preserves the text of a message that also has calls."""
+    """The positions in which a template preserves the text of a message that also has tool calls."""
 
     def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
         """Return a test message that calls the given functions; `ids` replaces the default call ids."""
@@ -91,19 +91,19 @@ class CallForm:
         return self.with_content({"role": "assistant", "tool_calls": calls})
 
     def with_content(self, message: Message) -> dict[str, Any]:
-        """Return a message with the content that the template needs next to calls, if it has calls and no text."""
+        """Return a message with the content that the template needs next to tool calls, if it has calls and no text."""
         if not message.get("tool_calls") or not is_blank(message.get("content")):
             return dict(message)
         kept = {key: value for key, value in message.items() if key != "content"}
         return kept if self.content == ABSENT else {**kept, "content": self.content}
 
     def result(self, number: int = 0, identity: str | None = None) -> Message:
-        """Return the result of one of the probe's tool calls; `identity` replaces the default call id."""
+        """Return the result message of one of the test tool calls; `identity` replaces the default call id."""
         named = {"name": _NAMES[number]} if self.named_results else {}
         return {"role": "tool", **named, "tool_call_id": identity or _IDS[self.ids][number], "content": _TEXTS[0]}
 
     def _call(self, name: str, identity: str) -> Message:
-        """Return one tool call with the probe's arguments."""
+        """Return one tool call with the test arguments."""
         arguments = json.dumps(_ARGUMENTS) if self.arguments_as_text else _ARGUMENTS
         return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -125,7 +125,7 @@ class TemplateProbe:
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def role(self, role: str) -> str | None:
-        """Return the role under which the template writes messages of this role, or None if it omits them."""
+        """Return the role under which a template writes messages of this role, or None if it omits them."""
         if role in ("user", "assistant"):
             return role
         if role not in self._roles:
@@ -142,7 +142,7 @@ class TemplateProbe:
         return not found or not all(_includes(text, _TEXTS) for text in found)
 
     def _find_role(self, role: str) -> str | None:
-        """Detect the role under which the template writes messages of this role."""
+        """Detect the role under which a template writes messages of this role."""
         if role == "tool":
             return "tool" if self.calls.form is None or self._writes_result(self.calls.form) else None
         own, unknown = (self._texts([{"role": name, "content": _TEXTS[0]}, _ASK]) for name in (role, _UNKNOWN_ROLE))
@@ -158,7 +158,7 @@ class TemplateProbe:
 
     @cached_property
     def calls(self) -> "ProbedCalls":
-        """The form and the format in which the template writes tool calls."""
+        """The way in which a chat template accepts messages with tool calls, and the format in which it writes them."""
         for before, has_results in itertools.product(((), (_RULE,)), (False, True)):
             self._before, self._has_results = before, has_results  # applies to all later renderings
             form = self._find_form()
@@ -168,7 +168,7 @@ class TemplateProbe:
         return ProbedCalls(None, None)
 
     def _find_form(self) -> CallForm | None:
-        """Return the first form in which the template writes a call and then its result, or at least a call.
+        """Return the first message form in which a template writes a tool call and its result, or at least a call.
 
         The result is None if the template writes a call in no form.
         """
@@ -182,7 +182,7 @@ class TemplateProbe:
         return next((form for form in written if self._takes_result(form)), next(iter(written), None))
 
     def _writes_call(self, form: CallForm) -> bool:
-        """Return whether the template writes a call in this form exactly once, for each test id."""
+        """Return whether a template writes a tool call in this message form exactly once, for each test id."""
         texts = [self._calling_text(form, 1, each) for each in _IDS[form.ids]]
         if form.ids == "function":  # each id contains the name of one function
             texts = texts[:1]
@@ -196,7 +196,7 @@ class TemplateProbe:
         return None if text is None else text.partition(_TEXTS[0])[0]
 
     def _is_once(self, text: str, names: Sequence[str]) -> bool:
-        """Return whether a prompt has each call exactly once, with arguments quoted once and no printed null."""
+        """Return whether a prompt has each tool call exactly once, with arguments quoted once and no printed null."""
         (key, value), *_ = _ARGUMENTS.items()
         call = _after(text, self._asked)
         misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
@@ -210,7 +210,7 @@ class TemplateProbe:
         return any(text.count(word) > self._said.count(word) for word in ("None", "null"))
 
     def _completed(self, form: CallForm) -> CallForm:
-        """Detect the remaining fields of a form by rendering calls in it."""
+        """Detect the other properties of a message form by rendering tool calls in it."""
         form = replace(form, named_results=not self._takes_result(form, named=False))
         several = self._calling_text(form, 2)
         form = replace(form, several=several is not None and self._is_once(several, _NAMES))
@@ -221,10 +221,10 @@ class TemplateProbe:
         return replace(form, preambles=PreamblePlaces(over, running, keeps_reasoning))
 
     def _preamble_places(self, form: CallForm, rest: Sequence[Message]) -> tuple[tuple[PreamblePlace, ...], bool]:
-        """Return the positions that preserve a preamble, and whether they also preserve reasoning.
+        """Return the positions at which a template preserves a text next to tool calls.
 
-        If some positions preserve the reasoning, only these are returned. If no position preserves the preamble, it
-        stays next to the call.
+        A flag says whether they also preserve reasoning. If some positions preserve the reasoning, only these are
+        returned. If no position preserves the text, it stays next to the call.
 
         Args:
             form: Form of the tool calls.
@@ -263,14 +263,14 @@ class TemplateProbe:
         return any(self._writes_result(replace(form, named_results=each)) for each in tries)
 
     def _writes_result(self, form: CallForm) -> bool:
-        """Return whether the prompt contains the text of a tool result in this form."""
+        """Return whether a prompt contains the text of a tool result in this message form."""
         text = self._call_text([_ASK, form.message(_NAMES[:1]), form.result()], opens=True)
         return text is not None and _includes(text, _TEXTS[:1])
 
     # -- the format of calls ------------------------------------------------------------------------------------------
 
     def _find_format(self, form: CallForm) -> ToolFormat | None:
-        """Return the tool format whose parser reads the template's own calls back, or None if no parser does."""
+        """Return the tool-call format whose parser reads a template's own calls back, or None if no parser does."""
         opened = self._call_text([_ASK], opens=True) or ""
         counts = (1, 2) if form.several else (1,)
         texts = {count: self._calling_text(form, count) or "" for count in counts}
@@ -285,7 +285,7 @@ class TemplateProbe:
     # -- rendering ----------------------------------------------------------------------------------------------------
 
     def _texts(self, messages: Sequence[Message]) -> list[str]:
-        """Return the prompts without and with tools; one is missing if the template fails on it."""
+        """Return a test conversation's prompts without and with tools, except any on which the template fails."""
         texts = (self._text(messages, tools, True) for tools in (None, _TOOLS))
         return [text for text in texts if text is not None]
 
@@ -296,7 +296,7 @@ class TemplateProbe:
         return self._text(messages, None, opens) if text is None else text
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Message] | None, opens: bool) -> str | None:
-        """Render a prompt within the probe's time budget; return None if the template fails or the budget is spent."""
+        """Render a test prompt within a time budget; return None if the template fails or the budget is spent."""
         if self._spent >= MAX_SECONDS:
             return None
         begun = time.thread_time()
@@ -314,16 +314,16 @@ class TemplateProbe:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCalls:
-    """The form and the format in which a template writes tool calls."""
+    """The way in which a template accepts messages with tool calls, and the format in which it writes the calls."""
 
     form: CallForm | None
-    """The form of messages with calls, or None if the template writes calls in no form."""
+    """The form of messages with tool calls that a template accepts, or None if it writes calls in no form."""
     tool_format: ToolFormat | None
-    """The format of the calls, or None if none of the engine's parsers reads it."""
+    """The format in which a template writes tool calls, or None if none of the engine's parsers reads it."""
 
 
 def _includes(text: str, words: Iterable[str]) -> bool:
-    """Return whether a text contains all the words."""
+    """Return whether a text contains all of these words."""
     return all(word in text for word in words)
 
 
@@ -339,7 +339,7 @@ def _shared(text: str, other: str) -> int:
 
 
 def _reads(tool_format: ToolFormat, text: str, opened: str, names: Sequence[str]) -> bool:
-    """Return whether the parser of a format extracts exactly the probe's calls from a prompt.
+    """Return whether a tool format's parser extracts exactly the test calls from a prompt.
 
     Args:
         tool_format: The format to test.

@@ -32,7 +32,7 @@ class Tokenizer(ABC):
         strips_space: bool = False,
         most_bytes: int | None = None,
     ) -> None:
-        """Store the vocabulary and the special tokens.
+        """Store a tokenizer's vocabulary and its special tokens.
 
         Args:
             vocabulary: Bytes of each token, and the control tokens.
@@ -51,15 +51,15 @@ class Tokenizer(ABC):
         self.names = dict(names)
         """The literals of the special tokens by role, named as in chat templates: `{"bos_token": "<s>", ...}`."""
         self.prefix = tuple(prefix)
-        """The ids that `add_special` puts before the text (usually BOS or nothing)."""
+        """The special token ids that encoding puts before a text on request (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
-        """The ids that `add_special` puts after the text (EOS for T5)."""
+        """The special token ids that encoding puts after a text on request (EOS for T5)."""
         self.mended = ""
         """A line that describes a fault in the tokenizer files and the rule used instead; "" if there is no fault."""
         self.strips_space = strips_space
         """Whether decoding drops one leading space (SentencePiece's dummy prefix)."""
         self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)
-        """A pattern that matches any control literal, the longest one if several start at the same position."""
+        """A pattern that matches any control token's literal, the longest one if several start at the same position."""
 
     def check_length(self, text: str, context: int) -> None:
         """Reject a text that has more tokens than the context can hold, without encoding it.
@@ -170,7 +170,7 @@ class Tokenizer(ABC):
         return () if eos is None else (eos,)
 
     def _split(self, text: str) -> list[Part]:
-        """Split a text at its control literals and replace each literal by its token id."""
+        """Split a text at the literals of control tokens, and replace each literal by its token id."""
         parts: list[Part] = []
         end = 0
         for match in self.control_pattern.finditer(text):

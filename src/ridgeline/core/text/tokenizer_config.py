@@ -36,23 +36,23 @@ class TokenizerConfig:
     """The tokenizer declarations of a model folder, read once from its side files."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """The literals of the special tokens by role ("bos_token")."""
+    """The literals of a tokenizer's special tokens by role ("bos_token")."""
     extra_special: tuple[str, ...] = ()
-    """The literals of the special tokens without a role."""
+    """The literals of a tokenizer's special tokens without a role."""
     strips: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
-    """Whether white space to the left and right of a special token belongs to it, by literal, if the folder says so."""
+    """Whether white space to the left and right of a special token belongs to it, by literal, if declared."""
     added: tuple[DeclaredToken, ...] = ()
     """The entries of `added_tokens_decoder`, by ascending id."""
     add_bos: bool | None = None
-    """Whether encoding adds BOS, or None if the folder does not say."""
+    """Whether encoding adds BOS, or None if the model folder does not say."""
     add_eos: bool | None = None
-    """Whether encoding adds EOS, or None if the folder does not say."""
+    """Whether encoding adds EOS, or None if the model folder does not say."""
     tokenizer_class: str = ""
     """The `tokenizer_class` of tokenizer_config.json, or ""."""
     model_type: str = ""
     """The `model_type` of config.json, or ""."""
     template_text: str = ""
-    """The source of all chat templates together."""
+    """The source of all chat templates of a folder together."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The content of tokenizer_config.json.
 
@@ -151,7 +151,7 @@ def _added(config: Mapping[str, Any], path: Path) -> tuple[DeclaredToken, ...]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a side file, or {} if the file is absent."""
+    """Return the JSON object in one of a model folder's side files, or {} if the file is absent."""
     if not path.is_file():
         return {}
     try:
@@ -188,13 +188,13 @@ def _strips(values: Mapping[str, Any]) -> dict[str, tuple[bool, bool]]:
 
 
 def _list(value: object) -> list[object]:
-    """Return the special tokens of a list, or the values of an object."""
+    """Return the special tokens that a config gives as a list, or as the values of an object."""
     if isinstance(value, dict):  # newer folders name their extra tokens
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:
-    """Return a boolean setting, or None if it is absent or not a boolean."""
+    """Return a boolean setting of a config, or None if it is absent or not a boolean."""
     value = config.get(name)
     return value if isinstance(value, bool) else None

@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
 
 
 def _read(folder: Path, or_bytes: bool) -> Tokenizer:
-    """Load a tokenizer; unlike load_tokenizer, errors need not name the folder."""
+    """Load a tokenizer from a folder or file, with errors that need not name the folder."""
     if folder.is_file():
         declared = read_declared(folder.parent)
         if folder.suffix == ".json":

@@ -24,15 +24,15 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from ridgeline.util.untrusted import PointerFile, first_line, read_object
 
 MAX_TEXT = 1 << 24
-"""The longest text of one call, in bytes; encoding takes about 100 bytes of memory per byte."""
+"""The longest text to tokenize at once, in bytes; encoding takes about 100 bytes of memory per byte."""
 PATIENCE = 30.0
 """The base time limit for encoding any text, in seconds."""
 PATIENCE_PER_BYTE = 30e-6
 """The additional time limit per byte of text, in seconds: ten times what a slow tokenizer takes on a slow machine."""
 MAX_STAGES = 256
-"""The maximum number of normalizer and pre-tokenizer stages."""
+"""The maximum number of a tokenizer's normalizer and pre-tokenizer stages."""
 MAX_GROWTH = 4096
-"""The maximum number of bytes that the stages before the model can produce from one byte.
+"""The maximum number of bytes that a tokenizer's stages before the model can produce from one byte.
 
 The largest factor in use is 2904, in ALBERT's worst case.
 """
@@ -104,7 +104,7 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
 
 @contextmanager
 def boundary(problem: str, fix: str) -> Iterator[None]:
-    """Convert every error that the library raises inside this context to a ValueError: `problem`, the reason, `fix`.
+    """Convert every error of the `tokenizers` library in this context to a ValueError: `problem`, reason, `fix`.
 
     The library's panics are not subclasses of Exception, so everything is caught except what ends a program.
     """
@@ -119,7 +119,7 @@ def boundary(problem: str, fix: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the report and backtrace that the library writes to stderr before it panics.
+    """Suppress the report and backtrace that the `tokenizers` library writes to stderr before it panics.
 
     This happens only while the process has one thread, because output of other threads would be lost.
     """
@@ -141,12 +141,12 @@ def _quiet() -> Iterator[None]:
 
 
 def growth(pipeline: tokenizers.Tokenizer) -> int:
-    """Return the maximum number of bytes that the stages before the model can produce from one byte of text."""
+    """Return how many bytes a tokenizer's stages before the model can produce at most from one byte of text."""
     return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
 
 
 def stages(part: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
-    """Return the stages of a normalizer or pre-tokenizer, in order, as JSON objects."""
+    """Return the stages of a tokenizer's normalizer or pre-tokenizer, in order, as JSON objects."""
     return [] if part is None else _stages(json.loads(part.__getstate__()))
 
 
@@ -184,7 +184,7 @@ def _stages(stage: object) -> list[dict[str, Any]]:
 
 
 def _growth(stage: Mapping[str, Any]) -> int:
-    """Return the maximum number of bytes that one stage can produce from one byte."""
+    """Return how many bytes one tokenizer stage can produce at most from one byte."""
     kind = stage.get("type")
     if kind == "Replace":
         pattern, content = stage.get("pattern"), _size(stage.get("content"))

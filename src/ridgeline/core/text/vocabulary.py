@@ -22,7 +22,7 @@ class Vocabulary:
     """The tables of a vocabulary, indexed by token id."""
 
     tokens: list[bytes]
-    """The exact bytes of each token; for a special token its literal."""
+    """The exact bytes of each token of a vocabulary; for a special token its literal."""
     special_ids: frozenset[int]
     """The ids of the special tokens, which decoding omits."""
     control: Mapping[str, int]
@@ -100,9 +100,12 @@ def build_vocabulary(
 
 
 MAX_NESTED = 64
-"""The maximum number of literals of which each starts with the previous one; `re` and its parser are recursive."""
+"""The maximum number of control-token literals of which each starts with the previous one.
+
+`re` and its parser are recursive.
+"""
 MAX_CHARACTERS = 1 << 23
-"""The maximum total length of all literals, in characters."""
+"""The maximum total length of all control-token literals, in characters."""
 
 
 def literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
@@ -123,7 +126,7 @@ def literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
 
 
 def _written(endings: Sequence[str], room: int) -> str:
-    """Return the pattern that matches any of the endings.
+    """Return a regular expression that matches any of these endings of literals.
 
     Args:
         endings: Sorted endings, not all empty.

@@ -15,7 +15,7 @@ from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.util.untrusted import refuse_pointer
 
 CONTINUES = "##"
-"""The prefix of a piece that continues a word."""
+"""The prefix of WordPiece pieces that continue a word."""
 _LONGEST_WORD = 100  # characters; a longer word becomes the unknown token, as in BERT's own code
 _NAMES = {
     "unk_token": "[UNK]",
@@ -68,7 +68,7 @@ def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.To
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return the token ids by piece of a vocab.txt file; raise ValueError if the file is not UTF-8."""
+    """Return the token ids of the pieces in a vocab.txt file; raise ValueError if the file is not UTF-8."""
     refuse_pointer(path)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -15,7 +15,7 @@ _MAX_NAME = 256  # most characters of a name or a key
 
 
 class CallSink:
-    """The state of the tool call that is being read.
+    """The tool call that a parser is reading: its name and arguments, and which of them have been reported.
 
     `name` is None until it is known. `told` says whether the name has been reported, and `done` whether the call is
     complete. `pending` is the text of the arguments that has not been reported.
@@ -28,7 +28,7 @@ class CallSink:
         self.pending: list[str] = []
 
     def take_name(self, name: str) -> None:
-        """Set the name of the called function.
+        """Set the name of the function that a tool call calls.
 
         Raises:
             Malformed: If the function was not offered, or the call already has a name.
@@ -38,7 +38,7 @@ class CallSink:
         self.name = name
 
     def end(self) -> None:
-        """Mark the call as complete.
+        """Mark a tool call as complete.
 
         Raises:
             Malformed: If the call has no name.
@@ -56,12 +56,12 @@ def after_blanks() -> Reading:
 
 
 def expect(literal: str) -> Generator[None, str, None]:
-    """Read exactly this literal, after optional white space."""
+    """Read exactly this literal of a tool call, after optional white space."""
     yield from one_of((literal,))
 
 
 def one_of(literals: Sequence[str]) -> Reading:
-    """Read one of several literals, after optional white space, and return it.
+    """Read one of several literals of a tool call, after optional white space, and return it.
 
     No literal can be a prefix of another.
     """
@@ -84,7 +84,7 @@ def until(literal: str) -> Reading:
 
 
 def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None]:
-    """Read the JSON object of a call's arguments; `first` is its first character, if that has been read already."""
+    """Read the JSON object of a tool call's arguments; `first` is its first character, if read already."""
     scanner, c = JsonScanner(), first or (yield from after_blanks())
     while True:
         scanner.push(c)
@@ -95,7 +95,7 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
 
 
 def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -> Generator[None, str, None]:
-    """Read a call that is one JSON object with its keys in any order; unknown keys are skipped.
+    """Read a tool call that is one JSON object with its keys in any order; unknown keys are skipped.
 
     Args:
         sink: Receives the name and the arguments.
@@ -128,7 +128,7 @@ def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -
 
 
 def _entry(sink: CallSink, key: str) -> Reading:
-    """Read the value of a key of a call and return the character after the value."""
+    """Read the value of one key of a tool call's JSON, and return the character after the value."""
     first = yield from after_blanks()
     if key == "arguments":
         yield from read_arguments(sink, first)

@@ -60,12 +60,12 @@ def forced_calls(
 
 
 def _guided(schema: Mapping[str, Any]) -> str:
-    """Return a JSON schema as text, with the fixed JSON layout; the schema cannot override the layout."""
+    """Return a JSON schema as text with the engine's layout of JSON, which the schema cannot override."""
     return json.dumps({**schema, "x-guidance": JSON_FORM}, ensure_ascii=False)
 
 
 def _literal(tool_format: ToolFormat, tokenizer: Tokenizer, text: str) -> str:
-    """Return a text in Lark syntax: markers that are tokens by their ids, the rest in quotes."""
+    """Return a text in Lark syntax: markers that are tokens as their ids, the rest in quotes."""
     control = [marker for marker in tool_format.markers if marker in tokenizer.control]
     written: list[str] = []
     end = 0

@@ -4,7 +4,7 @@ import enum
 import re
 
 MAX_DEPTH = 64
-"""The deepest allowed nesting of objects and lists."""
+"""The deepest allowed nesting of objects and lists in a tool call's JSON."""
 MAX_NUMBER = 400  # characters
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = ("true", "false", "null")
@@ -17,7 +17,7 @@ class Malformed(ValueError):
 
 
 class JsonState(enum.Enum):
-    """The kind of JSON element that can come next."""
+    """The kind of element that can come next in a JSON object."""
 
     START = enum.auto()
     FIRST_KEY = enum.auto()  # or the object's end
@@ -73,7 +73,7 @@ class JsonScanner:
 
     @staticmethod
     def _check(good: bool) -> None:
-        """Raise Malformed unless the condition holds."""
+        """Raise Malformed, for text that is not JSON, unless the condition holds."""
         if not good:
             raise Malformed
 

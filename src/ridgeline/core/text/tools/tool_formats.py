@@ -14,9 +14,9 @@ from ridgeline.core.text.tools.call_reader import (
 )
 
 Calls = Generator[None, str, None]
-"""A generator that receives the characters after an opening marker and reads the calls."""
+"""A generator that receives the characters after an opening marker and reads the tool calls."""
 NewCall = Callable[[], CallSink]
-"""A function that creates the sink of the next call."""
+"""A function that creates the object (CallSink) that receives the next tool call of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +32,38 @@ class CallLayout:
     middle: str
     after: str
     between: str | None
-    """The text between two calls, or None if a response can have only one."""
+    """The text between two tool calls, or None if a response can have only one."""
     end: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """The format in which a family of models calls functions."""
+    """The format in which a family of models writes tool calls."""
 
     name: str
-    """The name of the format in vLLM."""
+    """The name of a tool-call format in vLLM."""
     opening: str
-    """The marker that begins the calls in a response."""
+    """The marker that begins the tool calls in a response."""
     read: Callable[[NewCall], Calls]
-    """A function that creates the generator that reads the calls after the marker."""
+    """A function that creates the generator that reads the tool calls after the opening marker."""
     layout: CallLayout
-    """The text that templates write around calls."""
+    """The text that chat templates write around tool calls in this format."""
     markers: tuple[str, ...]
-    """The literals that can be control tokens of the model."""
+    """The literals of a tool-call format that can be control tokens of the model."""
     starts_bare: bool = False
-    """Whether a response that begins with a brace is also a call."""
+    """Whether a response that begins with a brace is also a tool call."""
     short_ids: bool = False
-    """Whether calls have ids of nine letters and digits."""
+    """Whether tool calls have ids of nine letters and digits."""
 
 
 def _hermes(new: NewCall) -> Calls:
-    """Read one call and its closing tag."""
+    """Read one tool call in the Hermes format, and its closing tag."""
     yield from read_call(new(), ("arguments", "parameters"))
     yield from expect("</tool_call>")
 
 
 def _llama(new: NewCall) -> Calls:
-    """Read calls that are separated by a semicolon, or by nothing (Llama 4)."""
+    """Read Llama's tool calls, which are separated by a semicolon, or by nothing (Llama 4)."""
     first = ""
     while True:
         yield from read_call(new(), ("parameters", "arguments"), first)
@@ -72,7 +72,7 @@ def _llama(new: NewCall) -> Calls:
 
 
 def _mistral(new: NewCall) -> Calls:
-    """Read a list of objects, or the single call of newer models: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
+    """Read Mistral's tool calls: a list, or a newer `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
     first = yield from after_blanks()
     if first != "[":
         named = first + (yield from until("[ARGS]"))
@@ -92,7 +92,7 @@ _CALL_END, _END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 
 
 def _deepseek(new: NewCall) -> Calls:
-    """Read calls between DeepSeek's begin and end markers."""
+    """Read tool calls between DeepSeek's begin and end markers."""
     yield from expect(_CALL)
     while True:
         sink = new()

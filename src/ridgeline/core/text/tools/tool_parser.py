@@ -26,13 +26,13 @@ class CallDelta:
     """New data of one tool call: its id and name once, when they are known, and further text of its arguments."""
 
     index: int
-    """The index of the call in the response."""
+    """The index of a tool call in the response."""
     id: str = ""
-    """The id of the call, in its first delta."""
+    """The id of a tool call, in its first delta."""
     name: str = ""
-    """The name of the function, in the first delta."""
+    """The name of the called function, in the first delta of a tool call."""
     arguments: str = ""
-    """New text of the arguments (JSON)."""
+    """The new text of a tool call's arguments (JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class ToolDelta:
     """The text and the tool calls that a part of a response releases."""
 
     content: str = ""
-    """The text outside calls."""
+    """The new text of a response outside tool calls."""
     calls: tuple[CallDelta, ...] = ()
-    """New data of calls."""
+    """The new data of the tool calls in a response."""
     undone: tuple[int, ...] = ()
-    """The indices of reported calls that turned out not to be valid calls."""
+    """The indices of tool calls that were reported but turned out not to be valid."""
 
 
 class ToolParser:
@@ -89,7 +89,7 @@ class ToolParser:
         self._undone: list[int] = []
 
     def push(self, text: str, tokens: Iterable[int] = ()) -> ToolDelta:
-        """Parse more of the response and return the text and calls that it releases.
+        """Parse more of a response and return the text and tool calls that it releases.
 
         Args:
             text: New text.
@@ -106,7 +106,7 @@ class ToolParser:
         return self._delta()
 
     def finish(self, *, cut: bool = False) -> ToolDelta:
-        """Return the remaining text and calls at the end of the response.
+        """Return the remaining text and tool calls at the end of a response.
 
         Args:
             cut: Whether the token limit ended the response. An incomplete call is then kept as it is, or dropped if
@@ -128,7 +128,7 @@ class ToolParser:
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def _read_text(self, text: str) -> str:
-        """Read text up to the start of a call section and return the unread rest."""
+        """Read response text up to the marker that begins tool calls, and return the unread rest."""
         if self._may_be_bare and (begun := text.lstrip()):
             self._may_be_bare = False
             if begun[0] == "{":
@@ -146,7 +146,7 @@ class ToolParser:
         return result.rest
 
     def _say(self, text: str) -> None:
-        """Release text, and hold back the white space at its end."""
+        """Release response text, and hold back the white space at its end."""
         body = text.rstrip()
         if body:
             self._content += (self._blanks, body)
@@ -156,18 +156,18 @@ class ToolParser:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _begin(self, marker: str) -> None:
-        """Start a section of calls after an opening marker."""
+        """Start a section of tool calls after an opening marker."""
         self._raw = [marker]
         self._section = self._format.read(self._new_call)
         next(self._section)
 
     def _new_call(self) -> CallSink:
-        """Create the sink of the next call."""
+        """Create the object (CallSink) that receives the next tool call of the response."""
         self._call = CallSink(self._names)
         return self._call
 
     def _read_section(self, text: str) -> str:
-        """Read a section of calls to its end and return the unread rest."""
+        """Read a section of tool calls to its end and return the unread rest."""
         assert self._section is not None
         for at, c in enumerate(text):
             try:
@@ -185,7 +185,7 @@ class ToolParser:
         return ""
 
     def _finish_call(self) -> None:
-        """Record the current call as whole, if it is complete."""
+        """Record the current tool call as whole, if it is complete."""
         if self._call is None or not self._call.done:
             return
         self._tell_call()
@@ -194,7 +194,7 @@ class ToolParser:
         self._call, self._raw, self._blanks = None, [], ""
 
     def _tell_before_arguments(self) -> None:
-        """Report a forced call that ends before its arguments, if its function is known.
+        """Report a forced tool call that ends before its arguments, if its function is known.
 
         The function is also known if only one was offered.
         """
@@ -210,7 +210,7 @@ class ToolParser:
             call.told = True
 
     def _break_off(self, cut: bool = False) -> None:
-        """End the section of calls; its text after the last whole call becomes ordinary text.
+        """End a section of tool calls; its text after the last whole call becomes ordinary text.
 
         If `cut`, the text is dropped when a call has been reported or is complete, or when calls are forced.
         """
@@ -223,7 +223,7 @@ class ToolParser:
         self._section, self._call, self._raw = None, None, []
 
     def _tell_call(self) -> None:
-        """Report the new data of the current call."""
+        """Report the new data of the current tool call."""
         call = self._call
         if call is None or call.name is None or (self._index and not self._several):
             return
@@ -238,16 +238,16 @@ class ToolParser:
         call.told = True
 
     def _new_id(self) -> str:
-        """Return a random call id in the form of the format."""
+        """Return a random tool-call id in the form that the tool format requires."""
         return short_id() if self._format.short_ids else f"call_{secrets.token_hex(12)}"
 
     def _delta(self) -> ToolDelta:
-        """Return and clear the collected text and calls."""
+        """Return and clear the collected response text and tool calls."""
         delta = ToolDelta("".join(self._content), tuple(self._calls), tuple(self._undone))
         self._content, self._calls, self._undone = [], [], []
         return delta
 
 
 def short_id() -> str:
-    """Return a random call id of nine letters and digits, the form that Mistral's templates require."""
+    """Return a random tool-call id of nine letters and digits, the form that Mistral's templates require."""
     return "".join(secrets.choice(_ID) for _ in range(9))
