@@ -33,24 +33,24 @@ class AdapterTarget:
     """A matrix of a model to which a LoRA adapter can add."""
 
     op: Op
-    """The op that multiplies with the matrix."""
+    """The op that multiplies with the matrix that a LoRA adapter extends."""
     name: str
-    """The name of the matrix in the op."""
+    """The name, in its op, of the matrix that a LoRA adapter extends."""
     matrix: Matrix
 
     def put(self, number: int, added: LoraWeights, rows: AdapterRows) -> None:
-        """Attach the LoRA weights of an adapter to the matrix."""
+        """Attach the weights of a LoRA adapter to a matrix of the model."""
         self.op.adapt(number, self.name, added, rows)
 
     def added(self, number: int) -> LoraWeights:
-        """Return the LoRA weights of an adapter that are attached to the matrix."""
+        """Return the weights of a LoRA adapter that are attached to a matrix of the model."""
         found = self.matrix.low_rank(number)
         assert found is not None
         return found
 
 
 def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
-    """Return every matrix that an adapter can add to, by checkpoint name.
+    """Return a model's matrices that a LoRA adapter can add to, by checkpoint name.
 
     These are all matrices except those of the head and the experts.
     """
@@ -92,15 +92,15 @@ _QUANTIFIED = re.compile(r"[*+{?]")
 
 @dataclass(frozen=True, slots=True)
 class LoraMatrix:
-    """The A and B tensors of one matrix in an adapter file."""
+    """The A and B tensors of one matrix in a LoRA adapter's file."""
 
     first: TensorEntry
-    """The header entry of A."""
+    """The header entry of the A tensor in a LoRA adapter's file."""
     second: TensorEntry
-    """The header entry of B."""
+    """The header entry of the B tensor in a LoRA adapter's file."""
     rank: int
     scale: float
-    """The factor of the product B A."""
+    """The factor of a LoRA adapter's product B A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +108,31 @@ class Adapter:
     """A LoRA adapter whose config and header have been read, without its weights."""
 
     name: str
-    """The name by which requests select the adapter."""
+    """The name by which requests select a LoRA adapter."""
     folder: Path
-    """The folder of the adapter."""
+    """The folder of a LoRA adapter's files."""
     base: str
-    """The model that the adapter was made for, according to its config; "" if it does not say."""
+    """The model that a LoRA adapter was made for, according to its config; "" if it does not say."""
     targets: tuple[str, ...]
-    """The module names in target_modules of the adapter's config."""
+    """The module names in target_modules of a LoRA adapter's config."""
     halves: Mapping[str, LoraMatrix]
-    """The A and B tensors by the checkpoint name of the matrix that they add to."""
+    """A LoRA adapter's A and B tensors, by the checkpoint name of the matrix that they add to."""
     digest: bytes
-    """A hash of all contents: adapters with equal digests give equal results."""
+    """A hash of a LoRA adapter's contents: adapters with equal digests give equal results."""
 
     @property
     def rank(self) -> int:
-        """The largest rank of the adapter's matrices."""
+        """The largest rank of a LoRA adapter's matrices."""
         return max(half.rank for half in self.halves.values())
 
     def describe(self, width: int) -> str:
-        """Return a one-line description of the adapter, with `width` bytes per number."""
+        """Return a one-line description of a LoRA adapter, with `width` bytes per number."""
         nbytes = three_digits(self.parameters * width / 1e6)
         return f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, {nbytes} MB a step that it is in"
 
     @property
     def parameters(self) -> int:
-        """The number of parameters of the adapter."""
+        """The number of parameters of a LoRA adapter."""
         return sum(math.prod(e.shape) for half in self.halves.values() for e in (half.first, half.second))
 
 
@@ -175,7 +175,7 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
 
 
 def _refuse_unbuilt(config: Fields) -> None:
-    """Raise ModelRefused if the adapter needs a feature that is not supported."""
+    """Raise ModelRefused if a LoRA adapter needs a feature that is not supported."""
     values = config.values
     if str(values.get("peft_type", "")).upper() != "LORA":
         raise config.refuse(f"peft_type is {values.get('peft_type')!r}; only LoRA adapters are supported")
@@ -195,7 +195,10 @@ def _refuse_unbuilt(config: Fields) -> None:
 
 
 def _listed(config: Fields) -> tuple[str, ...]:
-    """Return the names in target_modules; none if it is a pattern or all-linear, since then the tensors decide."""
+    """Return the names in an adapter's target_modules; none if that is a pattern or all-linear.
+
+    The tensors then decide.
+    """
     targets = config.values.get("target_modules")
     if isinstance(targets, str):
         return ()
@@ -205,7 +208,7 @@ def _listed(config: Fields) -> tuple[str, ...]:
 
 
 def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, LoraMatrix]:
-    """Return A and B of each matrix, with the rank and the scale from the config.
+    """Return A and B of each matrix in a LoRA adapter, with the rank and the scale from its config.
 
     Raises:
         ModelRefused: If the file has other tensors or none.
@@ -222,7 +225,7 @@ def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> d
 
 
 def _why_not(name: str, entry: TensorEntry) -> str:
-    """Return why a tensor is not supported in an adapter."""
+    """Return the reason why a tensor in a LoRA adapter's file is not supported."""
     if "lora_embedding" in name:
         return f"{name}: LoRA on embeddings is not supported"
     if "lora_magnitude_vector" in name:
@@ -233,7 +236,7 @@ def _why_not(name: str, entry: TensorEntry) -> str:
 
 
 def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> LoraMatrix:
-    """Return A and B of one matrix.
+    """Return A and B of one matrix in a LoRA adapter.
 
     Raises:
         ModelRefused: If one of them is missing or does not match the config.
@@ -254,7 +257,7 @@ def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntr
 
 
 def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
-    """Return the value for a module from a table of patterns, as PEFT does.
+    """Return a module's value (rank or alpha) from an adapter config's table of patterns, as PEFT does.
 
     The first expression that matches the end of the module's name decides.
     """
@@ -273,7 +276,7 @@ def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
 
 
 def _digest(folder: Path) -> bytes:
-    """Return a hash of everything that determines the results of an adapter."""
+    """Return a hash of everything that determines the results of a LoRA adapter."""
     state = hashlib.blake2b(b"ridgeline adapter 1", digest_size=32)
     for file in (_CONFIG, _WEIGHTS):
         with (folder / file).open("rb") as opened:
@@ -282,7 +285,7 @@ def _digest(folder: Path) -> bytes:
 
 
 def read_adapters(paths: Mapping[str, str]) -> list[Adapter]:
-    """Read several adapters, given their paths by name.
+    """Read several LoRA adapters, given their paths by name.
 
     Raises:
         ModelRefused: If one of them cannot be read.
@@ -294,7 +297,7 @@ def read_adapters(paths: Mapping[str, str]) -> list[Adapter]:
 
 
 def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
-    """Attach unfilled LoRA weights to the matrices of a model on meta, for adapters numbered from 1 in order.
+    """Attach unfilled LoRA weights of adapters, numbered from 1, to the matrices of a model on meta.
 
     Returns:
         The number of adapters.
@@ -350,7 +353,7 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
 
 
 def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
-    """Raise ModelRefused if target_modules has a name that no matrix of the model has."""
+    """Raise ModelRefused if an adapter's target_modules has a name that no matrix of the model has."""
     for wanted in adapter.targets:
         if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
             raise ModelRefused(
@@ -359,12 +362,12 @@ def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> N
 
 
 def _made_for(adapter: Adapter) -> str:
-    """Return the end of an error that names the model for which the adapter was made."""
+    """Return the end of an error message that names the model for which an adapter was made."""
     return f"; it was made for {adapter.base}" if adapter.base else "; it was made for another"
 
 
 def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> None:
-    """Load the weights of adapters that are attached to a model, in the model's dtype.
+    """Load the weights of LoRA adapters that are attached to a model, in the model's dtype.
 
     Raises:
         ModelRefused: If the weights cannot be read.
@@ -379,7 +382,7 @@ def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> 
 
 
 def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield the module name, A and B of each matrix of an adapter."""
+    """Yield the module name, A and B of each matrix of a LoRA adapter, read from its file."""
     path = adapter.folder / _WEIGHTS
     try:
         with safe_open(path, framework="pt", device="cpu") as file:

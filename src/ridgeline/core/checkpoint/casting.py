@@ -10,19 +10,19 @@ _PIECE = 1 << 20  # numbers per comparison
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Cast plain floats to a dtype; codes and integers stay as they are, and so does any tensor if `dtype` is None."""
+    """Cast plain floats to `dtype`, unless that is None; codes and integers of quantised weights stay as they are."""
     return tensor.to(dtype) if dtype is not None and tensor.dtype in _FLOATS else tensor
 
 
 class Casts:
-    """The casts of one checkpoint, counted by source and target dtype."""
+    """The casts of tensors while a checkpoint was loaded, counted by source and target dtype."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[torch.dtype, torch.dtype], int] = {}
         self._rounded: dict[tuple[torch.dtype, torch.dtype], str] = {}  # the first tensor whose numbers changed
 
     def cast(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Cast a tensor as the function `cast` does, and record the cast.
+        """Cast a checkpoint tensor to another dtype, as the function `cast` does, and record the cast.
 
         Raises:
             ModelRefused: If a number is beyond the range of the dtype.
@@ -50,7 +50,7 @@ class Casts:
 
 
 def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
-    """Raise ModelRefused if a cast turned a finite number into infinity."""
+    """Raise ModelRefused if a cast to a narrower dtype turned a finite number into infinity."""
     if not torch.isfinite(made).all() and (torch.isfinite(tensor) & made.isinf()).any():
         wider = "bfloat16" if made.dtype == torch.float16 else "float32"
         raise ModelRefused(
@@ -60,7 +60,7 @@ def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
 
 
 def _is_exact(tensor: Tensor, made: Tensor) -> bool:
-    """Return whether a cast preserved every number."""
+    """Return whether a cast to another dtype preserved every number."""
     pieces = zip(torch.split(tensor.flatten(), _PIECE), torch.split(made.flatten(), _PIECE), strict=True)
     return all(torch.equal(piece, other.to(piece.dtype)) for piece, other in pieces)
 

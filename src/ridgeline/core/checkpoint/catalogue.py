@@ -14,19 +14,19 @@ from typing import Any
 from ridgeline.core.models.common.fields import Fields, read_object
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "data" / "catalogue"
-"""The folder of the catalogue."""
+"""The folder of the catalogue, which has the configs of model releases."""
 _PIPELINES, _PARAMETERS = CATALOGUE / "pipelines", CATALOGUE / "parameters.toml"
 # Words in release names that do not change the shape of a model.
 _ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the text models, sorted."""
+    """Return the names of the catalogue's text models, sorted."""
     return tuple(sorted(path.stem for path in CATALOGUE.glob("*.json")))
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Return the names of the image and video pipelines, sorted."""
+    """Return the names of the catalogue's image and video pipelines, sorted."""
     return tuple(sorted(path.stem for path in _PIPELINES.glob("*.json")))
 
 

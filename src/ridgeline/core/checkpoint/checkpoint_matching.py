@@ -22,7 +22,7 @@ def own_name(family: Family, name: str) -> str:
 
 
 def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
-    """Adapt a model on meta to its checkpoint: share or separate token tables, and set each module's storage form.
+    """Adapt a model on meta to its checkpoint: share or separate token tables, and set how modules are stored.
 
     A second call changes only modules that were created since the first.
     """
@@ -53,7 +53,7 @@ def match_to_source(model: PricedModule, family: Family, source: ModelSource) ->
 
 
 def _settle_tables(model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:
-    """Share or separate the token tables as the checkpoint stores them."""
+    """Share or separate a model's token tables (embeddings and head) as the checkpoint stores them."""
     tables = model.tables
     if tables is None or tables.settled:
         return

@@ -36,14 +36,14 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*
 
 @dataclass(frozen=True, slots=True)
 class QuantiseResult:
-    """The result of quantising a checkpoint."""
+    """The result of quantising a checkpoint offline: the new folder, counts and sizes."""
 
     folder: Path
-    """The new checkpoint folder."""
+    """The folder of the quantised checkpoint."""
     matrices: int
-    """The number of quantised matrices."""
+    """The number of matrices that were quantised."""
     kept: tuple[str, ...]
-    """The names of the matrices that are not quantised."""
+    """The names of a checkpoint's matrices that were not quantised."""
     before: int
     """The size of all tensors in the original checkpoint, in bytes."""
     after: int
@@ -107,7 +107,7 @@ def quantise_folder(
 
 
 def _check_place(folder: Path, source: Path, *, force: bool) -> None:
-    """Raise ValueError if the target folder exists and is not a model folder that can be replaced."""
+    """Raise ValueError if the folder to write exists and is not a model folder that can be replaced."""
     target = folder.resolve()
     if target == source.resolve() or target in source.resolve().parents:
         raise ValueError(f"{folder} holds the model that is read; name another folder")
@@ -127,7 +127,7 @@ def _check_place(folder: Path, source: Path, *, force: bool) -> None:
 def _matrices(
     model: Model, family: Family, title: str, checkpoint: Checkpoint, stored: WeightFormat
 ) -> Mapping[str, QuantisedMatrix]:
-    """Return the matrices to quantise, by the checkpoint names of their weights.
+    """Return a checkpoint's matrices to quantise, by the names of their weights.
 
     Raises:
         ModelRefused: If compressed-tensors has no layout for a matrix.
@@ -175,7 +175,7 @@ def _kept(
 
 
 def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], name: str) -> int:
-    """Return the size of a tensor, in bytes, in the new checkpoint."""
+    """Return the size of a tensor, in bytes, in the quantised checkpoint."""
     entry = checkpoint.entries[name]
     if name in matrices:
         return compressed_bytes(matrices[name], matrices[name].spec.dtype.itemsize)
@@ -183,7 +183,7 @@ def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], nam
 
 
 def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> Mapping[str, list[str]]:
-    """Return the names of the checkpoint's tensors by the file that they are written to."""
+    """Return the names of a checkpoint's tensors by the new file that they are written to."""
     parts: list[list[str]] = [[]]
     filled = 0
     for name in checkpoint.entries:
@@ -204,7 +204,7 @@ def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> M
 def _write_weights(
     folder: Path, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], progress: Progress | None
 ) -> None:
-    """Write the tensors, with one file in memory at a time, and the index if there are several files."""
+    """Write a quantised checkpoint's tensors, with one file in memory at a time, and the index if there are several."""
     done, places, total = 0, dict[str, str](), 0
     files = _files(checkpoint, matrices)
     for file, names in files.items():
@@ -226,7 +226,7 @@ def _write_weights(
 
 
 def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that represent a quantised matrix.
+    """Return the tensors that represent a quantised matrix in the new checkpoint.
 
     Raises:
         ModelRefused: If the numbers of the matrix cannot be quantised.
@@ -238,9 +238,9 @@ def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Te
 
 
 def _write_beside(folder: Path, source: ModelSource, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
-    """Write config.json with its quantisation section and the model card, and copy the other files.
+    """Write a quantised model's config.json and model card, and copy the files that do not change.
 
-    These are the tokenizer, templates and licences.
+    These are the tokenizer, templates and licences. config.json gets a quantisation section.
     """
     assert source.folder is not None
     config = read_object(source.folder / "config.json")

@@ -38,16 +38,16 @@ _ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"
 
 @dataclass(frozen=True, slots=True)
 class PostPoolingLayer:
-    """A layer after the pooling: a dense layer or a norm."""
+    """A layer after the pooling of an embedding model: a dense layer or a norm."""
 
     folder: Path
-    """The folder of its weights."""
+    """The folder of the weights of an embedding model's layer."""
     outputs: int = 0
-    """The number of outputs of a dense layer; 0 for a norm."""
+    """The number of outputs of an embedding model's dense layer; 0 for a norm."""
     bias: bool = True
-    """Whether a dense layer has a bias."""
+    """Whether an embedding model's dense layer has a bias."""
     activation: str | None = None
-    """The activation of a dense layer, or None."""
+    """The activation of an embedding model's dense layer, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,22 @@ class EmbeddingConfig:
     mode: PoolingMode
     """The pooling mode, by which the hidden states of the tokens become one vector."""
     stages: tuple[PostPoolingLayer, ...] = ()
-    """The layers after the pooling, in order."""
+    """The layers of an embedding model after the pooling, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """The prompts that precede a text, by name."""
+    """The texts (prompts), by name, of which one is put before each text to embed."""
     default_prompt: str | None = None
-    """The name of the prompt for requests that select none."""
+    """The name of the prompt before texts of requests that select none."""
     most_tokens: int | None = None
-    """The maximum number of tokens of a text, or None if the folder does not say."""
+    """The maximum number of tokens of a text to embed, or None if the folder does not say."""
     cuts: tuple[int, ...] | None = None
-    """The lengths to which vectors can be truncated: () for any length, None if truncation is not supported."""
+    """The lengths to which embeddings can be truncated: () for any length, None if truncation is not supported."""
     stated: bool = True
-    """Whether the folder states these settings, or they are the defaults of sentence-transformers."""
+    """Whether the folder or the architecture defines the embedding settings; False if they are only defaults.
+
+    The defaults are those of sentence-transformers.
+    """
     lower: bool = False
-    """Whether a text and its prompt are lower-cased before tokenization."""
+    """Whether a text to embed and its prompt are lower-cased before tokenization."""
 
 
 def read_embedding(source: ModelSource) -> EmbeddingConfig | None:
@@ -120,7 +123,7 @@ def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
 
 
 def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
-    """Return the prompts by name, and the name of the default prompt.
+    """Return the prompts that precede texts to embed, by name, and the name of the default prompt.
 
     Raises:
         ModelRefused: If they are malformed.
@@ -136,7 +139,7 @@ def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
 
 
 def cuts_of(config: Fields) -> tuple[int, ...] | None:
-    """Return the lengths to which a model's vectors can be truncated, according to its config; None if to none.
+    """Return the lengths to which a model's embeddings can be truncated, according to its config; None if to none.
 
     The keys are vLLM's `is_matryoshka` and `matryoshka_dimensions` (arXiv:2205.13147). An empty tuple allows any
     length.
@@ -149,7 +152,7 @@ def cuts_of(config: Fields) -> tuple[int, ...] | None:
 
 
 def _inside(folder: Path, entry: Mapping[str, Any], modules: Path) -> Path:
-    """Return the folder of a module; raise ModelRefused if its path leaves the model folder."""
+    """Return the folder of an embedding model's module; raise ModelRefused if its path leaves the model folder."""
     name = entry.get("path")
     if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
         raise ModelRefused(f"{modules} points outside its folder: {name!r}")
@@ -162,7 +165,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _mode(folder: Path, prompted: bool) -> PoolingMode:
-    """Return the pooling mode; `prompted` says whether there are prompts.
+    """Return the pooling mode of an embedding model; `prompted` says whether there are prompts.
 
     Raises:
         ModelRefused: If the pooling is not supported.
@@ -182,7 +185,7 @@ def _mode(folder: Path, prompted: bool) -> PoolingMode:
 
 
 def _stage(kind: str, folder: Path, modules: Path) -> PostPoolingLayer:
-    """Return the layer of a module after the pooling.
+    """Return the layer that a module of modules.json describes, after the pooling.
 
     Raises:
         ModelRefused: If the module is not supported.
@@ -235,7 +238,7 @@ def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
 
 
 def _embedder(trunk: Model, said: EmbeddingConfig) -> Embedder:
-    """Build the pooling and the layers after it."""
+    """Build an embedding model from a model of hidden states: add the pooling and the layers after it."""
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
     for stage in said.stages:

@@ -42,19 +42,19 @@ class Checkpoint:
 
     folder: Path
     entries: Mapping[str, TensorEntry]
-    """The header entries by tensor name."""
+    """The header entries (dtype, shape, offsets) of a checkpoint's tensors, by tensor name."""
     files: Mapping[str, Path]
-    """The file of each tensor."""
+    """The file that contains each tensor of a checkpoint, by tensor name."""
 
     def data_offset(self, file: BinaryIO) -> int:
-        """Return the byte offset of the data section in an open file that is positioned at its start.
+        """Return the byte offset of the data section in an open checkpoint file that is positioned at its start.
 
         The entries count their bytes from this offset.
         """
         return data_offset(file)
 
     def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
-        """Return whether two tensors have the same shape and the same bytes.
+        """Return whether two tensors of a checkpoint have the same shape and the same bytes.
 
         Floats in different dtypes are cast to `dtype` first. Both tensors are read piece by piece and not mapped.
         """
@@ -101,12 +101,12 @@ class Checkpoint:
         return held
 
     def as_given(self, name: str, raw: Tensor) -> Tensor:
-        """Convert the bytes of a tensor to the form that the model loads; bytes on meta give only shape and dtype."""
+        """Convert a tensor's bytes to the form that the model loads; bytes on meta give only shape and dtype."""
         entry = self.entries[name]
         return raw.view(_TORCH[entry.dtype]).view(entry.shape)
 
     def read(self, name: str) -> Tensor:
-        """Read a tensor into new memory.
+        """Read a tensor of a checkpoint into new memory.
 
         Raises:
             ModelRefused: If the file is truncated.
@@ -120,7 +120,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The plain float dtype that occupies the most bytes, for models whose config states none.
+        """The plain float dtype that occupies the most bytes in a checkpoint, for models whose config states none.
 
         If it is fp64, the result is fp32.
 
@@ -140,11 +140,11 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors."""
+        """The bytes of all tensors of a checkpoint."""
         return sum(entry.end - entry.begin for entry in self.entries.values())
 
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor with its name, file by file.
+        """Yield every tensor of a checkpoint with its name, file by file.
 
         Args:
             mapped: Whether to map the tensors. If not, each is read into new memory, for callers that store another
@@ -172,7 +172,7 @@ class Checkpoint:
 
 
 class NoWeights(ModelRefused):
-    """An error for a folder without weights."""
+    """An error for a model folder without weights."""
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -244,7 +244,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _indexed(index: Path) -> list[Path]:
-    """Return the shards that an index lists; raise ModelRefused if the index is invalid or a shard is missing."""
+    """Return the weight files that an index lists; raise ModelRefused if the index is invalid or a file is missing."""
     try:
         files = read_object(index, _MAX_INDEX)["weight_map"].values()
         names: list[str] = sorted({name for name in files if isinstance(name, str)})
@@ -264,7 +264,7 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def _missing_by_number(there: list[Path]) -> list[str]:
-    """Return the names of missing shards in a folder without an index, derived from the numbers in the other names."""
+    """Return the names of missing weight files in a folder without an index, from the numbers in the other names."""
     numbered = [match for path in there if (match := _SHARD.fullmatch(path.name))]
     missing: list[str] = []
     for stem, total in dict.fromkeys((match["stem"], match["total"]) for match in numbered):
@@ -276,7 +276,7 @@ def _missing_by_number(there: list[Path]) -> list[str]:
 
 
 def _refuse_missing(folder: Path, shards: list[str]) -> None:
-    """Raise ModelRefused that names the first missing shards, if there are any."""
+    """Raise ModelRefused that names the first missing weight files, if there are any."""
     if not shards:
         return
     more = f" and {len(shards) - _SHOWN} more" if len(shards) > _SHOWN else ""

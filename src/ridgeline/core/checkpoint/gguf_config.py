@@ -15,9 +15,9 @@ from ridgeline.core.models.common.fields import MAX_LAYERS, Fields, ModelRefused
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
 
 ROPE_FACTORS = "rope_freqs.weight"
-"""The tensor of divisors of the rotary frequencies; all other tensors belong to the model."""
+"""The name of the GGUF tensor of divisors of rotary frequencies; all other tensors belong to the model."""
 WIDE = ("F32", "F16", "BF16")
-"""The tensor types that are plain numbers and not quantised blocks."""
+"""The GGUF tensor types that are plain numbers and not quantised blocks."""
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
@@ -100,7 +100,9 @@ def tensor_bytes(header: GGUFHeader) -> int:
 
 
 def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """Return the config fields; the understood keys are removed from `own`, the metadata of the architecture.
+    """Return the config fields that GGUF metadata states.
+
+    The understood keys are removed from `own`, the metadata of the architecture.
 
     Raises:
         ModelRefused: If a value is missing or not supported.
@@ -134,7 +136,7 @@ def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any
 
 
 def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
-    """Return the size of an attention head; check the sizes before anything is divided by them.
+    """Return the size of an attention head from GGUF metadata, after a check of the sizes that it is computed from.
 
     Raises:
         ModelRefused: If a size is invalid.
@@ -149,7 +151,7 @@ def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
 
 
 def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: object) -> dict[str, Any]:
-    """Return the rotary scaling in the form of `rope_scaling`, or {} if there is none.
+    """Return the rotary scaling of a GGUF file in the form of `rope_scaling`, or {} if there is none.
 
     The converter turns Llama 3.1's scaling into one factor per frequency. These are LongRoPE factors without its
     attention scaling.
@@ -171,7 +173,7 @@ def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: objec
 
 
 def _stored(header: GGUFHeader) -> dict[str, Any]:
-    """Return the dtype and the weight formats as config fields.
+    """Return the dtype and the weight formats of a GGUF file as config fields.
 
     The model is in bf16 if all matrices are, and otherwise in fp32: F16 and the scales of blocks have values that bf16
     cannot represent.

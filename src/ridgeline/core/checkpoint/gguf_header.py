@@ -41,9 +41,9 @@ class GGUFHeader:
 
     path: Path
     metadata: Mapping[str, Any]
-    """The metadata by key: numbers, strings, and lists of them."""
+    """The metadata of a GGUF file by key: numbers, strings, and lists of them."""
     tensors: Mapping[str, TensorEntry]
-    """The tensors in file order.
+    """The tensor entries of a GGUF file in file order.
 
     `dtype` is ggml's name of the type, `begin` and `end` are byte offsets from the start of the file, and a shape has
     its outermost dimension first.
@@ -108,7 +108,7 @@ class _Reader:
         self.at, self.end = 0, min(len(data), _MAX_HEADER)
 
     def header(self) -> GGUFHeader:
-        """Read the complete header."""
+        """Read the complete header of a GGUF file."""
         if self.bytes(4) != MAGIC:
             raise ModelRefused(f"{self.path} is no GGUF file: it begins otherwise; fetch it again")
         version = self.number("<I")
@@ -135,7 +135,7 @@ class _Reader:
         return GGUFHeader(self.path, metadata, entries)
 
     def bytes(self, count: int) -> bytes:
-        """Read the next `count` bytes of the header; raise ModelRefused if the file is truncated."""
+        """Read the next `count` bytes of a GGUF header; raise ModelRefused if the file is truncated."""
         if count > self.end - self.at:
             raise ModelRefused(
                 f"{self.path} is truncated or broken: its header wants {count} bytes at byte {self.at} of {self.end}; "
@@ -145,12 +145,12 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def number(self, form: str) -> int:
-        """Read the next integer of the header."""
+        """Read the next integer of a GGUF header."""
         (found,) = struct.unpack(form, self.bytes(struct.calcsize(form)))
         return int(found)
 
     def count(self, what: str, least: int) -> int:
-        """Read the number of items that follow; each occupies at least `least` bytes."""
+        """Read the number of items that follow in a GGUF header; each occupies at least `least` bytes."""
         found = self.number("<Q")
         if found * least > self.end - self.at:
             raise ModelRefused(
@@ -160,7 +160,7 @@ class _Reader:
         return found
 
     def text(self, what: str) -> str:
-        """Read the next string of the header."""
+        """Read the next string of a GGUF header."""
         start = self.at
         raw = self.bytes(self.count("characters", 1))
         try:
@@ -169,7 +169,7 @@ class _Reader:
             raise ModelRefused(f"{self.path}: {what} at byte {start} is not UTF-8; fetch it again") from None
 
     def value(self, key: str) -> Any:
-        """Read the value of a metadata key."""
+        """Read the value of a GGUF metadata key."""
         kind = self.number("<I")
         if kind == _STRING:
             return self.text(f"metadata {key!r}")
@@ -185,13 +185,13 @@ class _Reader:
         return self.numbers(inner, self.count("numbers", np.dtype(_NUMBERS[inner]).itemsize))
 
     def numbers(self, kind: int, count: int) -> list[Any]:
-        """Read several numbers of one type as Python numbers."""
+        """Read several numbers of one type from a GGUF header as Python numbers."""
         form = np.dtype(_NUMBERS[kind])
         found: list[Any] = np.frombuffer(self.bytes(count * form.itemsize), form).tolist()
         return found
 
     def tensor(self) -> tuple[str, int, tuple[int, ...], int]:
-        """Read the description of a tensor: name, type, shape, offset."""
+        """Read the description of a GGUF tensor: name, type, shape, offset."""
         name, dimensions = self.text("a tensor's name"), self.number("<I")
         if not name.isprintable() or not 0 < len(name) <= _MAX_NAME or not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise ModelRefused(
@@ -203,7 +203,7 @@ class _Reader:
     def entry(
         self, name: str, kind: int, shape: tuple[int, ...], offset: int, first: int, alignment: int
     ) -> TensorEntry:
-        """Return the entry of a tensor; `first` is the byte offset of the data section."""
+        """Return the entry of a GGUF tensor; `first` is the byte offset of the data section."""
         try:
             known = self.types.GGMLQuantizationType(kind)
             numbers, nbytes = self.types.GGML_QUANT_SIZES[known]
@@ -224,7 +224,7 @@ class _Reader:
         return TensorEntry(name, known.name, shape, begin, end)
 
     def check_apart(self, entries: list[TensorEntry]) -> None:
-        """Raise ModelRefused if tensors overlap."""
+        """Raise ModelRefused if tensors of a GGUF file overlap."""
         ordered = sorted(entries, key=lambda entry: entry.begin)
         for before, after in pairwise(ordered):
             if after.begin < before.end:

@@ -27,11 +27,11 @@ class GGUFCheckpoint(Checkpoint):
     """A checkpoint of one GGUF file, with Hugging Face tensor names; entries have the names of the file."""
 
     model_dtype: torch.dtype
-    """The dtype to which tensors without blocks are converted."""
+    """The dtype to which GGUF tensors without quantised blocks are converted."""
     heads: dict[str, int]
-    """The number of heads by name suffix, for matrices whose rows are permuted for adjacent rotary pairs."""
+    """The number of heads by name suffix, for GGUF matrices whose rows are permuted for adjacent rotary pairs."""
     from_one: bool
-    """Whether the file has 1 added to the norms."""
+    """Whether the GGUF file has 1 added to the weights of norms (Gemma)."""
 
     @override
     def data_offset(self, file: BinaryIO) -> int:
@@ -39,7 +39,7 @@ class GGUFCheckpoint(Checkpoint):
 
     @override
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor: matrices in blocks as bytes [O, B], all others as numbers."""
+        """Yield every tensor of a GGUF file: matrices in blocks as bytes [O, B], all others as numbers."""
         size = self.folder.stat().st_size
         whole = torch.from_file(str(self.folder), shared=False, size=size, dtype=torch.uint8)
         for name, entry in self.entries.items():
@@ -50,7 +50,7 @@ class GGUFCheckpoint(Checkpoint):
         return self._ordered(name, self._numbers(name, self.entries[name], raw))
 
     def _numbers(self, name: str, entry: TensorEntry, raw: Tensor) -> Tensor:
-        """Convert the bytes of a tensor to numbers of the model's dtype; matrices in blocks stay bytes."""
+        """Convert a GGUF tensor's bytes to numbers of the model's dtype; matrices in blocks stay bytes."""
         if entry.dtype in BLOCKS:
             if len(entry.shape) != 2:
                 raise ModelRefused(f"{self.folder}: tensor {entry.name} {list(entry.shape)} in blocks is no matrix")
@@ -61,7 +61,7 @@ class GGUFCheckpoint(Checkpoint):
         return numbers.to(self.model_dtype)
 
     def _ordered(self, name: str, rows: Tensor) -> Tensor:
-        """Restore the original order of the rows of queries and keys.
+        """Restore the original row order of query and key matrices, which GGUF permutes.
 
         For each head the first elements of all rotary pairs come first, then the second elements.
         """

@@ -55,7 +55,7 @@ def is_repository(folder: Path) -> bool:
 
 
 def snapshot_of(repository: Path) -> Path:
-    """Return the snapshot that refs/main names, or the only snapshot.
+    """Return the snapshot of a cached model that refs/main names, or the only snapshot.
 
     Raises:
         ModelRefused: If the snapshot is ambiguous or missing.

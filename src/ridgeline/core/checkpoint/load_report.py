@@ -18,32 +18,35 @@ class LoadReport:
     checkpoint: Checkpoint
     """The checkpoint that was loaded."""
     header: float
-    """The seconds to read and check headers."""
+    """The seconds to read and check a checkpoint's headers."""
     mapped: float
-    """The seconds to map and check tensors and touch every page, so that no step waits for the disk.
+    """The seconds to map and check a checkpoint's tensors and touch every page, so that no step waits for the disk.
 
     If `quantised`, seconds to read and quantise the tensors.
     """
     from_disk: int | None
-    """Bytes that were read from disk, or None if the system does not report them; the rest came from the page cache."""
+    """The bytes read from disk while weights were loaded, or None if the system does not report them.
+
+    The rest came from the page cache.
+    """
     casts: Casts
-    """The tensors that were cast to the model's dtype."""
+    """The tensors that were cast to the model's dtype while loading."""
     quantised: bool = False
-    """Whether the tensors were read and quantised instead of mapped."""
+    """Whether a model's tensors were read and quantised instead of mapped."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors."""
+        """The bytes of all tensors of a loaded checkpoint."""
         return self.checkpoint.nbytes
 
     @property
     def seconds(self) -> float:
-        """The total loading time, in seconds."""
+        """The total time to load a model's weights, in seconds."""
         return self.header + self.mapped
 
     @property
     def speed(self) -> float:
-        """The loading speed, in bytes per second."""
+        """The speed of loading a model's weights, in bytes per second."""
         return self.nbytes / self.seconds
 
 
@@ -56,7 +59,7 @@ class TimedRead:
 
     @property
     def speed(self) -> float:
-        """The read speed, in bytes per second."""
+        """The speed of a timed read, in bytes per second."""
         return self.nbytes / self.seconds
 
 

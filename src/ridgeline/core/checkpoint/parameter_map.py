@@ -15,13 +15,13 @@ class ParameterMap:
     """A map from the tensors of a checkpoint to the modules of a model on meta that load them."""
 
     def __init__(self, model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
-        """Create all parameters of the model on meta and match them to the checkpoint."""
+        """Create all parameters of a model on meta and match them to a checkpoint's tensors."""
         with torch.device("meta"):
             model.expand()
         match_to_checkpoint(model, family, checkpoint)
         self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
         self.places: dict[str, tuple[StoredModule, str]] = model.tensors()
-        """The module that loads each tensor, and the name of the tensor within the module, by full tensor name."""
+        """The module that loads each checkpoint tensor, and the tensor's name within the module, by full name."""
 
     def place(self, name: str) -> str:
         """Return the model's name of a checkpoint tensor, with the backbone prefix if the checkpoint omits it.
@@ -33,7 +33,7 @@ class ParameterMap:
         return found if self._tables is None else self._tables.renamed.get(found, found)
 
     def _knows(self, own: str) -> bool:
-        """Return whether the model has a tensor or a token table of this name."""
+        """Return whether the model has a tensor or a token table with this name."""
         return own in self.places or (self._tables is not None and own in self._tables.names)
 
     def ignored(self, name: str) -> bool:

@@ -25,7 +25,7 @@ _WIDTHS = {
 
 
 def entry_width(dtype: str) -> int:
-    """Return the bytes per number of a dtype, by its name in safetensors."""
+    """Return the bytes per number of a dtype, given by its name in safetensors."""
     return _WIDTHS[dtype]
 
 

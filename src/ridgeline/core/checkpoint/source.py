@@ -44,16 +44,16 @@ _GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter."""
+    """A part of a pipeline that is a model of its own: a text model, an encoder, a VAE, an adapter."""
 
     name: str
-    """The name of the component in its pipeline."""
+    """The name of a component in its pipeline."""
     folder: Path
-    """The folder of the component."""
+    """The folder of a pipeline's component."""
     kind: str
-    """The class of the component, from its config or its pipeline; "" if neither states it."""
+    """The class of a component, from its config or its pipeline; "" if neither states it."""
     config: Fields | None
-    """The config of the component, or None if it has none.
+    """The config of a component, or None if it has none.
 
     It includes the settings of a quantiser's separate file if the config does not mention them.
     """
@@ -61,20 +61,20 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model name and everything found under it."""
+    """A model that a user named, with the folder, configs and components found under that name."""
 
     name: str
-    """The name or path as the user gave it."""
+    """The name or path of a model as the user gave it."""
     folder: Path | None
-    """The folder of weights and tokenizer, or the GGUF file; None for a catalogue config, which has neither."""
+    """The folder of a model's weights and tokenizer, or its GGUF file; None for a catalogue config, without either."""
     components: Mapping[str, Component]
-    """The components of the source, by name."""
+    """The parts of a model source that are models of their own, by name: of a pipeline several, else one."""
     generation: Mapping[str, Any]
     """The contents of generation_config.json; for a pipeline of the catalogue its usual request settings."""
     pipeline: str = ""
     """The class of a pipeline with several components, or "" for a single model."""
     gguf: GGUFHeader | None = None
-    """The header of the GGUF file, if the source is one."""
+    """The header of the GGUF file, if the model is one."""
 
     @property
     def title(self) -> str:
@@ -88,7 +88,7 @@ class ModelSource:
 
     @property
     def model(self) -> Component:
-        """The only model of the source; raises ModelRefused if the source is something else."""
+        """The only model of a source; raises ModelRefused if the source is something else, such as a pipeline."""
         if self.pipeline:
             raise ModelRefused(
                 f"{self.folder or self.name} is a {self.pipeline} of several components "
@@ -111,21 +111,21 @@ class ModelSource:
 
     @property
     def config(self) -> Fields:
-        """The config of the only model of the source; raises ModelRefused if there is none."""
+        """The config of the only model of a source; raises ModelRefused if there is none."""
         config = self.model.config
         assert config is not None
         return config
 
     @property
     def has_weights(self) -> bool:
-        """Whether the source has weights: a GGUF file, or a safetensors file in its folder."""
+        """Whether a model source has weights: a GGUF file, or a safetensors file in its folder."""
         if self.gguf is not None:
             return True
         return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
 
     @property
     def stated_bytes(self) -> int | None:
-        """The total tensor bytes that the index of the shards states, or None if it states none.
+        """The total bytes of a model's tensors that the index of its weight files states, or None without one.
 
         The shards themselves can be missing.
 
@@ -169,7 +169,7 @@ def open_source(name: str) -> ModelSource:
 
 
 def _named(name: str) -> ModelSource:
-    """Return the source of a name that is not a path."""
+    """Return the model source that a name, which is not a path, refers to."""
     if is_pipeline(name):
         pipeline, configs, usual = pipeline_entry(name)
         parts = {part: Component(part, CATALOGUE, config.architecture, config) for part, config in configs.items()}
@@ -241,7 +241,7 @@ def catalogue_name(name: str) -> str | None:
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
-    """Return the source of a model folder."""
+    """Return a model source for a folder."""
     generation, index, adapter = (folder / file for file in ("generation_config.json", _PIPELINE, _ADAPTER))
     defaults = read_object(generation) if generation.is_file() else {}
     if index.is_file() and not config.is_file():
@@ -256,7 +256,7 @@ def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
 
 
 def _of_gguf(name: str, path: Path) -> ModelSource:
-    """Return the source of a GGUF file."""
+    """Return a model source for a GGUF file."""
     header = read_gguf_header(path)
     config = read_gguf_config(header)
     ends = [header.metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
@@ -288,7 +288,7 @@ def _with_class(part: Component) -> Component:
 
 
 def _component(name: str, config: Path, kind: str = "") -> Component:
-    """Return a component with its config, if it has one."""
+    """Return a pipeline's or a model's component with its config, if it has one."""
     fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
         kind = kind or fields.architecture
@@ -329,7 +329,7 @@ def _with_quantisation(fields: Fields) -> Fields:
 
 
 def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
-    """Return the config with the keys that its ModelOpt section lacks and ModelOpt's separate file states.
+    """Return a config completed from ModelOpt's separate file with the keys that its own section lacks.
 
     Some versions write the format of keys and values only to the file.
     """
@@ -351,7 +351,7 @@ def _said(path: Path, own: str) -> dict[str, Any]:
 
 
 def _listed(components: Iterable[Component]) -> str:
-    """Return the names and classes of the first components, for an error."""
+    """Return the names and classes of a pipeline's first components, for an error message."""
     return ", ".join(f"{c.name}: {c.kind}" for c in islice(components, _SHOWN))
 
 
@@ -361,7 +361,7 @@ def builtin_names() -> list[str]:
 
 
 def _missing_in(folder: Path | None) -> str:
-    """Return a description of the missing model files: the pipeline index if the folder has pipeline parts."""
+    """Return a description of the files that a folder lacks to be a model: the index if it has pipeline parts."""
     if folder is not None and any((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
         return f"parts of a pipeline and no {_PIPELINE}; fetch it again"
     return f"no config.json{_files_in(folder)}"
@@ -377,7 +377,7 @@ def _files_in(folder: Path | None) -> str:
 
 
 def _nowhere(name: str) -> ModelRefused:
-    """Return the error for a name that is neither a path nor known, with the most similar known names."""
+    """Return the error for a model name that is neither a path nor known, with the most similar known names."""
     missing = not_built(name)
     if missing is not None:
         return ModelRefused(missing)
@@ -401,7 +401,7 @@ def _wanted() -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean qwen3-8b?` with the most similar known names, or ";" if none is similar.
+    """Return `; did you mean qwen3-8b?` with the known model names most similar to one, or ";" if none is.
 
     The comparison ignores publishers.
     """

@@ -30,7 +30,7 @@ from ridgeline.util.host import (
 )
 
 Progress = Callable[[int, int], None]
-"""A function that receives the bytes done and the total bytes."""
+"""A function that reports the progress of loading: it receives the bytes done and the total bytes."""
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
 # Bytes of the Python objects per expert matrix: a module, a parameter, a view of a mapped file.
@@ -197,7 +197,7 @@ def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Chec
 
 
 def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Casts) -> None:
-    """Cast a tensor to the dtype that its module needs, and store it as the module's parameters.
+    """Cast a checkpoint tensor to the dtype that its module needs, and store it as the module's parameters.
 
     Raises:
         ModelRefused: If the tensor does not match the parameter, or is a vector that contains NaN or infinity.
@@ -218,7 +218,7 @@ def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Ca
 
 
 def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
-    """Check that a tensor has the shape and dtype of the parameter that it fills.
+    """Check that a checkpoint tensor has the shape and dtype of the parameter that it fills.
 
     Raises:
         ModelRefused: If it does not.
@@ -236,7 +236,7 @@ def _page_in(tensor: Tensor) -> None:
 
 
 def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
-    """Raise ModelRefused with the first few names, if there are any."""
+    """Raise ModelRefused with the first few of these tensor names, if there are any."""
     if not names:
         return
     shown = ", ".join(names[:_NAMES_SHOWN])
@@ -270,6 +270,6 @@ def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None =
 
 
 def _repeat(block: Tensor, flat: Tensor) -> None:
-    """Fill a flat tensor with repetitions of a block."""
+    """Fill a flat tensor with repetitions of a block of numbers."""
     for piece in torch.split(flat, block.numel()):
         piece.copy_(block[: piece.numel()])
