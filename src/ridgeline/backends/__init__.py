@@ -21,7 +21,7 @@ def backend_of(device: torch.device) -> Backend:
 
 
 def prepared(model: PricedModule) -> Backend:
-    """Return the backend of a model, and prepare the model for its device if that has not been done yet."""
+    """Return the backend of a model, after preparing the model for its device if that has not been done yet."""
     if model.backend is REFERENCE:
         backend_of(next(model.parameters()).device).prepare(model)
     return model.backend

@@ -5,7 +5,7 @@ from torch.nn.modules import module as every_module
 
 
 class Hooks:
-    """The hooks on the modules of a model, or on all modules."""
+    """The PyTorch hooks on the modules of a model, or on all modules."""
 
     def __init__(self, model: nn.Module) -> None:
         # PyTorch's hook dictionaries, which stay the same objects: a step only checks whether one is not empty.
@@ -15,5 +15,5 @@ class Hooks:
 
     @property
     def there(self) -> bool:
-        """Whether any module currently has a hook."""
+        """Whether any module currently has a PyTorch hook."""
         return any(self._kept)

@@ -18,7 +18,7 @@ from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch
 
 FEW_ROWS = 8
-"""The maximum number of rows for which our products read a matrix as it is stored.
+"""The most rows for which our matrix products read a matrix as it is stored.
 
 For more rows they repack the matrix first (STREAMED_ROWS of backends/cpu/native/product.h).
 """
@@ -49,7 +49,7 @@ def own_product(op: MatrixOp, launch: Launch) -> Launch:
 
 
 def suffixed(op: MatrixOp, launch: Launch) -> Launch:
-    """Return the launch with the suffix of the op's kernel classes, if it has one."""
+    """Return a kernel launch with the op's suffix added to the name of its kernel class, if it has one."""
     suffix = op.kernel_suffix if isinstance(op, Linear) else ""
     return structs.replace(launch, name=launch.name + suffix) if suffix else launch
 
@@ -66,12 +66,12 @@ def takes_norm(op: RMSNorm) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AttentionScoring:
-    """The attention parameters of a layer apart from its sizes."""
+    """The parameters of a layer's attention apart from its sizes: pattern, scale, soft cap and sinks."""
 
     reach: str
-    """The attention pattern: "causal", "window", "chunked" or "cross"."""
+    """The kind of a layer's attention pattern: "causal", "window", "chunked" or "cross"."""
     size: int
-    """The size of the window or chunk, in positions."""
+    """The size of the attention window or chunk, in positions."""
     scale: float
     """The factor of the attention scores."""
     softcap: float | None
@@ -81,26 +81,26 @@ class AttentionScoring:
 
     @classmethod
     def of(cls, op: Attention) -> "AttentionScoring":
-        """Return the attention parameters of an op."""
+        """Return the attention parameters of an op (pattern, scale, soft cap and sinks) as our kernels need them."""
         return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCodes:
-    """The quantisation parameters of a layer's keys and values (`core/ops/kv_quantisation.py`)."""
+    """The quantisation parameters of a layer's cached keys and values (`core/ops/kv_quantisation.py`)."""
 
     kind: str
-    """The number format of the codes: int8 or fp8."""
+    """The number format of quantised keys and values: int8 or fp8."""
     k_scales_PKS1: Tensor | None
-    """The scales of the keys, bf16, as a view of all pages; None if there are none."""
+    """The scales of cached keys, bf16, as a view of all pages; None if there are none."""
     v_scales_PKS1: Tensor | None
-    """The scales of the values, bf16, as a view of all pages; None if there are none."""
+    """The scales of cached values, bf16, as a view of all pages; None if there are none."""
     k_scale: float
-    """The scale of all keys of the layer."""
+    """The single fp8 scale of all cached keys of a layer."""
     v_scale: float
-    """The scale of all values of the layer."""
+    """The single fp8 scale of all cached values of a layer."""
 
     @classmethod
     def of(cls, op: Attention, pages: LayerPages) -> "KVCodes | None":
-        """Return the quantisation parameters of an op's pages, or None if the pages contain plain numbers."""
+        """Return the quantisation parameters of an op's cached keys and values, or None if they are not quantised."""
         return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None

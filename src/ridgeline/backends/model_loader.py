@@ -121,7 +121,7 @@ def load_autoencoder(
 
 
 def load_vq_autoencoder(model: ModelSource | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
-    """Build an autoencoder whose latents are tokens and load its weights, as `load_autoencoder` does.
+    """Build an image tokenizer (an autoencoder whose latents are tokens) and load its weights.
 
     The folder is that of a Janus model, whose other parts are ignored, or contains only the autoencoder.
     """
@@ -138,7 +138,7 @@ def _load(
     dtype: torch.dtype | None,
     progress: Progress | None = None,
 ) -> _Built:
-    """Build an autoencoder and load its weights."""
+    """Build an autoencoder of images and load its weights."""
     if dtype not in (None, *DTYPES):
         raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
@@ -167,7 +167,7 @@ def refuse_gpu_overflow(device: torch.device) -> Iterator[None]:
 
 
 def prepare_on_cpu(model: PricedModule) -> None:
-    """Prepare a loaded model for the CPU.
+    """Prepare a loaded model for the CPU: bind its ops to a backend and lay out its weights.
 
     Raises:
         ModelRefused: If the system refuses memory for the layout of the weights.
@@ -181,7 +181,7 @@ def prepare_on_cpu(model: PricedModule) -> None:
 
 
 def prepare_on(model: PricedModule, device: torch.device) -> None:
-    """Prepare a model that is loaded in CPU memory for its device.
+    """Prepare a model that is loaded in CPU memory for the device that will execute it.
 
     Raises:
         ModelRefused: If the memory of the device does not suffice.

@@ -36,7 +36,7 @@ class PinnedBuffer:
         self._sent = torch.cuda.Event() if self._on_card else None  # type: ignore[no-untyped-call]
 
     def begin(self) -> NDArray[Any]:
-        """Return the host buffer with the numbers of the last `send`, for changes.
+        """Return the pinned host buffer with the numbers of the last `send`, for changes.
 
         If the last copy is still in progress, which is rare, wait for it.
         """
@@ -45,7 +45,7 @@ class PinnedBuffer:
         return self._host.numpy()
 
     def send(self) -> None:
-        """Copy the host buffer to the device, in stream order."""
+        """Copy the pinned host buffer to its device tensor, in stream order."""
         self._numbers.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record()

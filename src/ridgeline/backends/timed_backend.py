@@ -27,7 +27,7 @@ from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, S
 from ridgeline.core.ops.work import RowAxis, Work
 
 Part = tuple[Op, str]
-"""An op, and one of its methods that launch kernels."""
+"""An op, and the name of one of its methods that launch kernels, as the unit of timing."""
 _OWN_CALLS = 200
 
 
@@ -47,12 +47,12 @@ class OpTimer:
 
     @property
     def calls(self) -> int:
-        """The number of measured calls."""
+        """The number of measured calls of ops."""
         return sum(map(len, self.seconds.values()))
 
     @property
     def spent(self) -> float:
-        """The total seconds of all measured calls, without the time that the timer itself needs."""
+        """The total seconds of all measured calls of ops, without the time that the timer itself needs."""
         return sum(map(sum, self.seconds.values())) - self.calls * self.inside
 
     @contextmanager
@@ -67,7 +67,7 @@ class OpTimer:
                 delattr(op, part)
 
     def _watched(self, part: Part) -> Any:
-        """Return a measured version of an op's method; while a step is recorded, it notes its kernel calls instead."""
+        """Return an op's method with a timer around it; while a step is recorded, it notes its kernel calls instead."""
         op, name = part
         forward, backend = getattr(op, name), self.backend
         timed = _timed(forward, self.now, self.seconds[part])
@@ -84,10 +84,9 @@ class OpTimer:
         return call
 
     def know(self, graph: StepGraph) -> None:
-        """Store which part of an op makes each call of a graph.
+        """Store, for a recorded step, which op and method makes each of its kernel calls.
 
-        If the graph was recorded while the timer was on, these are the noted parts. Calls between ops belong to no
-        part.
+        If the step was recorded while the timer was on, they were noted then. Calls between ops belong to no op.
         """
         if graph not in self._owners:
             owners: list[Part | None] = [None] * len(graph.calls)
@@ -97,7 +96,10 @@ class OpTimer:
         self._spans.clear()
 
     def again(self, graph: StepGraph) -> Tensor:
-        """Replay a known graph and measure its calls one by one; the calls of a part count as one call."""
+        """Replay a recorded step and add the time of its kernel calls to the op methods that made them.
+
+        All calls of one method in the step count as one measured call. `know` must have seen the step's graph before.
+        """
         spent = dict[Part, float]()
         moments = graph.moments(self.now)
         for owner, (start, end) in zip(self._owners[graph], pairwise(moments), strict=True):
@@ -108,12 +110,12 @@ class OpTimer:
         return graph.result
 
     def clear(self) -> None:
-        """Delete all measured times."""
+        """Delete all measured times of ops."""
         for seconds in self.seconds.values():
             seconds.clear()
 
     def aside(self, run: Callable[[], object]) -> None:
-        """Run a function and discard the times of its calls."""
+        """Run a function, and discard the times of the ops that it calls."""
         counts = {part: len(seconds) for part, seconds in self.seconds.items()}
         run()
         for part, count in counts.items():
@@ -121,7 +123,7 @@ class OpTimer:
 
 
 def _timed(forward: Any, now: Callable[[], float], seconds: list[float]) -> Any:
-    """Return a function that appends the duration of each call to `seconds`."""
+    """Return a wrapper of a function that appends the duration of each call to `seconds`."""
 
     def call(*arguments: Any) -> Any:
         start = now()
@@ -156,7 +158,7 @@ class TimedBackend(Backend):
     # mypy 2.4 does not accept @override on a property that has a setter.
     @property  # type: ignore[explicit-override]
     def noted(self) -> list[Any] | None:
-        """The list to which this thread appends its kernel calls, or None."""
+        """The list to which this thread appends its kernel calls for a recording, or None."""
         return self._backend.noted
 
     @noted.setter

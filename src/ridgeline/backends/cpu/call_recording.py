@@ -23,32 +23,32 @@ A recording holds the memory of every op. In a step of 64 rows Python takes 17 m
 """
 
 CHUNK = 4 << 20
-"""The minimum size of a memory chunk, in bytes."""
+"""The minimum size, in bytes, of the chunks of memory that recorded steps allocate."""
 _ALIGNED = 64
 
 _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
 
 
 class RecordingArena:
-    """The memory that recorded steps share, since only one of them runs at a time; its contents never move."""
+    """The memory for op results that recorded steps share, since only one runs at a time; its contents never move."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Create an empty arena; the device meta only counts the memory."""
+        """Create an empty memory arena for recorded steps; the device meta only counts the memory."""
         self._device = device
         self._chunks: list[Tensor] = []
         self._chunk = self._used = 0
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the arena holds."""
+        """The number of bytes that the memory arena of recorded steps holds."""
         return sum(map(len, self._chunks))
 
     def begin(self) -> None:
-        """Make all memory available to a new recording."""
+        """Make all memory of the arena available to a new recording of a step."""
         self._chunk = self._used = 0
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return an unfilled tensor that is valid until another step runs."""
+        """Return an unfilled tensor from recorded steps' memory that is valid until another step runs."""
         count = 1
         for size in shape:
             count *= size
@@ -93,14 +93,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class CallRecording(StepGraph):
-    """A recorded step that is replayed as individual kernel calls."""
+    """A recorded decode step, which is replayed as individual kernel calls."""
 
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
         self.calls, self.result = tuple(calls), result
 
     @override
     def again(self) -> Tensor:
-        """Repeat all calls and return the result.
+        """Repeat all kernel calls of a recorded step and return its result.
 
         Raises:
             MemoryError: If the system refuses working memory to a kernel.
@@ -121,7 +121,7 @@ class CallRecording(StepGraph):
 
 
 def record(library: Library, memory: RecordingArena, step: Callable[[], Tensor]) -> tuple[Tensor, CallRecording | None]:
-    """Run a step and record it.
+    """Run a step once and record its kernel calls, so that it can be replayed.
 
     The inputs of the step must stay at their addresses. Its results are in `memory`.
 

@@ -55,19 +55,19 @@ class _Heads(Structure):
 
 
 class CpuStepSequences:
-    """The sequences of a step as the layers of one KV group see them, created once and used by each layer."""
+    """The lengths and pages of a step's sequences for the layers of one KV group, created once and used by each."""
 
     def __init__(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
-        """Describe the sequences of a step; `change` documents the arguments."""
+        """Describe the sequences of a step to the kernels; `change` documents the arguments."""
         self.struct = _Sequences()
         self.change(starts, lengths, firsts, pages)
 
     def change(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
-        """Replace the sequences, whose structure stays at its address.
+        """Replace the described sequences by those of another step, at the same address.
 
         Args:
             starts: First row of each sequence, and the total number of rows: B + 1 numbers.
@@ -103,7 +103,7 @@ class CpuPagedAttention:
         dtype: torch.dtype,
         codes: KVCodes | None = None,
     ) -> None:
-        """Describe the layer to the kernels.
+        """Describe an attention layer and its KV pages to the kernels.
 
         Pages are a fixed distance apart, and the positions of each head in a page are contiguous.
 
@@ -185,7 +185,7 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...
 
 
 def _struct(codes: KVCodes) -> _Codes:
-    """Return the quantisation of keys and values as the kernels' structure.
+    """Return the quantisation of keys and values as the C structure that kernels read.
 
     The scales are laid out as the pages are, with contiguous positions of a head.
     """

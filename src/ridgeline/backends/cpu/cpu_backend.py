@@ -58,26 +58,26 @@ class CpuBackend(Backend):
     @staticmethod
     @override
     def serves(device: torch.device) -> bool:
-        """Return whether the device is a CPU and the library is compiled and enabled."""
+        """Return whether a device is a CPU, and the C++ kernels are compiled and enabled."""
         return device.type == "cpu" and library() is not None
 
     @cached_property
     def library(self) -> Library:
-        """The library, loaded at first use, since pricing does not need it."""
+        """The compiled C++ kernels, loaded at first use, since pricing does not need them."""
         kernels = library()
         assert kernels is not None, "a model is bound to a library that is there"
         return kernels
 
     @override
     def prepare(self, model: nn.Module) -> None:
-        """Bind a model to this backend, and repack its codes to the kernels' fastest layout."""
+        """Bind a model to the CPU backend, and repack its quantised weights to the kernels' fastest layout."""
         assert isinstance(model, PricedModule)
         super().prepare(model)
         lay_out(model)
 
     @override
     def bind(self, part: nn.Module) -> None:
-        """Make the library execute the modules of a part of a model; it reads experts from their current addresses."""
+        """Make the C++ kernels execute the modules of a part of a model, with experts at their current addresses."""
         super().bind(part)
         self._parameters.clear()
         self._experts.clear()
@@ -97,7 +97,7 @@ class CpuBackend(Backend):
 
     @override
     def share_threads(self) -> None:
-        """Set the library's thread count to PyTorch's; the count is global in the process."""
+        """Set the C++ kernels' thread count to PyTorch's; the count is global in the process."""
         self.library.share_threads()
 
     @override
@@ -117,7 +117,7 @@ class CpuBackend(Backend):
     # mypy 2.4 does not accept @override on a property that has a setter.
     @property  # type: ignore[explicit-override]
     def noted(self) -> list[Call] | None:
-        """The list to which this thread appends its kernel calls, or None."""
+        """The list to which this thread appends its kernel calls for a recording, or None."""
         return self.library.recording
 
     @noted.setter
@@ -156,7 +156,7 @@ class CpuBackend(Backend):
 
     @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of the LM head, in fp32 if the library supports its matrix."""
+        """Return the logits of the LM head, in fp32 if the C++ kernels support its matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1:
             return super().logits(matrix, x_RI)
@@ -164,14 +164,14 @@ class CpuBackend(Backend):
 
     @override
     def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-        """Return x W^T; the result of a row is the same in any batch."""
+        """Return x W^T for a plain weight; the result of a row is the same in any batch."""
         if x_NI.stride(-1) != 1:
             return super().linear(x_NI, weight_OI)
         return self.library.products(x_NI, (Operands(weight_OI, None),))[0]
 
     @override
     def activated_products(self, op: ActivatedProjections, x_TI: Tensor) -> Tensor:
-        """Return the gated activation of two products, in one call for rows without an adapter."""
+        """Return an MLP's activated products, in one kernel call for rows without a LoRA adapter."""
         if not op.fused or x_TI.stride(-1) != 1:
             return super().activated_products(op, x_TI)
         gate, up = op.matrices
@@ -206,14 +206,14 @@ class CpuBackend(Backend):
 
     @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """Return the RMS norm of vectors, by our kernel if its rounding equals that of the op."""
+        """Return the RMS norm of vectors, by our kernel if it rounds as PyTorch's does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.library.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the residual and compute the RMS norm of the sum in one call, which reads the sum once."""
+        """Add y to the residual stream and return the sum and its RMS norm, in one call that reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -251,7 +251,7 @@ class CpuBackend(Backend):
 
     @override
     def route(self, op: ExpertRouter, x_TI: Tensor) -> tuple[Tensor, Tensor]:
-        """Select experts in one call that includes the product, if the rule selects by scores."""
+        """Select experts in one kernel call that includes the router's product, if the rule selects by scores."""
         operands = op.matrix.operands
         if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
             return super().route(op, x_TI)
@@ -262,7 +262,7 @@ class CpuBackend(Backend):
     def experts(
         self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
-        """Run all experts of a layer in one call, whose description is rebuilt if a parameter has moved."""
+        """Run all experts of a layer in one kernel call, whose description is rebuilt if a parameter has moved."""
         if not in_one_call(op) or x_TD.stride(-1) != 1:
             return super().experts(op, x_TD, weights_TK, picked_TK, onto_TD)
         parameters = self._parameters.get(op)
@@ -290,7 +290,7 @@ def layer_experts(library: Library, op: Experts) -> LayerExperts:
 
 
 def picking(rule: RoutingRule) -> CpuRoutingRule:
-    """Return a routing rule in the form that the library needs."""
+    """Return a routing rule in the form that the C++ kernels need."""
     best = 1 if rule.group_score == "best" else 2
     return CpuRoutingRule(
         rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups, best
@@ -298,5 +298,5 @@ def picking(rule: RoutingRule) -> CpuRoutingRule:
 
 
 def _adapted(matrix: Matrix, x_NI: Tensor) -> Tensor:
-    """Return the product of rows with an adapter, which need not change this matrix."""
+    """Return a matrix's product with rows that use a LoRA adapter, which need not change this matrix."""
     return matrix.adapted(x_NI) if isinstance(matrix, AdaptedMatrix) else matrix.product(x_NI)

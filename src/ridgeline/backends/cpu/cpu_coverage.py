@@ -15,11 +15,11 @@ from ridgeline.core.ops.rotary import RotaryTable
 from ridgeline.core.ops.router import ExpertRouter, SharedGate
 
 TAKES = (Attention, Embedding, Experts, MatrixOp, RMSNorm, RotaryTable)
-"""The classes of ops that have kernels."""
+"""The classes of ops for which the C++ library has kernels."""
 
 
 def covers(op: Op) -> bool:
-    """Return whether the library computes an op completely, as a recorded step requires."""
+    """Return whether the C++ kernels compute an op completely, as a recorded step requires."""
     match op:
         case RotaryTable():
             return True
@@ -38,7 +38,7 @@ def covers(op: Op) -> bool:
 
 
 def fuses(op: Op) -> bool:
-    """Return whether one kernel of the library computes an op that PyTorch computes in parts."""
+    """Return whether one C++ kernel computes an op that PyTorch computes in parts."""
     match op:
         case ActivatedProjections():
             return op.gated and len(op.matrices) == 2 and stored_alike(op.matrices) and has_operands(op)
@@ -48,7 +48,7 @@ def fuses(op: Op) -> bool:
 
 
 def attends(op: Attention) -> bool:
-    """Return whether the library supports the attention of an op.
+    """Return whether the C++ kernels support the attention of an op.
 
     The op must store its own keys and values in a supported format, must not rotate adjacent pairs, and must not add a
     position bias.
@@ -58,7 +58,7 @@ def attends(op: Attention) -> bool:
 
 
 def reads_latents(op: LatentAttention) -> bool:
-    """Return whether the library reads the latents of an op, after the queries have absorbed its matrix."""
+    """Return whether the C++ attention kernel reads an op's latents, given queries multiplied by its key matrix."""
     return op.spec.dtype in DTYPES
 
 
@@ -71,7 +71,7 @@ def in_one_call(op: Experts) -> bool:
 
 
 def _covers_products(op: MatrixOp) -> bool:
-    """Return whether the library computes a matrix op completely."""
+    """Return whether the C++ kernels compute an op of weight matrices completely."""
     match op:
         case ActivatedProjections():
             return fuses(op)

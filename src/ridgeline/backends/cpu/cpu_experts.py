@@ -45,19 +45,19 @@ class CpuRoutingRule:
     """The rule by which a router turns logits into selected experts and weights, as RoutingRule defines it."""
 
     active: int
-    """The number of experts per token."""
+    """The number of experts that each token is routed to."""
     sigmoid: bool
-    """Whether scores are sigmoids of the logits instead of a softmax."""
+    """Whether router scores are sigmoids of the logits instead of a softmax."""
     renormalise: bool
     """Whether the weights of the selected experts are scaled to a sum of 1."""
     scale: float
-    """The final factor of the weights."""
+    """The final factor of the routing weights."""
     groups: int
-    """The number of groups of experts."""
+    """The number of groups into which the router divides the experts."""
     top_groups: int
-    """The number of groups from which experts are selected."""
+    """The number of groups, those with the best scores, from which experts are selected."""
     best: int
-    """The number of best scores whose sum is the score of a group."""
+    """The number of an expert group's best scores whose sum is the score of the group."""
 
 
 def route(
@@ -112,7 +112,7 @@ class LayerExperts:
         hidden: int,
         dtype: torch.dtype,
     ) -> None:
-        """Describe the experts of a layer.
+        """Describe the experts of a layer to the kernel that runs them.
 
         Args:
             library: Compiled kernels.
@@ -141,7 +141,7 @@ class LayerExperts:
         self._hidden, self._dtype = hidden, dtype
 
     def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
-        """Return the weighted sum of the experts of each row, as `Experts.forward`.
+        """Return the weighted sum of the outputs of each row's experts, in one kernel call.
 
         Every id must be that of an expert.
         """

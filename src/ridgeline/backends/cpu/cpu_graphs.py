@@ -1,4 +1,4 @@
-"""Recorded decode steps of few rows: a step is recorded once per number of rows and then replayed (call_recording.py).
+"""Recording and replay of decode steps of few rows on the CPU: one recording per number of rows (call_recording.py).
 
 A sequence has one row, and one more for each draft token that is verified. The kernels read from memory which rows
 belong to which sequence, so all steps with the same number of rows share one recording.
@@ -23,7 +23,7 @@ from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, S
 
 
 class _Inputs:
-    """The inputs of decode steps with T rows, at fixed addresses; `kv` is their KVContext."""
+    """The inputs of recorded decode steps with T rows, at fixed addresses; `kv` is their KVContext."""
 
     def __init__(self, count: int, pages: CpuPages) -> None:
         self.ids_T, self.positions_T = torch.zeros(2, count, dtype=torch.int64)
@@ -34,7 +34,7 @@ class _Inputs:
         self.kv = CpuKV(pages, self.slots, dict(enumerate(self.sequences)))
 
     def fill(self, step: PlannedStep, tables: PageTables) -> None:
-        """Write the numbers of a step to their addresses."""
+        """Write a step's token ids, positions, KV slots and sequences to the addresses that its recording reads."""
         items = step.items
         starts: Sequence[int] = self.each
         if len(self.ids_T) == len(items):
@@ -89,7 +89,7 @@ class CpuGraphs(StepGraphs):
         return self._recordings.get(bucket)
 
     def _filled(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> _Inputs:
-        """Return the inputs of a bucket, filled with the numbers of a step."""
+        """Return the inputs of recorded steps with as many rows as this step, filled with its ids and positions."""
         self._pages.library.share_threads()
         inputs = self._inputs.get(bucket)
         if inputs is None:
@@ -98,7 +98,7 @@ class CpuGraphs(StepGraphs):
         return inputs
 
     def _record(self, inputs: _Inputs, bucket: Hashable) -> Tensor:
-        """Run the step of these inputs, store its recording if there is one, and return its logits."""
+        """Run a step with these inputs, store its recording if it can be replayed, and return its logits."""
 
         def run() -> Tensor:
             return self._model.head(self._model.hidden(inputs.ids_T, inputs.positions_T, inputs.kv, inputs.rows_T))

@@ -16,10 +16,13 @@ from ridgeline.core.ops.op import Launch, Op, by_head, stored_name
 from ridgeline.core.ops.work import RowAxis, Work
 
 INTEGERS = "int8"
-"""The number format of products with interleaved codes, to which rows are rounded (native/interleaved.h)."""
+"""The number format of products with interleaved quantised weights, to which rows are rounded.
+
+See native/interleaved.h.
+"""
 
 WHOLE_TILE = 4
-"""The number of rows from which a tile of our products is limited by arithmetic.
+"""The number of rows from which a tile of our matrix products is limited by arithmetic.
 
 Tiles of two or three rows are limited by loads and prefetches and take as long as four rows. They have a kernel class
 of their own, named "two".
@@ -58,7 +61,7 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the launches of attention: one that rotates queries and keys, and one for all queries.
+    """Return the launches of an attention layer: one that rotates queries and keys, and one for all queries.
 
     The second reads each page once.
     """
@@ -79,7 +82,7 @@ def _paged_class(head_dim: int, code: str) -> str:
 
 
 def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the calls of matrix products, of the computations fused with them, and of adapters.
+    """Return the kernel calls of matrix products, of the computations fused with them, and of LoRA adapters.
 
     The fused kernel of a gated MLP does not support adapters. Rows with an adapter use separate kernels, which read the
     matrices once more.
@@ -97,7 +100,7 @@ def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _own(op: MatrixOp, launch: Launch) -> Launch:
-    """Return the library's call that replaces PyTorch's product.
+    """Return the launch of our CPU kernel that replaces PyTorch's matrix product.
 
     It computes in integers if the codes are interleaved. Otherwise it adds up vector lanes, which for many rows with
     few inputs is as much work as the products.

@@ -37,7 +37,7 @@ class CpuPages(KVPages):
         self._kernels: dict[Attention, CpuPagedAttention] = {}
 
     def kernel(self, op: Attention) -> CpuPagedAttention:
-        """Return the attention kernel of an op that our kernels support."""
+        """Return the attention kernel of an op that our CPU kernels support."""
         if op not in self._kernels:
             pages, scoring = self.layers[op.layer], AttentionScoring.of(op)
             codes = KVCodes.of(op, pages)
@@ -48,13 +48,13 @@ class CpuPages(KVPages):
 
     @override
     def context(self, batch: ForwardBatch) -> "CpuKV":
-        """Return the KVContext of a step, and set the kernels' thread count to PyTorch's."""
+        """Return the KVContext of a step, after setting the kernels' thread count to PyTorch's."""
         self.library.share_threads()
         return CpuKV(self, [tables.slots_N for tables in batch.tables], {}, batch)
 
 
 class CpuKV(PartialKV):
-    """A KVContext over pages that uses our CPU kernels.
+    """A KVContext in which our CPU kernels attend over pages.
 
     Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
     """
@@ -68,7 +68,7 @@ class CpuKV(PartialKV):
         sequences: dict[int, CpuStepSequences],
         batch: ForwardBatch | None = None,
     ) -> None:
-        """Store the inputs of a step.
+        """Store the slots and sequences of a step for its attention layers.
 
         Args:
             pages: Pages of the model.
@@ -96,7 +96,7 @@ class CpuKV(PartialKV):
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
     def _seen(self, group: int) -> CpuStepSequences:
-        """Return the sequences of a step as the layers of a KV group see them."""
+        """Return the lengths and pages of a step's sequences for the layers of one KV group."""
         if group not in self._sequences:
             spec, batch = self._pages.groups[group].spec, self._batch()
             assert isinstance(spec, KVSpec), "a state is not attended to"

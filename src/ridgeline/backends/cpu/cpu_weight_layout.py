@@ -21,7 +21,7 @@ _LINE = 64  # bytes: parameters are aligned to cache lines
 
 
 def lay_out(model: PricedModule) -> None:
-    """Move the codes of a loaded model permanently to the layout that the library reads fastest.
+    """Move a loaded model's quantised weights permanently to the memory layout that the C++ kernels read fastest.
 
     Raises:
         OSError: If the system refuses the memory for a second copy.
@@ -55,7 +55,7 @@ def interleaves(matrix: Matrix) -> bool:
 
 
 def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> None:
-    """Move codes, scales and zeros to new memory.
+    """Move the codes, scales and zero points of a model's quantised matrices to new memory.
 
     Plain matrices stay where they are, and so do prequantised matrices that are not interleaved, since they can be
     mapped from the checkpoint.
@@ -98,13 +98,13 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
 
 
 def _coded(matrix: Matrix) -> QuantisedMatrix | None:
-    """Return a quantised matrix, without its adapters if it has some; None for any other matrix."""
+    """Return a quantised matrix, without any LoRA adapters; None for any other matrix."""
     own = matrix.base if isinstance(matrix, AdaptedMatrix) else matrix
     return own if isinstance(own, QuantisedMatrix) else None
 
 
 def _may_move(matrix: QuantisedMatrix) -> bool:
-    """Return whether a matrix should be interleaved and is not yet."""
+    """Return whether a quantised matrix should be interleaved in memory and is not yet."""
     return interleaves(matrix) and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
 
 

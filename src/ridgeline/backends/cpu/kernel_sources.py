@@ -21,7 +21,7 @@ def digest_of(folder: Path) -> str:
 
 
 def unusable(library: Path) -> str:
-    """Return why a compiled library cannot be used, and the fix; "" if it can be used.
+    """Return the reason why a compiled library of kernels cannot be used, and the fix; "" if it can be used.
 
     Without sources next to it, the library counts as matching.
     """

@@ -20,9 +20,9 @@ from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_o
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
-"""The file of the compiled kernels."""
+"""The file of the compiled CPU kernels."""
 VARIABLE = "RIDGELINE_KERNELS"
-"""The environment variable that selects the kernels: an instruction set, `off`, or `triton`.
+"""The environment variable that selects the CPU kernels: an instruction set, `off`, or `triton`.
 
 `triton` selects Triton's interpreter (backends/cuda/available.py).
 """
@@ -38,7 +38,7 @@ ACTIVATION_NUMBERS = {
 
 
 Call = tuple[Callable[..., int], tuple[Any, ...]]
-"""A kernel function with its arguments, which are addresses or contain them.
+"""A recorded call: a kernel function with its arguments, which are addresses or contain them.
 
 It returns 0, or 1 if the system refused memory to it (`refused`).
 """
@@ -51,7 +51,7 @@ class _KeptCalls(threading.local):
 
 
 class Library:
-    """The kernels of one instruction set, for fp32 and bf16.
+    """The compiled CPU kernels for one instruction set, for fp32 and bf16.
 
     The instruction set and the thread count are global in the process: the last created instance determines them.
     """
@@ -98,15 +98,15 @@ class Library:
         self._kept.calls = calls
 
     def threads(self, count: int) -> None:
-        """Set the number of threads of a kernel call, including the caller."""
+        """Set the number of threads of each kernel call, including the caller."""
         self._c.ridgeline_threads(count)
 
     def share_threads(self) -> None:
-        """Set the thread count to PyTorch's."""
+        """Set the kernels' thread count to PyTorch's."""
         self.threads(torch.get_num_threads())
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
-        """Return the library function ridgeline_NAME with arguments of these types.
+        """Return the C function ridgeline_NAME of the compiled kernels, with arguments of these types.
 
         It raises MemoryError if the system refuses it working memory. Its results are then not filled.
         """
@@ -125,7 +125,7 @@ class Library:
 
     @property
     def interleaves(self) -> bool:
-        """Whether products are faster with interleaved integer codes (Codes)."""
+        """Whether this CPU's matrix products are faster with interleaved quantised weights."""
         return self.name == "avx512_bf16"
 
     def products(
@@ -217,7 +217,7 @@ class Library:
 
 
 def refused() -> MemoryError:
-    """Return the error for a kernel that returned 1."""
+    """Return the error for a kernel that returned 1 because the system refused it memory."""
     return MemoryError("the system refused memory that a kernel works in")
 
 
@@ -229,18 +229,18 @@ def indices(numbers_N: Tensor) -> int:
 
 
 def _coded(own: Operands) -> tuple[str, bool] | None:
-    """Return the properties by which kernels distinguish the formats of matrices."""
+    """Return the format of a matrix's quantised weights as a key; one kernel call takes matrices with equal keys."""
     return None if own.codes is None else (own.codes.kind, own.codes.interleaved)
 
 
 def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixStruct:
-    """Return the structure of a matrix whose results go to `y_TO`."""
+    """Return the C structure that describes a matrix to kernels, with `y_TO` as the memory for results."""
     return matrix_of(own, x_TI.dtype, x_TI.shape[1], y_TO)
 
 
 @cache
 def library() -> Library | None:
-    """Return the kernels of this process, or None if they are disabled or unusable.
+    """Return this process's compiled CPU kernels, or None if they are disabled or unusable.
 
     The thread count is initially PyTorch's, for callers that never call `share_threads`.
 
@@ -256,13 +256,13 @@ def library() -> Library | None:
 
 
 def missing() -> str:
-    """Return why the package has no usable kernels, and the fix; "" if it has some or they are disabled."""
+    """Return the reason why the package has no usable CPU kernels, and the fix; "" if it has or they are disabled."""
     return "" if os.environ.get(VARIABLE) == "off" else _missing(PATH)
 
 
 @cache
 def _missing(path: Path) -> str:
-    """Return why the library file cannot be used, and the fix; "" if it can."""
+    """Return the reason why the file of compiled CPU kernels cannot be used, and the fix; "" if it can."""
     if path.exists():
         return unusable(path)
     return (
@@ -272,7 +272,7 @@ def _missing(path: Path) -> str:
 
 
 def state() -> str:
-    """Return a description of the kernels that this process uses, and the fix if there are none."""
+    """Return a description of the CPU kernels that this process uses, and the fix if there are none."""
     if (kernels := library()) is not None:
         return kernels.name
     return f"torch's: {why}" if (why := missing()) else f"torch's ({VARIABLE}=off)"

@@ -17,7 +17,7 @@ from ridgeline.core.ops.work import Work
 
 
 def records(model: nn.Module) -> bool:
-    """Return whether decode steps of few sequences are recorded.
+    """Return whether a model's decode steps of few sequences are recorded for replay.
 
     The library must compute all ops of the model, with keys and values that it can read.
     """
@@ -65,6 +65,6 @@ class RecordedSteps:
         return ReplayShape(MAX_RECORDED_ROWS, MAX_RECORDED_ROWS)
 
     def held_bytes(self, model: nn.Module) -> int:
-        """Return the bytes of the results of all ops in the largest step."""
+        """Return the bytes of the results of all ops in the largest recorded step."""
         assert isinstance(model, Model), "steps of language models are recorded"
         return recorded_bytes(model)

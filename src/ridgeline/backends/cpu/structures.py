@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.core.ops.matrix.operands import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands
 
 CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
-"""The number of each code format in Code of native/kernels.h."""
+"""The number of each format of quantised weights, as in Code of native/kernels.h."""
 
 _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 
@@ -36,19 +36,19 @@ class MatrixStruct(Structure):
 
 
 class RowsStruct(Structure):
-    """The C structure of rows of numbers."""
+    """The C structure that describes rows of numbers to kernels."""
 
     _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
 def rows_of(x_TI: Tensor) -> RowsStruct:
-    """Return the structure of rows [T, I], each of which is contiguous."""
+    """Return the C structure that describes rows [T, I], each of which is contiguous."""
     assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
     return RowsStruct(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
 def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixStruct:
-    """Return the structure of a matrix for rows of `inputs` numbers in this dtype.
+    """Return the C structure of a matrix for rows of `inputs` numbers in this dtype.
 
     `y_TO` is the memory for results, or None if the kernel chooses it.
     """
@@ -71,7 +71,7 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
 
 
 def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
-    """Return the structure of the codes of a matrix with `inputs` inputs, whose bytes are `weight`."""
+    """Return the C structure of the codes of a quantised matrix with `inputs` inputs, whose bytes are `weight`."""
     scales, zeros = codes.scales_OG, codes.zeros_OG
     row = -(-inputs // UNIT) * UNIT
     assert weight.dtype == torch.uint8, "codes are bytes"

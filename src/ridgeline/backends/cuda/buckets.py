@@ -17,19 +17,19 @@ from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.work import ENCODER, Work
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""The captured batch sizes of decode steps; a batch runs as the next larger size.
+"""The batch sizes for which decode steps are captured as CUDA graphs; a batch runs as the next larger size.
 
 The kernels of larger batches run for longer than Python needs to launch them.
 """
 
 CAPTURED_ROWS = (*range(16, 129, 16), *range(160, 513, 32), *range(576, 2049, 64))
-"""The captured numbers of rows of steps with prompts.
+"""The row counts for which steps with prompts are captured as CUDA graphs; a step runs as the next larger.
 
 From 64 rows on, padding adds less than a quarter to a step, and from 512 rows on, less than an eighth.
 """
 
 CAPTURED_SEQUENCES = (1, 8, 64, 256)
-"""The captured numbers of sequences of steps with prompts, and of their rows of logits."""
+"""The sequence counts for which steps with prompts are captured as CUDA graphs, and their counts of logit rows."""
 
 ASKED_FLOPS = 1e11
 """The FLOPs that a large GPU computes while Python launches one op: 160 us at 600 TFLOP/s (benchmarks/gpu.md)."""
@@ -37,23 +37,23 @@ ASKED_FLOPS = 1e11
 
 @dataclass(frozen=True, slots=True)
 class CapturedSteps:
-    """The captured steps of a model: those that fit a bucket and have no adapters and no encoder."""
+    """The sizes of a model's steps that are captured as CUDA graphs, without LoRA adapters and encoder."""
 
     most_rows: int
-    """The maximum number of rows of a captured step with prompts."""
+    """The maximum number of rows of a step with prompts that is captured as a CUDA graph."""
 
     title: ClassVar[str] = "captured steps"
     how: ClassVar[str] = "captured"
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """Return the bucket of a step, or None if the step is not captured."""
+        """Return the padded size of the CUDA graph that runs a step, or None if the step is not captured."""
         if work.adapted or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences
         return captured_shape(*sizes, self.most_rows, verifies=work.is_verify)
 
     def largest(self, tokens: int) -> ReplayShape:
-        """Return the largest bucket for an engine whose steps have at most this many tokens.
+        """Return the largest padded size of a captured step, if steps have at most this many tokens.
 
         Its rows are those of a step with prompts or of a decode step; its rows of logits are those of a decode step.
         """
@@ -62,7 +62,7 @@ class CapturedSteps:
         return ReplayShape(most if prompts is None else max(most, prompts.rows), most)
 
     def held_bytes(self, model: nn.Module) -> None:
-        """Return None, because the graphs share their memory for results."""
+        """Return None instead of the bytes that op results hold between steps: all CUDA graphs share this memory."""
 
 
 def captures(model: nn.Module) -> bool:
@@ -93,7 +93,7 @@ def most_captured_rows(model: nn.Module) -> int:
 
 
 def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verifies: bool) -> ReplayShape | None:
-    """Return the bucket of a step, or None if the step is not captured.
+    """Return the padded size (bucket) of the CUDA graph that runs a step, or None if it is not captured.
 
     Args:
         tokens: Rows of the step.
@@ -110,6 +110,6 @@ def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verif
 
 
 def _next(buckets: Sequence[int], count: int) -> int | None:
-    """Return the smallest bucket that holds `count`, or None."""
+    """Return the smallest of the given sizes that is at least `count`, or None."""
     place = bisect_left(buckets, count)
     return buckets[place] if place < len(buckets) else None

@@ -57,7 +57,7 @@ class CudaBackend(Backend):
     @staticmethod
     @override
     def serves(device: torch.device) -> bool:
-        """Return whether Triton is installed and the device is a GPU, or Triton's interpreter is enabled."""
+        """Return whether Triton is installed and a device is a GPU, or Triton's interpreter is enabled."""
         return triton_on(device) is not None
 
     @cached_property
@@ -69,7 +69,7 @@ class CudaBackend(Backend):
 
     @override
     def prepare(self, model: nn.Module) -> None:
-        """Bind a model to this backend, and place the plain matrices of each op next to each other in memory."""
+        """Bind a model to the GPU backend, and place the plain matrices of each op next to each other in memory."""
         assert isinstance(model, PricedModule)
         super().prepare(model)
         for _, op in model.ops():
@@ -93,7 +93,7 @@ class CudaBackend(Backend):
 
     @override
     def covers(self, op: Op) -> bool:
-        """Return whether the kernels compute an op completely; cuBLAS products of many rows count as kernels."""
+        """Return whether GPU kernels compute an op completely; cuBLAS products of many rows count as kernels."""
         return covers(op)
 
     @override
@@ -140,7 +140,7 @@ class CudaBackend(Backend):
 
     @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of the LM head, in fp32 if the kernels support its matrix."""
+        """Return the logits of the LM head, in fp32 if the Triton kernels support its matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1 or not self.kernels.takes(operands):
             return super().logits(matrix, x_RI)
@@ -156,14 +156,14 @@ class CudaBackend(Backend):
 
     @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """Return the RMS norm of vectors, by our kernel if its rounding equals that of the op."""
+        """Return the RMS norm of vectors, by our kernel if it rounds as PyTorch's does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the residual and compute the RMS norm of the sum in one call, which reads the sum once."""
+        """Add y to the residual stream and return the sum and its RMS norm, in one call that reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -172,7 +172,10 @@ class CudaBackend(Backend):
 
     @override
     def likeliest(self, logits_RV: Tensor) -> Tensor:
-        """Return the largest logit of each row; many programs read one row in parallel."""
+        """Return each row's token with the largest logit, and that logit twice, as float64 [R, 3].
+
+        Many GPU programs read one row in parallel.
+        """
         return self.kernels.likeliest(logits_RV)
 
 
@@ -195,6 +198,6 @@ def _join(op: Projections) -> Operands | None:
 
 
 def _plain(matrix: Matrix) -> Operands | None:
-    """Return the operands of an unquantised matrix in the model's dtype without an adapter; None for any other."""
+    """Return the operands of an unquantised matrix in the model's dtype without a LoRA adapter; None for any other."""
     own = matrix.operands if isinstance(matrix, PlainMatrix) else None
     return own if own is not None and own.codes is None else None

@@ -8,7 +8,7 @@ from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.op import Op
 
 MAX_HEAD_DIM, MAX_SHARERS = 256, 64
-"""The largest head dimension, and the maximum number of query heads per KV head, that the kernels support."""
+"""The largest head dimension, and the most query heads per KV head, that the GPU attention kernels support."""
 
 COPY_BYTES = 256 << 20
 """The maximum number of bytes of keys and values that attention copies out of their pages.
@@ -17,11 +17,11 @@ This is 65,536 positions of 8 heads with 128 numbers in bf16. If there are more,
 """
 
 TAKES = (Attention, MatrixOp, RMSNorm)
-"""The classes of ops that have kernels."""
+"""The classes of ops for which there are Triton kernels."""
 
 
 def covers(op: Op) -> bool:
-    """Return whether the kernels compute an op completely."""
+    """Return whether the Triton kernels compute an op completely."""
     match op:
         case RMSNorm():
             return takes_norm(op)
@@ -33,7 +33,7 @@ def covers(op: Op) -> bool:
 
 
 def attends(op: Attention) -> bool:
-    """Return whether the kernels support the attention of an op.
+    """Return whether the Triton kernels support the attention of an op.
 
     They need separate keys and values, a limited head size, and no position bias.
     """
@@ -43,5 +43,5 @@ def attends(op: Attention) -> bool:
 
 
 def keeps(op: Attention) -> bool:
-    """Return whether one kernel rotates and stores keys and values; it does not support rotation of adjacent pairs."""
+    """Return whether one GPU kernel rotates and stores an op's keys and values; adjacent pairs are not supported."""
     return attends(op) and not op.rotates_neighbours

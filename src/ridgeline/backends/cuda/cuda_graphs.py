@@ -34,13 +34,13 @@ class CapturedGraph(StepGraph):
 
     @override
     def again(self) -> Tensor:
-        """Replay the graph and return its result, without waiting on the host."""
+        """Replay a CUDA graph and return its result, without waiting on the host."""
         self._graph.replay()
         return self.result
 
 
 class CudaGraphs(StepGraphs):
-    """The captured steps of a model.
+    """The steps of a model that are captured as CUDA graphs and replayed.
 
     Steps are captured if they need nothing from the host (`captures`) and no module of the model has a hook. The
     weights must not move.
@@ -94,7 +94,10 @@ class CudaGraphs(StepGraphs):
         return self._known[bucket]
 
     def _filled(self, bucket: Bucket, items: Sequence[RowItem], tables: PageTables) -> GraphInputs:
-        """Return the inputs of a bucket, filled with a step; discard all graphs if the page tables have moved."""
+        """Return the input tensors of the CUDA graph for a step, filled with the step's inputs.
+
+        All graphs are discarded if the page tables have moved.
+        """
         assert self._tables is not None
         if bucket not in self._inputs:
             self._inputs[bucket] = GraphInputs(bucket, self._pages, self._tables)
@@ -160,7 +163,7 @@ class _GraphRow(NamedTuple):
 
 
 def row_by_row(step: PlannedStep) -> Sequence[RowItem]:
-    """Return the items of a step with one item per row, if it has draft tokens."""
+    """Return a step's items (one per request), or if it has draft tokens, one item per token row."""
     if step.tokens == len(step.items):
         return step.items
     return [

@@ -45,7 +45,7 @@ class CudaPages(KVPages):
         self._last: tuple[ForwardBatch, CudaKV] | None = None
 
     def kernel(self, op: Attention) -> "TritonPagedAttention":
-        """Return the attention kernel of an op that our kernels support."""
+        """Return the attention kernel of an op that our GPU kernels support."""
         if op not in self._kernels:
             from ridgeline.backends.cuda.triton import TritonPagedAttention
 
@@ -57,7 +57,7 @@ class CudaPages(KVPages):
 
     @property
     def device(self) -> torch.device:
-        """The GPU that holds the pages."""
+        """The GPU that holds the KV pages."""
         return next(iter(self.layers.values())).k.device
 
     def widths(self, context: int) -> list[int]:
@@ -70,10 +70,9 @@ class CudaPages(KVPages):
 
     @override
     def context(self, batch: ForwardBatch) -> "CudaKV":
-        """Return the KVContext of a step.
+        """Return the KVContext of a step, whose sequences are sent to the GPU once per batch.
 
-        It sends the sequences of the step to the GPU once per batch. A batch can run again, also in a graph, which
-        reads the same memory.
+        A batch can run again, also in a graph, which reads the same memory.
         """
         if self._last is None or self._last[0] is not batch:
             seen = {
@@ -86,7 +85,7 @@ class CudaPages(KVPages):
 
 
 class CudaKV(PartialKV, FusedRotaryKV):
-    """A KVContext over pages on a GPU.
+    """A KVContext in which our GPU kernels attend over pages.
 
     Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
     """
@@ -100,7 +99,7 @@ class CudaKV(PartialKV, FusedRotaryKV):
         seen: Mapping[int, "GpuStepSequences"],
         batch: ForwardBatch | None = None,
     ) -> None:
-        """Store the inputs of a step.
+        """Store the slots and sequences of a step for its attention layers.
 
         Args:
             pages: Pages of the model.
@@ -132,7 +131,7 @@ class CudaKV(PartialKV, FusedRotaryKV):
 
 
 def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "GpuStepSequences":
-    """Return the sequences of a step as the layers of a KV group see them, sent to the GPU in one transfer.
+    """Return the lengths and pages of a step's sequences for one KV group, sent to the GPU in one transfer.
 
     Sequences with one query are separate from those with several.
     """

@@ -1,6 +1,6 @@
-"""Page tables of requests on the GPU, for captured steps.
+"""Page tables of requests on the GPU, for steps that are captured as CUDA graphs.
 
-Each request has a seat, and a step sends only new entries.
+Each request has a seat (a row of each table tensor), and a step sends only new entries.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ _FIRST_SEATS = 64
 
 @dataclass(slots=True)
 class _Seat:
-    """The position of one request's page tables on the GPU."""
+    """The row that holds one request's page tables on the GPU, and what has been sent to it."""
 
     number: int
-    """The index of the seat."""
+    """The index of the row that holds a request's page tables on the GPU."""
     tables: list[list[int]]
-    """One page table per KV group, as in PageTables."""
+    """The page tables of one request, one per KV group, as in PageTables."""
     known: list[int]
-    """The number of entries of each table that the GPU has."""
+    """The number of entries of each of a request's page tables that the GPU has received."""
 
 
 class GpuPageTables:
-    """The page tables on a GPU: the int32 tensor `pages` has one row per seat for each KV group."""
+    """The page tables of requests on a GPU: the int32 tensor `pages` has one row per request and KV group."""
 
     def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:
-        """Allocate the tables.
+        """Allocate the GPU's page tables.
 
         Args:
             groups: KV groups of the model.
@@ -46,7 +46,7 @@ class GpuPageTables:
         self.grow(_FIRST_SEATS)
 
     def grow(self, seats: int) -> None:
-        """Reallocate the tables with this number of empty seats.
+        """Reallocate the GPU's page tables, empty, for this number of requests (`seats`).
 
         The tables move to new addresses, and their entries must be sent again.
         """
@@ -56,13 +56,13 @@ class GpuPageTables:
         self.pages = torch.zeros(seats * sum(self.widths), dtype=torch.int32, device=self.device)
 
     def forget(self, requests: Sequence[int]) -> None:
-        """Free the seats of these requests."""
+        """Free the rows of these requests in the GPU's page tables."""
         for request in requests:
             if (seat := self._seats.pop(request, None)) is not None:
                 self._free.append(seat.number)
 
     def settle(self, items: Sequence[RowItem], tables: PageTables) -> list[int]:
-        """Send the new page-table entries of these items' requests to the GPU, and return the seat of each item."""
+        """Send new page-table entries of a step's requests to the GPU, and return the table row of each item."""
         self._make_room(items)
         places, entries, numbers = list[int](), list[int](), list[int]()
         for item in items:
@@ -81,7 +81,7 @@ class GpuPageTables:
         return numbers
 
     def _make_room(self, items: Sequence[RowItem]) -> None:
-        """Provide seats for all requests of a step: free those of other requests, or grow the tables."""
+        """Provide table rows on the GPU for a step's requests: free those of other requests, or grow the tables."""
         wanted = {item.request for item in items}
         missing = len(wanted - self._seats.keys())
         if missing > len(self._free):  # tables of requests that do not run now are sent again later
@@ -90,7 +90,7 @@ class GpuPageTables:
             self.grow(2 * max(self.seats, len(wanted)))
 
     def _seat(self, request: int, tables: list[list[int]]) -> _Seat:
-        """Return the seat of a request, a free one if it has none."""
+        """Return the row of a request in the GPU's page tables, a free one if it has none."""
         seat = self._seats.get(request)
         if seat is None:
             seat = self._seats[request] = _Seat(self._free.pop(), tables, [0] * len(tables))

@@ -1,4 +1,4 @@
-"""The input memory of captured steps, which stays at the same addresses from step to step.
+"""The input memory of CUDA graphs of steps, which stays at the same addresses from step to step.
 
 Batches are padded to the bucket size; padding rows have no KV slot and attend to nothing. The host sends all numbers of
 a step in one transfer.
@@ -34,22 +34,22 @@ class Bucket:
     """The maximum sizes of the steps that run in one CUDA graph."""
 
     rows: int
-    """The number of rows (T)."""
+    """The number of rows of a CUDA graph (T)."""
     ones: int
-    """The number of sequences with one row (O), or 0 if every sequence has several rows."""
+    """The number of sequences with one row in a CUDA graph (O), or 0 if every sequence has several rows."""
     several: int
-    """The number of sequences with several rows (C), or 0 if every sequence has one row."""
+    """The number of sequences with several rows in a CUDA graph (C), or 0 if every sequence has one row."""
     logits: int
-    """The number of rows of logits (R)."""
+    """The number of rows of logits of a CUDA graph (R)."""
     copied: int = 0
     """The number of rows of the copied keys and values that prompts read, or 0 if they read pages."""
 
 
 class GraphInputs:
-    """The input tensors of one bucket's steps; `kv` is their KVContext."""
+    """The input tensors of the CUDA graph for one size of steps; `kv` is their KVContext."""
 
     def __init__(self, bucket: Bucket, pages: CudaPages, tables: GpuPageTables) -> None:
-        """Allocate the input tensors of a bucket."""
+        """Allocate the input tensors of a CUDA graph for one size of steps."""
         from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
         self.bucket, self._seats, groups = bucket, tables, len(tables.groups)
@@ -86,7 +86,7 @@ class GraphInputs:
         return [numbers[end - a * b : end].reshape(a, b) for (a, b), end in zip(self._shapes, ends, strict=True)]
 
     def fill(self, items: Sequence[RowItem], tables: PageTables) -> None:
-        """Write the inputs of a step with these items and send them to the GPU."""
+        """Write a step's inputs, given its items (one per request or row), and send them to the GPU."""
         seats = self._seats.settle(items, tables)
         counts = [len(item.tokens) for item in items]
         *starts, end = accumulate(counts, initial=0)
@@ -118,7 +118,7 @@ class GraphInputs:
         self._told.send()
 
     def _fill_rows(self, of_rows: Ints, items: Sequence[RowItem], tables: PageTables, end: int) -> None:
-        """Write the token ids, positions and KV slots of the rows."""
+        """Write the token ids, positions and KV slots of a step's rows to the buffer that is sent to the GPU."""
         of_rows[:_OF_ROWS], of_rows[_OF_ROWS:] = 0, _NOWHERE
         of_rows[0, :end] = [token for item in items for token in item.tokens]
         position_T = (

@@ -16,13 +16,13 @@ Setting these bits is several times faster than a conversion.
 
 @triton.jit
 def _whole(code_x):
-    """Convert small integers to fp32."""
+    """Convert a tile of small integers to fp32."""
     return (code_x.to(tl.int32) | _EXPONENT).to(tl.float32, bitcast=True) - _SHIFT
 
 
 @triton.jit
 def numbers(held_x, KIND: tl.constexpr):
-    """Convert codes of one byte each to fp32."""
+    """Convert quantised weights of one byte each to fp32."""
     if KIND == "fp8":
         return held_x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return _whole(held_x)
@@ -30,20 +30,20 @@ def numbers(held_x, KIND: tl.constexpr):
 
 @triton.jit
 def halves(held_x):
-    """Return the two codes of each byte as fp32; the first is in the low half."""
+    """Return the two 4-bit weights of each byte as fp32; the first is in the low half."""
     return _whole(held_x & 15), _whole(held_x >> 4)
 
 
 @triton.jit
 def both(held_OGB, BLOCK_O: tl.constexpr, BLOCK_G: tl.constexpr, SPAN: tl.constexpr):
-    """Return the two codes of each byte in order, as fp32 [O, G, SPAN]."""
+    """Return the two 4-bit weights of each byte in order, as fp32 [O, G, SPAN]."""
     low_OGB, high_OGB = halves(held_OGB)
     return tl.reshape(tl.join(low_OGB, high_OGB), (BLOCK_O, BLOCK_G, SPAN))
 
 
 @triton.jit
 def group_terms(scales, zeros, lows, zero, at_x, keep_x, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr):
-    """Return the factor and the offset of the codes of each group, as fp32; at_x are the indices of their scales."""
+    """Return the fp32 factor and offset that dequantise each group of weights; at_x are the indices of their scales."""
     scale_x = tl.load(scales + at_x, mask=keep_x, other=0.0).to(tl.float32)
     if HAS_LOWS:
         low_x = tl.load(lows + at_x, mask=keep_x, other=0.0)

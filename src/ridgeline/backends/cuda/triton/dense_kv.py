@@ -17,13 +17,13 @@ from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 from ridgeline.backends.cuda.triton.paged_attention_kernels import kept, sequence_of
 
 ROOM = 128
-"""The multiple to which the positions of each sequence are padded in the copy.
+"""The multiple to which the positions of each sequence are padded in a dense copy of keys and values.
 
 It is the size of the largest tile of keys, so that no tile contains positions of two sequences.
 """
 
 FEWEST_QUERIES = 768
-"""The minimum length of a step's longest chunk for a copy.
+"""The fewest queries of a step's longest prompt chunk for which keys and values are copied out of their pages.
 
 On an H200 512 queries are as fast without a copy; 1,024 queries take 42 us with it and 53 us without.
 """
@@ -64,7 +64,7 @@ def gather(
 
 
 def tiled(x_RD: torch.Tensor, positions: int) -> Any:
-    """Return a TMA descriptor of a tensor of rows, with tiles of this many positions."""
+    """Return a TMA descriptor (for the GPU's copy engine) of rows, with tiles of this many positions."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor.from_tensor(x_RD, [positions, x_RD.shape[1]])

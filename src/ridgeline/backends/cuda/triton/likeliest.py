@@ -19,7 +19,7 @@ _PROGRAMS = 1056  # eight per multiprocessor of the largest GPUs
 
 @triton.jit
 def _of_parts(x, row, columns, span, most_RP, at_RP, BLOCK_V: tl.constexpr, EARLY: tl.constexpr):
-    """Find the largest number of each part of a row.
+    """Find the largest logit of each part of a row.
 
     Grid: rows x parts of `span` columns, a multiple of BLOCK_V.
     """
@@ -44,7 +44,7 @@ def _of_parts(x, row, columns, span, most_RP, at_RP, BLOCK_V: tl.constexpr, EARL
 
 @triton.jit
 def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.constexpr):
-    """Combine the results of the parts of each row; grid: rows."""
+    """Combine the largest logits of the parts of each row; grid: rows."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     r, p_P = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_P)
@@ -61,7 +61,7 @@ def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.con
 
 
 def likeliest(x_RV: Tensor) -> Tensor:
-    """Return the first column with the largest number of each fp32 row, and that number twice, as float64 [R, 3].
+    """Return the first column with the largest logit of each fp32 row, and that logit twice, as float64 [R, 3].
 
     The sampler expects the logits before and after changes, which are equal here.
     """

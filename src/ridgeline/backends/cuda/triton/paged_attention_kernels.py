@@ -16,10 +16,10 @@ import triton.language as tl
 from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 AT_ONCE = tl.constexpr(64)
-"""The number of sequences with which a program compares its tile at a time."""
+"""The number of sequences per loop iteration in which a GPU program searches the sequence of its query tile."""
 
 NOTHING = tl.constexpr(-1.0e30)
-"""The initial maximum score; keys that are not seen have the score -inf."""
+"""The initial maximum of attention scores; keys that are not seen have the score -inf."""
 
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -38,7 +38,7 @@ def first_seen(position, reach, REACH: tl.constexpr):
 
 @triton.jit
 def sequence_of(tile, before_C, sequences, POSITIONS: tl.constexpr, SHARED: tl.constexpr):
-    """Return the sequence of a tile and the first tile of that sequence.
+    """Return the sequence that a tile of queries belongs to, and the first tile of that sequence.
 
     Tiles of POSITIONS positions are assigned to the sequences one after the other, as in the ragged grids of vLLM's
     Triton attention. before_C has the number of positions before each sequence. If SHARED, the last tile of a sequence
@@ -130,14 +130,14 @@ def over_keys(
 
 @triton.jit
 def nothing_yet(BLOCK_M: tl.constexpr, BLOCK_W: tl.constexpr):
-    """Return the initial state of `over_keys`."""
+    """Return the initial running softmax of attention, before any key (see `over_keys`)."""
     most_M, sum_M = tl.full((BLOCK_M,), NOTHING, tl.float32), tl.zeros((BLOCK_M,), tl.float32)
     return tl.zeros((BLOCK_M, BLOCK_W), tl.float32), most_M, sum_M
 
 
 @triton.jit
 def with_sink(sinks, h_M, keep_M, most_M, sum_M, HAS_SINKS: tl.constexpr):
-    """Return the sum of weights including the attention sink of the head."""
+    """Return the softmax's sum of weights including the attention sink of the head."""
     if HAS_SINKS:
         sink_M = tl.load(sinks + h_M, mask=keep_M, other=0.0).to(tl.float32)
         sum_M += tl.exp2(tl.minimum(sink_M * LOG2E - most_M, 120.0))
@@ -192,7 +192,7 @@ def together(
     out, parts, sums, row_B, sinks, heads,
     HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Combine the parts of `decode`; grid: sequences x heads."""
+    """Combine the partial attention results that `decode` computed for parts of the keys; grid: sequences x heads."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     b, head = tl.program_id(0), tl.program_id(1)

@@ -20,22 +20,26 @@ from ridgeline.backends.cuda.triton.launch import early, let_next_start, product
 from ridgeline.core.ops.matrix.operands import Codes, Operands
 
 KINDS = frozenset({"int8", "int4", "fp8"})
-"""The number formats that the kernels dequantise; w8a8 also quantises rows and is multiplied by PyTorch."""
+"""The number formats that the product kernels dequantise.
+
+w8a8 also quantises rows and is multiplied by PyTorch.
+"""
 
 ROW_TILES = ((4, 2048), (2, 1024))
-"""The outputs and inputs of a tile for the product of one row; the first tile is used if it divides the inputs.
+"""The sizes (outputs, inputs) of a tile for one row's product with a plain matrix.
 
-On an H200 this was the best of five choices for five shapes, and faster than cuBLAS.
+The first tile is used if it divides the inputs. On an H200 this was the best of five choices for five shapes, and
+faster than cuBLAS.
 """
 
 CODE_TILES = {"int8": (4, 1024), "fp8": (4, 1024), "int4": (8, 1024)}
-"""The outputs and inputs of a tile for the product of one row with codes."""
+"""The sizes (outputs, inputs) of a tile for one row's product with a quantised matrix."""
 
 FEW_ROWS = 64
-"""The maximum number of rows that are multiplied with codes directly; for more rows the codes are dequantised first."""
+"""The most rows that are multiplied with quantised weights directly; for more, the weights are dequantised first."""
 
 FEW_INPUTS = 128
-"""The maximum number of inputs in a tile of codes that is multiplied with a few rows."""
+"""The maximum number of inputs in a tile of quantised weights that is multiplied with a few rows."""
 
 _MULTIPROCESSORS = 132  # of the largest GPUs: if there are fewer tiles, they are halved
 
@@ -74,7 +78,7 @@ def _one_row_of_codes(
     KIND: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     SPAN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Multiply one row with a matrix of codes."""
+    """Multiply one row with a quantised matrix."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     IN_BYTE: tl.constexpr = 2 if KIND == "int4" else 1
@@ -114,7 +118,7 @@ def _few_rows_of_codes(
     KIND: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     DTYPE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Multiply a few rows with a matrix of codes on the tensor cores.
+    """Multiply a few rows with a quantised matrix on the tensor cores.
 
     A tile lies within one group. If all groups have the same zero point, it is subtracted from the codes, which stay
     exact. Other zero points are multiplied with the sum of a row.
@@ -158,7 +162,7 @@ def _widen(
     KIND: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     SPAN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
-    """Dequantise a tile of a matrix."""
+    """Dequantise a tile of a quantised matrix."""
     IN_BYTE: tl.constexpr = 2 if KIND == "int4" else 1
     BLOCK_G: tl.constexpr = BLOCK_I // SPAN
     start, o_O = tl.program_id(0) * BLOCK_I, tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -180,7 +184,7 @@ def _widen(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A quantised matrix in the form that the kernels need: their arguments and compile-time constants."""
+    """A quantised matrix in the form that the Triton kernels need: their arguments and compile-time constants."""
 
     scales: Tensor
     zeros: Tensor
@@ -193,7 +197,7 @@ class _Stored:
 
     @classmethod
     def of(cls, codes: Codes, unused: Tensor) -> "_Stored":
-        """Return the kernel arguments of a quantised matrix; `unused` replaces missing tensors."""
+        """Return the Triton kernels' arguments for a quantised matrix; `unused` replaces missing tensors."""
         zeros, lows = codes.zeros_OG, codes.lows_OG
         return cls(
             codes.scales_OG,
@@ -208,7 +212,7 @@ class _Stored:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The kernel arguments in order."""
+        """The arguments, in order, of a Triton kernel that reads a quantised matrix."""
         return self.scales, self.zeros, self.lows, self.zero, self.sharers, self.groups, self.group
 
     def span(self, most: int) -> int:
@@ -220,7 +224,7 @@ class _Stored:
 
 
 def takes(own: Operands, rows: int) -> bool:
-    """Return whether this module multiplies a matrix with this number of rows: one row, or a few rows with codes.
+    """Return whether a Triton kernel multiplies a matrix with this many rows: one, or a few if it is quantised.
 
     Tensor cores need at least 16 inputs at a time, and half a tile of int4 has every second one.
     """
@@ -265,7 +269,7 @@ def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
 
 
 def widened(own: Operands, inputs: int, dtype: torch.dtype) -> Tensor:
-    """Return the dequantised matrix [O, I] in a dtype."""
+    """Return the dequantised weights [O, I] of a quantised matrix in a dtype."""
     assert own.codes is not None, "plain numbers are as wide as they are"
     outputs, stored = len(own.weight), _Stored.of(own.codes, own.weight)
     w_OI = own.weight.new_empty(outputs, inputs, dtype=dtype)

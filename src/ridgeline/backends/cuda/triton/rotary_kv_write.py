@@ -13,7 +13,7 @@ from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 @triton.jit
 def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
-    """Return heads of row t with the first 2 x `half` numbers of each rotated, in the dtype of x [H, D]."""
+    """Return the heads of row t, rotated in their first 2 x `half` numbers each, in the dtype of x [H, D]."""
     at_H = t * x_row + h_H * x_head
     x_HD = tl.load(x + at_H[:, None] + d_D[None, :], mask=keep_HD, other=0.0)
     if TURNS:
@@ -45,7 +45,7 @@ def to_e4m3(x):
 @triton.jit
 def put(x_HD, pages, page_stride, scales, scale_stride, slot, scale, h_H, d_D, keep_HD, heads, dim,
         SIZE: tl.constexpr, CODE: tl.constexpr):  # fmt: skip
-    """Write the heads of a row to a slot (page x S + offset)."""
+    """Write the keys or values of one row's heads to a KV slot (page x S + offset)."""
     page, offset = (slot // SIZE).to(tl.int64), slot % SIZE
     at_HD = page * page_stride + h_H[:, None] * SIZE * dim + offset * dim + d_D[None, :]
     if CODE == "":
@@ -77,7 +77,7 @@ def keep_rows(
     TURNS: tl.constexpr, CODE: tl.constexpr, SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Rotate queries and keys, and store keys and values.
+    """Rotate queries and keys by their positions, and store keys and values in KV pages.
 
     Grid: rows x blocks of heads; first those of the queries, then of the keys, then of the values. Rows with a slot
     below 0 are not stored.

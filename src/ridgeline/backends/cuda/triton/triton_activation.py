@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 NAMES = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu_fast": 1}
-"""The activations with a kernel: their names in config.json, and the kernel's number for each."""
+"""The number in the Triton kernel of each activation that it supports, by its name in config.json."""
 
 _TILE = 1024
 

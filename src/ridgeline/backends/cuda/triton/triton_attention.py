@@ -28,14 +28,14 @@ _DENSE_TILE = (64, 64, 4, 3)
 
 @dataclass(frozen=True, slots=True)
 class DecodeSequences:
-    """The sequences of a step with one query each, as the layers of a KV group see them; all tensors are int32."""
+    """The sequences with one query in a step, as the layers of a KV group see them; all tensors are int32."""
 
     offset_B: Tensor
-    """The offset of each sequence's page table in the group's pages."""
+    """The offset of each decoding sequence's page table in the tensor of all page tables."""
     length_B: Tensor
-    """The number of keys that each sequence sees; 0 for padding."""
+    """The number of keys that each decoding sequence sees; 0 for padding."""
     row_B: Tensor
-    """The row of each sequence in the step; below 0 if it has none."""
+    """The index of each decoding sequence's query among the step's rows; below 0 for padding without a row."""
 
     def __len__(self) -> int:
         return len(self.offset_B)
@@ -43,29 +43,29 @@ class DecodeSequences:
 
 @dataclass(frozen=True, slots=True)
 class PrefillSequences:
-    """The sequences of a step with several queries each, as the layers of a KV group see them.
+    """The sequences with several queries in a step, as the layers of a KV group see them.
 
     Sequences without queries come after all others.
     """
 
     offset_C: Tensor
-    """The offset of each sequence's page table in the group's pages."""
+    """The offset of each sequence's page table in the tensor of all page tables."""
     length_C: Tensor
     """The number of keys that each sequence sees."""
     row_C: Tensor
-    """The first row of each sequence in the step."""
+    """The index of each sequence's first query among the step's rows."""
     count_C: Tensor
     """The number of queries of each sequence."""
     before_C: Tensor
     """The number of queries of all sequences before each one."""
     begin_C: Tensor
-    """The first row of each sequence's keys in a dense copy."""
+    """The first row of each sequence's keys in a dense copy of keys and values."""
     queries: int
     """An upper bound of the number of queries of all sequences."""
     most: int
     """An upper bound of the number of queries of the longest sequence."""
     rows: int
-    """The number of rows per head in the dense copy, or 0 if no copy is made."""
+    """The number of rows per head in the dense copy of keys and values, or 0 if no copy is made."""
 
     def __len__(self) -> int:
         return len(self.offset_C)
@@ -73,14 +73,14 @@ class PrefillSequences:
 
 @dataclass(frozen=True, slots=True)
 class GpuStepSequences:
-    """The sequences of a step as the layers of one KV group see them."""
+    """The lengths and page tables of a step's sequences for the layers of one KV group."""
 
     pages: Tensor
-    """All page tables, int32, one after the other."""
+    """The page tables of all requests, int32, one after the other."""
     one: DecodeSequences | None
-    """The sequences with one query, if any."""
+    """The step's sequences with one query, if any."""
     several: PrefillSequences | None
-    """The sequences with several queries, if any."""
+    """The step's sequences with several queries, if any."""
 
 
 class TritonPagedAttention:
@@ -95,7 +95,7 @@ class TritonPagedAttention:
         dtype: torch.dtype,
         codes: KVCodes | None,
     ) -> None:
-        """Describe the attention layer to the kernels.
+        """Describe an attention layer and its KV pages to the GPU kernels.
 
         Args:
             heads: Number of query heads.
@@ -215,7 +215,7 @@ class TritonPagedAttention:
         return takes and looked_at and 0 < nbytes <= COPY_BYTES
 
     def _gathered(self, pages: Tensor, several: PrefillSequences) -> tuple[Tensor, Tensor]:
-        """Return dense copies of the keys [K x rows, D] and the values [K x rows, W]."""
+        """Return dense copies, without pages, of the keys [K x rows, D] and the values [K x rows, W]."""
         rows = self.kv_heads * several.rows
         k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
         v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
@@ -227,7 +227,10 @@ class TritonPagedAttention:
         return k_RD, v_RW
 
     def _tile(self, several: PrefillSequences) -> tuple[int, int, int, int]:
-        """Return the rows and keys of a tile, the warps and the pipeline stages; wide numbers get smaller tiles."""
+        """Return a prefill tile's rows and keys, and the kernel's warps and pipeline stages.
+
+        Wide numbers get smaller tiles.
+        """
         if self._copies(several):
             return _DENSE_TILE
         least = triton.next_power_of_2(max(16, self.sharers))

@@ -24,7 +24,7 @@ class TritonKernels:
     name = "triton"
 
     def takes(self, own: Operands) -> bool:
-        """Return whether the kernels support a matrix."""
+        """Return whether the Triton kernels support the format of a matrix."""
         return own.codes is None or own.codes.kind in product.KINDS
 
     def products(
@@ -58,7 +58,7 @@ class TritonKernels:
 
 
 def _product(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
-    """Return X W^T + b of one matrix, by our kernel or by cuBLAS."""
+    """Return X W^T + b for one matrix, by our Triton kernel or by cuBLAS."""
     if product.takes(own, len(x_TI)):
         return product.few_products(x_TI, own, out)
     weight = own.weight if own.codes is None else product.widened(own, x_TI.shape[1], x_TI.dtype)

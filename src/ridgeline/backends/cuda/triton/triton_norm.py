@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 _TILE = 4096
-"""The number of elements that a program normalises at once if vectors are shorter."""
+"""The number of elements that a GPU program normalises at once if vectors are shorter."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -20,7 +20,7 @@ def _rms_norm(
     ADDS: tl.constexpr, FROM_ONE: tl.constexpr, CAST_LAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Normalise a tile of vectors, after the residual addition if ADDS."""
+    """Compute the RMS norm of a tile of vectors, after the residual addition if ADDS."""
     let_next_start(EARLY)
     n_N, d_D = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     t_N, h_N = (n_N // heads).to(tl.int64), n_N % heads
