@@ -108,7 +108,7 @@ class Attention(Op):
         value_dim: int | None = None,
         shard: Shard = WHOLE,
     ) -> None:
-        """Create the attention of one layer.
+        """Create the attention op of one layer.
 
         Args:
             layer: The index of the op's cache among the model's KV caches and recurrent states.

@@ -18,7 +18,7 @@ class AllReduce(Op):
     kind = "communication"
 
     def __init__(self, width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> None:
-        """Create an all-reduce over the ranks of a shard.
+        """Create an op that adds up rows over the ranks of a tensor-parallel group.
 
         Args:
             width: The number of entries of a row.

@@ -14,21 +14,21 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     """
 
     flops: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """FLOPs by number format."""
+    """The FLOPs of an op or step, by number format."""
     weight_bytes: float = 0.0
-    """Bytes of weights read."""
+    """The bytes of weights that an op or step reads."""
     kv_read_bytes: float = 0.0
-    """Bytes of keys, values and recurrent states read."""
+    """The bytes of keys, values and recurrent states that an op or step reads."""
     kv_write_bytes: float = 0.0
-    """Bytes of keys, values and recurrent states written."""
+    """The bytes of keys, values and recurrent states that an op or step writes."""
     activation_bytes: float = 0.0
-    """Bytes of activations read and written."""
+    """The bytes of activations that an op or step reads and writes."""
     communication: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Bytes that each rank has after a collective, by collective (`all_reduce`, `all_gather`, `all_to_all`)."""
+    """The bytes that each rank has after a collective, by kind (`all_reduce`, `all_gather`, `all_to_all`)."""
 
     @property
     def total_flops(self) -> float:
-        """The FLOPs in all number formats together."""
+        """The FLOPs of an op or step in all number formats together."""
         return sum(self.flops.values())
 
     @property
@@ -43,7 +43,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def communication_bytes(self) -> float:
-        """The bytes of all collectives together."""
+        """The bytes of all tensor-parallel collectives of a step together."""
         return sum(self.communication.values())
 
     @property
@@ -83,7 +83,7 @@ def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str,
 
 
 NO_COST = Cost()
-"""The cost of an op without rows."""
+"""The cost (zero FLOPs and bytes) of an op without rows."""
 
 SOFTCAP_FLOPS = 3
 """FLOPs per number for soft-capping, softcap x tanh(number / softcap), with tanh counted as one."""

@@ -245,7 +245,7 @@ class GridPositions(Elementwise):
     FLOPS_PER_ELEMENT = 3  # angle, cos or sin as one, sum
 
     def __init__(self, width: int, dtype: torch.dtype, base: int, interpolation: float) -> None:
-        """Create the op.
+        """Create the op that adds sinusoidal positions to an image's patches.
 
         Args:
             width: The entries of a row, a multiple of 4.

@@ -393,7 +393,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the launches of a layer's experts: one per expert hit, for each weight format of its matrices."""
+        """Return an expert layer's launches: one per expert hit, divided over its matrices' weight formats."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
         for name, stored in self.stored.items():
             alike.setdefault(stored_name(stored), []).append(name)

@@ -31,7 +31,7 @@ class Rows:
 
     @property
     def counts(self) -> list[int]:
-        """The number of rows of each sequence."""
+        """The number of a step's rows in each sequence."""
         return [stop - start for start, stop in pairwise(self.starts)]
 
 

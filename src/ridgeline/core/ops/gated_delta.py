@@ -31,7 +31,7 @@ class DeltaSizes:
     """The head counts and sizes of a gated delta rule."""
 
     key_heads: int
-    """The number of key heads of this rank."""
+    """The number of this rank's key heads under the gated delta rule."""
     share: int
     """The number of value heads that share each key head."""
     key: int
@@ -41,7 +41,7 @@ class DeltaSizes:
 
     @property
     def value_heads(self) -> int:
-        """The number of value heads of this rank."""
+        """The number of this rank's value heads under the gated delta rule."""
         return self.key_heads * self.share
 
 
@@ -129,7 +129,7 @@ class GatedDeltaRule(Recurrence):
 
 
 def _unit(x_xK: Tensor) -> Tensor:
-    """Return L2-normalised vectors."""
+    """Scale vectors to length 1 (L2 normalisation)."""
     return x_xK * torch.rsqrt(x_xK.square().sum(dim=-1, keepdim=True) + _EPS)
 
 

@@ -34,7 +34,7 @@ class Uncached:
     def __init__(
         self, segments: Sequence[StepSegment], lengths: Mapping[RowAxis, Sequence[int]] = MappingProxyType({})
     ) -> None:
-        """Create the context of a step.
+        """Create the KV context of a step without a cache.
 
         Args:
             segments: The sequences, each of which runs whole.

@@ -27,7 +27,7 @@ NULL_PAGE = 0
 _GROUP_SHARE = 0.01
 """The cost of one more group of layers with its own page tables, as a share of the KV-cache memory."""
 _ENDLESS = 1 << 40
-"""More positions than any sequence has."""
+"""A number of positions that is more than any sequence has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class HeadPages:
     """
 
     def __init__(self, buffer: Tensor, dtype: torch.dtype, start: int, heads: int, page_size: int, dim: int) -> None:
-        """Create the view in a buffer of pages.
+        """Create the view of a layer's keys, values or scales in a buffer of KV pages.
 
         Args:
             buffer: The pages, uint8 [pages, bytes per page].
@@ -76,7 +76,7 @@ class LayerPages:
     def __init__(
         self, buffer: Tensor, spec: KVSpec, page_size: int, place: int, group: int = 0, layers: int = 1
     ) -> None:
-        """Create the views of one layer.
+        """Create the views of one layer's keys and values in a buffer of KV pages.
 
         Args:
             buffer: The pages, uint8 [pages, bytes per page].

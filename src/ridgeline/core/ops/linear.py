@@ -258,7 +258,7 @@ class Projections(MatrixOp):
     backend: ProjectionsBackend = ProjectionsBackend()
 
     def __init__(self, specs: Mapping[str, MatrixSpec]) -> None:
-        """Create the matrices of a projection.
+        """Create the weight matrices of several products with the same rows.
 
         Args:
             specs: The spec of each matrix by its name in the checkpoint, in the order of the results.

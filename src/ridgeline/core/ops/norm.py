@@ -211,7 +211,7 @@ class RMSNormBySquares(RMSNorm):
 
     @override
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
-        """Normalise x_xW [..., own width] by the total sum of squares, fp32 [..., 1]; the result is like x."""
+        """Normalise x_xW [..., own width] by the sum of squares of all ranks, fp32 [..., 1], to x's shape and dtype."""
         if x_xW.is_meta:
             return x_xW.new_empty(x_xW.shape)
         return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
@@ -249,7 +249,7 @@ class HeadLayerNorm(LayerNorm):
     """Layer normalisation of each head's vector, with a weight vector per head and no bias (Command R+)."""
 
     def __init__(self, heads: int, width: int, eps: float, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
-        """Create the norm for this rank's heads.
+        """Create the layer norm of each head for this rank's heads.
 
         Args:
             heads: The number of heads over all ranks.
@@ -286,7 +286,7 @@ class AddNorm(Norm):
     parts: tuple[str, ...] = ("add", norm_part)
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, *, multiplier: float = 1.0, **options: bool) -> None:
-        """Create the addition and its norm.
+        """Create a residual addition and the norm after it.
 
         Args:
             width: The number of entries of a row.

@@ -35,7 +35,7 @@ class NumberFormat:
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The format's `torch.dtype`."""
+        """The `torch.dtype` of a number format."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.long)

@@ -62,7 +62,7 @@ class GroupedRMSNorm(GatedRMSNorm):
     """
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, groups: int, shard: Shard = WHOLE) -> None:
-        """Create the norm for this rank's groups.
+        """Create the gated RMS norm of groups of numbers, for this rank's groups.
 
         Args:
             width: The numbers of a group.

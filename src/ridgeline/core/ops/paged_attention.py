@@ -134,7 +134,7 @@ class PartialKV:
     """The base class of KVContexts with a backend's kernels, which leave unsupported ops to PyTorch's `PagedKV`."""
 
     def __init__(self, pages: KVPages, batch: ForwardBatch | None) -> None:
-        """Create the context of a step.
+        """Create a step's KV context over pages.
 
         Args:
             pages: The pages of the KV cache.
@@ -144,7 +144,7 @@ class PartialKV:
         self._others: PagedKV | None = None
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """Attend over latents in PyTorch."""
+        """Store latents in pages and attend over them in PyTorch, for backends without such a kernel."""
         return self._in_torch().attend_latent(op, q_THD, kept_T1E)
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -174,7 +174,7 @@ class PagedKV:
         batch: ForwardBatch,
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
-        """Create the context of a step.
+        """Create a step's KV context over pages in PyTorch.
 
         Args:
             layers: The pages of each attention layer, by layer index (`Attention.layer`).

@@ -18,7 +18,7 @@ class PatchEmbedding(Linear):
     """
 
     def __init__(self, channels: int, size: int, outputs: int, dtype: torch.dtype) -> None:
-        """Create the projection.
+        """Create the projection of an image's patches to the hidden size.
 
         Args:
             channels: The channels of a pixel.

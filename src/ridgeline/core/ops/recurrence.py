@@ -44,7 +44,7 @@ class Recurrence(Op):
     reads_context = True
 
     def __init__(self, layer: int, spec: StateSpec, width: int, dtype: torch.dtype) -> None:
-        """Create the op of one layer.
+        """Create the recurrent op of one layer.
 
         Args:
             layer: The index of the op's cache among the model's KV caches and recurrent states.
@@ -152,7 +152,7 @@ class ShortConvolution(Recurrence):
         by_head: int | None = None,
         shard: Shard = WHOLE,
     ) -> None:
-        """Create the convolution of one layer.
+        """Create the short causal convolution of one layer.
 
         Args:
             layer: The index of the op's cache among the model's KV caches and recurrent states.
@@ -241,7 +241,7 @@ def in_chunks(
 def through_state(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, u_BGRQV: Tensor, left_BGQR1: Tensor, decay_BGRQP: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the results of a chunk's queries [B, G, Q, R, V], and the state after the chunk.
+    """Return what a chunk's queries read from a recurrent state [B, G, Q, R, V], and the state after the chunk.
 
     Queries read the state before the chunk, and the updates u of earlier positions of the chunk.
 

@@ -192,7 +192,7 @@ class AxialRotaryTable(Op):
     axis: Tensor
 
     def __init__(self, axes: Sequence[int], theta: float) -> None:
-        """Create the table.
+        """Create the table of rotary angles for positions with several coordinates.
 
         Args:
             axes: The number of entries that each coordinate rotates, even numbers that add up to the head dimension.

@@ -71,4 +71,4 @@ class Shard:
 
 
 WHOLE = Shard()
-"""The shard of a model on one rank."""
+"""The shard (rank 0 of 1) of a model that is not divided."""

@@ -38,7 +38,7 @@ class StateSpaceSizes:
 
     @property
     def heads(self) -> int:
-        """The number of heads of this rank."""
+        """The number of Mamba-2 heads of this rank."""
         return self.groups * self.share
 
 
@@ -56,7 +56,7 @@ class StateSpace(Recurrence):
     def __init__(
         self, layer: int, sizes: StateSpaceSizes, dtype: torch.dtype, least: float, shard: Shard = WHOLE
     ) -> None:
-        """Create the scan of one layer.
+        """Create the Mamba-2 scan of one layer.
 
         Args:
             layer: The index of the op's cache among the model's KV caches and recurrent states.

@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class RowItem(Protocol):
-    """The rows of one request in a step."""
+    """One request's rows in a step."""
 
     @property
     def request(self) -> int:
-        """The id of the request."""
+        """The id of the request whose rows a step runs."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class RowItem(Protocol):
 
 
 class StepItem(RowItem, Protocol):
-    """One request's part of a step, as in PlanItem (engine/step_plan.py)."""
+    """One request's part of a step: its rows, encoder input and adapter (PlanItem in engine/step_plan.py)."""
 
     @property
     def encoder(self) -> object:
@@ -64,7 +64,7 @@ class PlannedStep(Protocol):
 
     @property
     def items(self) -> Sequence[StepItem]:
-        """The requests' parts of the step."""
+        """The parts of a step, one per request that runs in it."""
         ...
 
     @property

@@ -23,7 +23,7 @@ class TimestepSinusoids(Op):
     """FLOPs per number of a timestep's embedding: the angle, and cos or sin counted as one."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, scale: float = 1.0) -> None:
-        """Create the op.
+        """Create the op that embeds timesteps as sinusoids.
 
         Args:
             width: The entries of an embedding, an even number.

@@ -29,7 +29,7 @@ class _Parts(NamedTuple):
     """The codes and scales of unpacked GGUF blocks."""
 
     codes: Tensor
-    """The unsigned codes, uint8 [O, I]."""
+    """The unsigned integers of unpacked GGUF weights, uint8 [O, I]."""
     scale: Tensor
     """The scale of each group of inputs [O, G]."""
     low: Tensor | None = None
