@@ -13,7 +13,7 @@ class ArchitectureAlias:
     """An architecture whose language model is built by one of the families."""
 
     architecture: str
-    """The alias's class name, as in `architectures` of config.json."""
+    """The architecture (as in `architectures` of config.json) that another architecture's family builds."""
     model_type: str
     """The `model_type` that identifies an architecture in a config without `architectures`."""
     of: str = ""

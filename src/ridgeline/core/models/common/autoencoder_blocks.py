@@ -156,7 +156,7 @@ class DownBlock(nn.Module):
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """Build the residual blocks of one resolution of the encoder.
+        """Build the residual blocks of one resolution of an image autoencoder's encoder.
 
         Args:
             w: The widths of the autoencoder.
@@ -178,7 +178,7 @@ class UpBlock(nn.Module):
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """Build the residual blocks of one resolution of the decoder; the arguments are those of `DownBlock`."""
+        """Build one resolution's residual blocks of an image decoder; the arguments are those of `DownBlock`."""
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
         self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])

@@ -101,7 +101,7 @@ class Block(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+        """Return the residual stream after a pre-norm block; it comes and goes as two summands [rows, hidden].
 
         The second summand is None in the first block.
         """
@@ -128,7 +128,7 @@ class MixerBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles | None, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block, as two summands."""
+        """Return the residual stream after a block with one mixer, as two summands."""
         x_TD, normed_TD = add_norm(self.norm, x_TD, y_TD)
         return x_TD, self.mixer(normed_TD, angles, kv)
 
@@ -152,7 +152,7 @@ class SandwichBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block, as two summands."""
+        """Return the residual stream after a block with norms around its parts, as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         y_TD = self.post_attention_layernorm(self.self_attn(normed_TD, angles, kv))
         x_TD, normed_TD = self.pre_feedforward_layernorm(x_TD, y_TD)
@@ -177,7 +177,7 @@ class PostNormBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block, as two summands."""
+        """Return the residual stream after a block with norms after its parts, as two summands."""
         if self.entry_add is not None:
             x_TD = self.entry_add(x_TD, y_TD)
         x_TD = self.attention_add(x_TD, self.post_attention_layernorm(self.self_attn(x_TD, angles, kv)))
@@ -200,7 +200,7 @@ class ParallelBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block, as two summands."""
+        """Return the residual stream after a block with parallel parts, as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         return x_TD, self.join(self.self_attn(normed_TD, angles, kv), self.mlp(normed_TD))
 

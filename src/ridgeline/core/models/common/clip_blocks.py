@@ -39,7 +39,7 @@ class ClipBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
+        """Return the residual stream after a CLIP block; it comes and goes as two summands [rows, hidden]."""
         x_TD, normed_TD = self.layer_norm1(x_TD, y_TD)
         x_TD, normed_TD = self.layer_norm2(x_TD, self.self_attn(normed_TD, kv))
         return x_TD, self.mlp(normed_TD)

@@ -229,7 +229,7 @@ class Backbone(nn.Module):
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
     ) -> Tensor:
-        """Return the last hidden states of the requested rows, after the final norm, [R, hidden].
+        """Return the last hidden states of a step's requested rows, after the final norm, [R, hidden].
 
         Args:
             ids_T: Token ids int64 [rows].

@@ -20,17 +20,17 @@ class Dimensions:
     """The sizes of a transformer over all ranks, and the dtype and rank of its weights."""
 
     vocabulary: int
-    """Number of token ids of the model."""
+    """The number of token ids of a model."""
     context: int
     """Maximum number of positions of a sequence."""
     layers: int
     hidden: int
-    """Width of the residual stream."""
+    """The width of a model's residual stream."""
     heads: int
     kv_heads: int
     head_dim: int
     width: int
-    """Width of the feed-forward layers."""
+    """The width of a model's feed-forward layers."""
     activation: str
     eps: float
     """The constant under the root of a model's norms (epsilon)."""

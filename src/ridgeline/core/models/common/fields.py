@@ -101,7 +101,7 @@ class Fields:
 
     @property
     def title(self) -> str:
-        """The display name of the model: its folder's name, or its id if it lies in the Hugging Face cache.
+        """The display name of a model: its folder's name, or its id if it lies in the Hugging Face cache.
 
         For a GGUF file it is the file's name without extension, and for any other source the source itself.
         """
@@ -159,7 +159,7 @@ class Fields:
         return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:
-        """Raise ModelRefused if an unread field's name says that it changes the result.
+        """Raise ModelRefused if a config field that no code read has a name that says that it changes the result.
 
         Call it after the model was built.
         """

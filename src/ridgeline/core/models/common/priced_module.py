@@ -33,7 +33,7 @@ class PricedModule(BackendModule, ABC):
     spaces: tuple[RowAxis, ...]
     """The kinds of rows (row axes) that a step has; `trace_calls` needs a number of rows for each."""
     ties: Mapping[str, str] = {}
-    """The parameters that share another one's tensor, such as a head that is the embedding: path to path."""
+    """The parameters that share another's tensor, such as a head that is the embedding: path to path."""
     tables: TokenTables | None = None
     """The token tables of a model, if checkpoints may store them in several ways."""
     passed_over: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class PricedModule(BackendModule, ABC):
             self.get_submodule(parent).add_module(name, table.another())
 
     def module_name(self, path: str) -> str:
-        """Return the checkpoint's name of the module that holds `weight` at a path, before the family's renames."""
+        """Return the checkpoint's name of the module with a `weight` at a path, before the family's renames."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
 
     @property

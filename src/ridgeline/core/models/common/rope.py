@@ -40,7 +40,7 @@ class RopeDefaults:
     """The settings of a family's rotary embedding that a config may leave out."""
 
     theta: float = 10_000.0
-    """The base of the rotary frequencies."""
+    """The default base of the rotary frequencies in a model family."""
     share: float = 1.0
     """The share of a head's entries that are rotated by position."""
     partial: bool = False
@@ -58,7 +58,7 @@ class RopeDefaults:
 
 
 LLAMA = RopeDefaults()
-"""The rotary defaults of Llama."""
+"""The default settings of Llama's rotary embedding."""
 
 
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:

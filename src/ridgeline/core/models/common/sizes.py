@@ -38,7 +38,7 @@ class HeadSharing:
     kv_heads: int
     """The number of KV heads of each layer."""
     bytes_per_token: float
-    """KV-cache bytes of one token."""
+    """The KV-cache bytes of one token under a form of attention."""
     less: float
     """The factor by which a form of attention needs fewer KV-cache bytes than MHA."""
 

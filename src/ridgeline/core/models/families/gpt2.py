@@ -51,7 +51,7 @@ class Gpt2Block(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
+        """Return the residual stream after a GPT-2 block; it comes and goes as two summands [rows, hidden]."""
         x_TD, normed_TD = self.ln_1(x_TD, y_TD)
         x_TD, normed_TD = self.ln_2(x_TD, self.attn(normed_TD, kv))
         return x_TD, self.mlp(normed_TD)

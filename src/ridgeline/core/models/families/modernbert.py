@@ -46,7 +46,7 @@ class ModernBertBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+        """Return the residual stream after a block of ModernBERT; it comes and goes as two summands.
 
         The second summand is None in the first block.
         """

@@ -75,7 +75,7 @@ class MambaMixer(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, _: Angles | None, kv: KVContext) -> Tensor:
-        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]; only the order of positions matters."""
+        """Return a Mamba-2 layer's output [rows, hidden] for x_TD [rows, hidden]; positions only give the order."""
         z_TX, x_TX, b_TX, c_TX, step_TH = self.projections(x_TD)
         widths = [x_TX.shape[1], b_TX.shape[1], c_TX.shape[1]]
         x_TX, b_TX, c_TX = torch.split(self.conv1d(x_TX, kv, b_TX, c_TX), widths, dim=-1)

@@ -77,7 +77,7 @@ class RelativeBias(StoredModule):
 
     @override
     def forward(self, distance: Tensor) -> Tensor:
-        """Return the biases of the scores [heads, ...] for distances (key - query) int64 [...]."""
+        """Return T5's biases on attention scores [heads, ...] for distances (key - query) int64 [...]."""
         if self._buckets.device != distance.device:
             self._buckets = self._buckets.to(distance.device)
         bucket = self._buckets[distance.clamp(-self.farthest, self.farthest) + self.farthest]
@@ -115,7 +115,7 @@ class T5Sublayer(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, y_ND: Tensor | None, *context: KVContext | Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the sublayer, as two summands [rows, hidden].
+        """Return the residual stream after one part of a T5 block, as two summands [rows, hidden].
 
         `context` are the module's arguments in addition to the rows.
         """
@@ -137,7 +137,7 @@ class T5Block(nn.Module):
     def forward(
         self, x_ND: Tensor, y_ND: Tensor | None, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+        """Return the residual stream after a T5 block; it comes and goes as two summands [rows, hidden].
 
         encoded_ED is the encoder's output; None if no encoder runs in this step.
         """

@@ -66,11 +66,11 @@ class VQShape:
     codes: int
     """The number of rows of the codebook, which are the possible image tokens."""
     code: int
-    """Numbers per row of the codebook."""
+    """The count of numbers in each row of the codebook."""
     depth: int
     """The number of residual blocks per resolution of an image tokenizer's encoder."""
     side: int
-    """Tokens on a side of an image."""
+    """The number of tokens on a side of an image."""
 
 
 class Codebook(nn.Module):

@@ -67,7 +67,7 @@ class WhisperBlock(nn.Module):
     def forward(
         self, x_ND: Tensor, y_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
+        """Return the residual stream after a Whisper block; it comes and goes as two summands [rows, hidden]."""
         x_ND, normed_ND = self.self_attn_layer_norm(x_ND, y_ND)
         y_ND = self.self_attn(normed_ND, kv)
         if self.encoder_attn is not None:

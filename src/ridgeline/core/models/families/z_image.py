@@ -104,7 +104,7 @@ class ModulatedBlock(SandwichBlock):
     def forward(  # type: ignore[override]
         self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after the block, as two summands, given condition_PC [images, condition]."""
+        """Return the residual stream after a block, as two summands, given condition_PC [images, condition]."""
         scale, gate, inner_scale, inner_gate = self.modulation(condition_PC)
         lengths = kv.lengths[self.space]
         if y_ND is None:
@@ -146,7 +146,7 @@ class ZImageFinalLayer(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return the prediction [rows, features] from the residual stream and the condition.
+        """Return Z-Image's prediction [rows, features] from the residual stream and the condition.
 
         Args:
             x_ND: The first summand of the stream [rows, hidden].
@@ -160,7 +160,7 @@ class ZImageFinalLayer(nn.Module):
 
 
 def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
-    """Return Z-Image's attention over all rows of an image on one row axis."""
+    """Return Z-Image's attention over all of an image's rows of one kind (the row axis `space`)."""
     rope = Rope(d.head_dim, theta, interleaved=True)
     attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
     qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
@@ -239,7 +239,7 @@ class ZImage(Denoiser):
         self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
 
     def _modulated(self, d: Dimensions, space: RowAxis, count: int) -> nn.ModuleList:
-        """Return `count` modulated blocks over the rows of one axis."""
+        """Return `count` modulated blocks over rows of one kind (row axis)."""
         return nn.ModuleList(
             ModulatedBlock(d, space, self.sizes.condition, attention(d, space, self.sizes.theta), first=layer == 0)
             for layer in range(count)

@@ -70,7 +70,7 @@ def _called(stored: WeightFormat) -> str:
 
 
 def _group(group: Fields, layout: str) -> _Group | None:
-    """Read a group of modules from a quantiser's config; None if it quantises no weights but only outputs."""
+    """Read a group of modules with one scheme from the config; None if it quantises outputs but no weights."""
     if not group.has("weights"):
         return None
     targets = names_listed(group, "targets")

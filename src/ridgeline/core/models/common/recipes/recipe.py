@@ -28,7 +28,7 @@ class Recipe:
     choice: Callable[[Model], WeightChoice]
     """The function that returns, for a model, the function that chooses the format of each weight."""
     kv: KVFormat | None = None
-    """The format of keys and values; None for the model's dtype."""
+    """The format of cached keys and values; None for the model's dtype."""
     unread: tuple[str, ...] = ()
     """The keys of a config's quantisation section that no code has read."""
     passed_over: tuple[str, ...] = ()
