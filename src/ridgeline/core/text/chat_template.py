@@ -47,9 +47,9 @@ class RenderedPrompt:
     """A conversation that a chat template rendered, as text and as token ids."""
 
     text: str
-    """The prompt as text."""
+    """The rendered prompt of a conversation as text."""
     ids: list[int]
-    """The token ids of the prompt."""
+    """The token ids of the rendered prompt of a conversation."""
 
 
 class ChatTemplate:

@@ -37,7 +37,7 @@ class TemplateMessage:
 
     @property
     def where(self) -> str:
-        """The name of the message in errors."""
+        """The name by which error messages refer to a message."""
         return f"messages[{self.index}]"
 
     @property

@@ -253,7 +253,7 @@ class TemplateProbe:
         return self._call_text([_ASK]) or ""
 
     def _takes_result(self, form: CallForm, *, named: bool | None = None) -> bool:
-        """Return whether the template writes the result after a call.
+        """Return whether a template writes a tool's result after its call.
 
         Args:
             form: Form of the tool calls.
