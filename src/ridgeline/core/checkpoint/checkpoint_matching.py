@@ -1,4 +1,4 @@
-"""Adaptation of a model on meta to the tensors of its checkpoint: shared token tables and storage forms of modules."""
+"""Adaptation of a model on meta to its checkpoint: shared token tables, and how each module is stored."""
 
 import re
 from collections.abc import Mapping

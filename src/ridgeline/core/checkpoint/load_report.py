@@ -16,7 +16,7 @@ class LoadReport:
     """The time and the disk reads of filling a model from its checkpoint."""
 
     checkpoint: Checkpoint
-    """The checkpoint that was loaded."""
+    """The checkpoint whose loading was measured."""
     header: float
     """The seconds to read and check a checkpoint's headers."""
     mapped: float

@@ -220,7 +220,7 @@ def as_source(source: ModelSource | str) -> ModelSource:
 
 
 def read_config(name: str) -> Fields:
-    """Return the config of a model name.
+    """Return the config of the model that a user names.
 
     An unknown name can also be a spelling of a catalogue name (`Qwen/Qwen3-8B`).
 
@@ -241,7 +241,7 @@ def catalogue_name(name: str) -> str | None:
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
-    """Return a model source for a folder."""
+    """Return the model source (configs and components) of a folder."""
     generation, index, adapter = (folder / file for file in ("generation_config.json", _PIPELINE, _ADAPTER))
     defaults = read_object(generation) if generation.is_file() else {}
     if index.is_file() and not config.is_file():
@@ -256,7 +256,7 @@ def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
 
 
 def _of_gguf(name: str, path: Path) -> ModelSource:
-    """Return a model source for a GGUF file."""
+    """Return the model source (config and header) of a GGUF file."""
     header = read_gguf_header(path)
     config = read_gguf_config(header)
     ends = [header.metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
