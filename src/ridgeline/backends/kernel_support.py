@@ -73,7 +73,7 @@ class AttentionScoring:
     size: int
     """The size of the attention window or chunk, in positions."""
     scale: float
-    """The factor of the attention scores."""
+    """The factor on a layer's attention scores."""
     softcap: float | None
     """The bound to which attention scores are squashed (Gemma 2), or None."""
     sinks_H: Tensor | None

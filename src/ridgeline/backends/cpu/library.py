@@ -57,7 +57,7 @@ class Library:
     """
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
-        """Load the compiled kernels.
+        """Load the compiled CPU kernels.
 
         Args:
             path: Library file.
