@@ -92,7 +92,7 @@ def test_cores_of_a_quota(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
 
 
 def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not say MemAvailable; state the KV budget"):
+    with pytest.raises(ValueError, match="has no MemAvailable; give the memory of the KV cache"):
         available_memory(tmp_path, tmp_path)
     assert total_memory(tmp_path, tmp_path) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -51,5 +51,5 @@ def test_deep_files_are_refused_in_one_line(
 @pytest.mark.parametrize("text", ["5", '"deep"', "null", "[1]"])
 def test_values_that_are_no_objects(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ModelRefused, match="holds no JSON object"):
+    with pytest.raises(ModelRefused, match="is not a JSON object"):
         read_config(str(tmp_path))

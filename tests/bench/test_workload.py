@@ -136,7 +136,7 @@ def test_a_file_without_workloads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"w\.json has no workload; write one like"):
         read(tmp_path)
     (tmp_path / "twice.json").write_text('{"a": {}, "a": {}}')
-    with pytest.raises(ValueError, match=r"twice\.json is not valid JSON: a name is there twice"):
+    with pytest.raises(ValueError, match=r"twice\.json is not valid JSON: a name occurs twice"):
         read_workloads(tmp_path / "twice.json")
 
 

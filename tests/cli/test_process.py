@@ -247,7 +247,7 @@ def test_two_outputs_in_one_file(ridgeline: Run, folder: Path, tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "x")
     for other in ("x", "below/../x", "link"):
         ended = ridgeline("trace", folder, "hi", "--csv", tmp_path / "x", "--perfetto", tmp_path / other)
-        assert_one_line(ended, USAGE, "--csv and --perfetto both name", "give each a file of its own")
+        assert_one_line(ended, USAGE, "--csv and --perfetto both name", "give each its own file")
     check_apart({"--csv": Path("/dev/null"), "--perfetto": Path("/dev/null"), "--svg": tmp_path / "x"})
     assert_one_line(ridgeline("trace", folder, "hi", "--csv", "-"), USAGE, "--csv is -; name a file")
 

@@ -157,5 +157,5 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match=r"scheduler_config\.json cannot be read"):
         read_scheduler(path, PIPELINES["WanPipeline"].timesteps)
     path.write_text("[]")
-    with pytest.raises(ModelRefused, match="holds no JSON object"):
+    with pytest.raises(ModelRefused, match="is not a JSON object"):
         read_scheduler(path, PIPELINES["WanPipeline"].timesteps)

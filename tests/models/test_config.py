@@ -283,7 +283,7 @@ def test_what_is_refused_is_named(family: str, changes: dict[str, Any], named: s
         (b"", "is not valid JSON"),
         (b"{", "is not valid JSON"),
         (b"\xff\xfe", "is not valid JSON"),
-        (b"[1, 2]", "holds no JSON object"),
+        (b"[1, 2]", "is not a JSON object"),
         (b"[" * 100_000, "is not valid JSON"),
         (b'{"vocab_size": ' + b"9" * 5000 + b"}", "is not valid JSON"),
     ],

@@ -46,7 +46,7 @@ def check_apart(paths: Mapping[str, Path]) -> None:
             continue
         other = seen.setdefault(path.resolve(), option)
         if other != option:
-            raise ValueError(f"{other} and {option} both name {path}; give each a file of its own")
+            raise ValueError(f"{other} and {option} both name {path}; give each its own file")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

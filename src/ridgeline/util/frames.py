@@ -20,7 +20,7 @@ def _plain(value: object) -> Any:
         return dict(value)
     if isinstance(value, np.ndarray) and value.dtype == np.float32:
         return [list(value.shape), value.tobytes()]
-    raise TypeError(f"{type(value).__name__} does not cross a process")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be sent to another process")
 
 
 def _array(kind: type, value: Any) -> Any:
@@ -28,7 +28,7 @@ def _array(kind: type, value: Any) -> Any:
     if get_origin(kind) is np.ndarray:
         shape, data = value
         return np.frombuffer(data, np.float32).reshape(shape)
-    raise TypeError(f"{kind} does not cross a process")
+    raise TypeError(f"a value of type {kind} cannot be received from another process")
 
 
 class MessageCodec(Generic[M]):

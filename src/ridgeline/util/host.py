@@ -255,7 +255,7 @@ def _meminfo(proc: Path, field: str) -> float:
     for line in _read(proc / "meminfo").splitlines():
         if line.startswith(f"{field}:"):
             return float(line.split()[1]) * 1024
-    raise ValueError(f"{proc / 'meminfo'} does not say {field}; state the KV budget (--kv-memory)")
+    raise ValueError(f"{proc / 'meminfo'} has no {field}; give the memory of the KV cache (--kv-memory)")
 
 
 def _words(path: Path) -> list[str]:

@@ -83,7 +83,7 @@ def read_object(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> d
     """Return the object in a JSON file; it raises ValueError as `read_json` does, and for any other value."""
     value = read_json(path, most, unique=unique)
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no JSON object")
+        raise ValueError(f"{path} is not a JSON object")
     return value
 
 
@@ -101,7 +101,7 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object for `json.loads(..., object_pairs_hook=...)`; raise ValueError if a name is repeated."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return values
 
 
@@ -119,11 +119,11 @@ def _read(path: Path, most: int, kind: str) -> str:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     _refuse_pointer(path, data)
     if len(data) > most:
-        raise ValueError(f"{path} has more than {most >> 20} MiB, more than a file of its kind")
+        raise ValueError(f"{path} has more than {most >> 20} MiB, the limit for a file of its kind")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not valid {kind}: it is not text in UTF-8") from None
+        raise ValueError(f"{path} is not valid {kind}: it is not UTF-8 text") from None
 
 
 def _shallow(path: Path, value: _Value) -> _Value:
@@ -139,7 +139,7 @@ def _shallow(path: Path, value: _Value) -> _Value:
         ]
         if not level:
             return value
-    raise ValueError(f"{path} is nested deeper than {MAX_DEPTH}")
+    raise ValueError(f"{path} is nested deeper than {MAX_DEPTH} levels")
 
 
 def outside_strings(data: bytes) -> NDArray[np.uint8]:
@@ -215,4 +215,4 @@ def without_collecting() -> Iterator[None]:
 
 
 def _reason(error: ValueError | RecursionError) -> str:
-    return f"nested deeper than {MAX_DEPTH}" if isinstance(error, RecursionError) else first_line(error)
+    return f"nested deeper than {MAX_DEPTH} levels" if isinstance(error, RecursionError) else first_line(error)

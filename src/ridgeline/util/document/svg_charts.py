@@ -58,7 +58,7 @@ def stacks(stacks: StackedBars) -> Iterator[str]:
         y = _TOP + _STACK_ROW * index
         yield words(_MARGIN, y + 14, f"{stack.label}: {stack.note}" if stack.note else stack.label)
         if sum(stack.parts) > stacks.end:
-            yield words(WIDTH - _MARGIN, y + 14, "goes on", anchor="end", colour=_DIM)
+            yield words(WIDTH - _MARGIN, y + 14, "continues", anchor="end", colour=_DIM)
         for kind, (start, end) in enumerate(stacks.shares(stack)):
             left, right = (_MARGIN + (WIDTH - 2 * _MARGIN) * share for share in (start, end))
             said = escape(f"{stacks.kinds[kind]}: {stack.parts[kind]:.3g} {stacks.unit}")
