@@ -346,7 +346,7 @@ def test_a_package_without_kernels_says_so_and_runs(
     for ended in (without, *(ridgeline(*command) for command in measured)):
         (said,) = (line for line in ended.err.splitlines() if "kernels" in line)
         assert said.startswith("no kernels of its own, on torch's alone it is several times slower: none were compiled")
-        assert "apt install g++, then install it again" in said
+        assert "apt install g++, then reinstall ridgeline" in said
 
 
 def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

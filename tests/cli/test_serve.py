@@ -205,7 +205,7 @@ def test_a_server_without_kernels_says_so(
         monkeypatch.setattr(sys.modules[library.__module__], "PATH", tmp_path / "none.so")
         command.say_ready("url", llm, "mine", ServerSettings())
     (said,) = caplog.messages
-    assert "apt install g++, then install it again" in said
+    assert "apt install g++, then reinstall ridgeline" in said
 
 
 def test_in_json_every_line_is_an_object(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_a_denoiser_in_another_number_format(z_image_folder: Path) -> None:
         assert torch.equal(wide[name], parameter), name
         assert rounded[name].dtype == torch.bfloat16
         assert torch.equal(rounded[name], parameter.bfloat16()), name
-    with pytest.raises(ValueError, match=r"^a denoiser does not run in torch.float16; give torch.float32 or"):
+    with pytest.raises(ValueError, match=r"^a denoiser cannot run in torch.float16; give torch.float32 or"):
         load_denoiser(str(z_image_folder / "transformer"), torch.float16)
 
 

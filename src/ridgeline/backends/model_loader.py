@@ -88,7 +88,7 @@ def load_denoiser(
     if threads is not None:
         check_threads(threads)
     if dtype not in (None, *DTYPES):
-        raise ValueError(f"a denoiser does not run in {dtype}; give torch.float32 or torch.bfloat16")
+        raise ValueError(f"a denoiser cannot run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
     family = denoiser_of(source.config)
     if source.folder is None:
@@ -140,7 +140,7 @@ def _load(
 ) -> _Built:
     """Build an autoencoder of images and load its weights."""
     if dtype not in (None, *DTYPES):
-        raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
+        raise ValueError(f"an autoencoder cannot run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
@@ -161,8 +161,8 @@ def refuse_gpu_overflow(device: torch.device) -> Iterator[None]:
         yield
     except torch.cuda.OutOfMemoryError:
         raise ModelRefused(
-            f"the weights do not fit into what is free of the memory of {torch.cuda.get_device_name(device)}; end what "
-            "else is on the card, or use a smaller model or format (--weights int8)"
+            f"the weights do not fit in the free memory of {torch.cuda.get_device_name(device)}; stop other processes "
+            "on the GPU, or use a smaller model or format (--weights int8)"
         ) from None
 
 
@@ -176,7 +176,8 @@ def prepare_on_cpu(model: PricedModule) -> None:
         backend_of(torch.device("cpu")).prepare(model)
     except OSError as error:
         raise ModelRefused(
-            f"memory to lay weights out for this processor was refused ({error}); use a smaller model, or free some"
+            f"the system refused memory to lay out weights for this CPU ({error}); "
+            "use a smaller model, or free some memory"
         ) from None
 
 

@@ -119,12 +119,14 @@ class CpuPagedAttention:
         """
         _, kv_heads, size, dim = k_PKSD.shape
         latent = v_PKSW.shape[3] == 0
-        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
+        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page must be contiguous"
         assert latent or v_PKSW.stride()[1:] == (size * value_dim, value_dim, 1)
         self._attend = library.function(
             "attend", POINTER(_AttentionLayer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsStruct), c_void_p
         )
-        assert k_PKSD.dtype == (dtype if codes is None else torch.uint8), "pages hold what they are said to"
+        assert k_PKSD.dtype == (dtype if codes is None else torch.uint8), (
+            "the dtype of the pages must match the layer's format"
+        )
         self._number, self._scoring = DTYPES[dtype], scoring
         self._q, self._k, self._v, self._out = (heads, dim), (kv_heads, dim), (kv_heads, value_dim), (heads, value_dim)
         sinks = None if scoring.sinks_H is None else scoring.sinks_H.data_ptr()
@@ -147,7 +149,7 @@ class CpuPagedAttention:
             k_NKD = self._checked(k_NKD, (len(slots_N), *self._k), "new keys")
             new = _NewRows(len(slots_N), k_NKD.data_ptr(), None, k_NKD.stride(0), 0, indices(slots_N))
             if self._layer.v:
-                assert v_NKW is not None, "what is kept of v is given"
+                assert v_NKW is not None, "new values must be given, because the layer caches values"
                 v_NKW = self._checked(v_NKW, (len(slots_N), *self._v), "new values")
                 new.v, new.v_stride = v_NKW.data_ptr(), v_NKW.stride(0)
         out_THW = q_THD.new_empty(len(q_THD), *self._out)
@@ -157,8 +159,10 @@ class CpuPagedAttention:
 
     def _checked(self, x_THD: Tensor, shape: tuple[int, int, int], what: str) -> Tensor:
         """Check the shape and dtype of a tensor, and return it with contiguous rows."""
-        assert DTYPES[x_THD.dtype] == self._number, f"{what} are in the format of the layer"
-        assert x_THD.shape == shape, f"{what} are {tuple(x_THD.shape)}, the step and the pages say {shape}"
+        assert DTYPES[x_THD.dtype] == self._number, f"{what} must have the layer's dtype"
+        assert x_THD.shape == shape, (
+            f"{what} have shape {tuple(x_THD.shape)}, but the step and the pages require {shape}"
+        )
         return _rows(x_THD)
 
 
@@ -174,9 +178,11 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...
         for x, to in zip(inputs, results, strict=True)
     ]
     cos, sin = (x.contiguous() for x in angles[:2])
-    assert all(len(x) == len(cos) and x.dtype == dtype for x in inputs), "what is rotated has the same rows and dtype"
-    assert cos.shape == sin.shape, "a cosine and a sine for each angle"
-    assert cos.dtype == sin.dtype == torch.float32, "angles are in fp32"
+    assert all(len(x) == len(cos) and x.dtype == dtype for x in inputs), (
+        "rotated inputs must have the same rows and dtype"
+    )
+    assert cos.shape == sin.shape, "each angle must have a cosine and a sine"
+    assert cos.dtype == sin.dtype == torch.float32, "angles must be fp32"
     function(
         DTYPES[dtype], len(cos), (_Heads * len(heads))(*heads), len(heads), cos.data_ptr(), sin.data_ptr(),
         start, cos.shape[-1],
@@ -191,7 +197,7 @@ def _struct(codes: KVCodes) -> _Codes:
     """
     found = _Codes(CODES[codes.kind], k_scale=codes.k_scale, v_scale=codes.v_scale)
     if (k_scales := codes.k_scales_PKS1) is not None:
-        assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page are one piece"
+        assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page must be contiguous"
         found.k_scales, found.stride = k_scales.data_ptr(), k_scales.stride(0)
         found.v_scales = None if codes.v_scales_PKS1 is None else codes.v_scales_PKS1.data_ptr()
     return found

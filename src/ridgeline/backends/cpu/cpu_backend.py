@@ -65,7 +65,7 @@ class CpuBackend(Backend):
     def library(self) -> Library:
         """The compiled C++ kernels, loaded at first use, since pricing does not need them."""
         kernels = library()
-        assert kernels is not None, "a model is bound to a library that is there"
+        assert kernels is not None, "binding a model needs compiled kernels"
         return kernels
 
     @override
@@ -132,8 +132,8 @@ class CpuBackend(Backend):
 
     @override
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
-        assert isinstance(model, Model), "steps of language models are replayed"
-        assert isinstance(pages, CpuPages), "steps are recorded over pages of this backend"
+        assert isinstance(model, Model), "only steps of language models can be replayed"
+        assert isinstance(pages, CpuPages), "steps can only be recorded over pages of this backend"
         return CpuGraphs(model, pages)
 
     # -- products -----------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class CpuBackend(Backend):
     def _fused_gate(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
         """Multiply with a gate and an up matrix and apply the activation, in one call."""
         of_gate, of_up = gate.operands, up.operands
-        assert of_gate is not None, "what is fused has operands"
+        assert of_gate is not None, "fused matrices must have operands"
         assert of_up is not None
         return self.library.gated_products(x_NI, of_gate, of_up, activation)
 

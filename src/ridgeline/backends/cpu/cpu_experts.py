@@ -90,7 +90,7 @@ def route(
     weights_TK, picked_TK = x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
     correction = None
     if correction_E is not None:
-        assert correction_E.dtype == torch.float32, "a correction is fp32"
+        assert correction_E.dtype == torch.float32, "the correction bias must be fp32"
         correction = correction_E.data_ptr()
     rule = _Routing(
         picking.active, picking.sigmoid, picking.renormalise, picking.scale, picking.groups, picking.top_groups,
@@ -126,12 +126,12 @@ class LayerExperts:
         )
         self._held = experts  # because the structures have only addresses
         kinds = {own.codes and own.codes.kind for expert in experts for own in expert}
-        assert len(kinds) == 1, "matrices of experts are coded alike"
+        assert len(kinds) == 1, "all matrices of the experts must have the same storage format"
         width = len(experts[0][0].weight)
         table = (_Expert * len(experts))()
         for own, (gate, up, down) in zip(table, experts, strict=True):
             assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), (
-                "experts of a layer are alike"
+                "all experts of a layer must have the same sizes"
             )
             own.gate, own.up, own.down = (
                 matrix_of(gate, dtype, hidden), matrix_of(up, dtype, hidden), matrix_of(down, dtype, width),
@@ -145,13 +145,19 @@ class LayerExperts:
 
         Every id must be that of an expert.
         """
-        assert (x_TD.dtype, x_TD.shape[1]) == (self._dtype, self._hidden), "rows are as wide as experts read them"
-        assert weights_TK.dtype == torch.float32, "weights are fp32"
-        assert weights_TK.is_contiguous(), "kernels read weights without gaps"
-        assert weights_TK.shape == picked_TK.shape == (len(x_TD), picked_TK.shape[1]), "a weight a pick"
+        assert (x_TD.dtype, x_TD.shape[1]) == (self._dtype, self._hidden), (
+            "rows must have the dtype and width that the experts read"
+        )
+        assert weights_TK.dtype == torch.float32, "routing weights must be fp32"
+        assert weights_TK.is_contiguous(), "routing weights must be contiguous"
+        assert weights_TK.shape == picked_TK.shape == (len(x_TD), picked_TK.shape[1]), (
+            "each picked expert must have a weight"
+        )
         onto, stride = None, 0
         if onto_TD is not None:
-            assert (onto_TD.dtype, onto_TD.shape) == (x_TD.dtype, x_TD.shape), "what is added to is like the rows"
+            assert (onto_TD.dtype, onto_TD.shape) == (x_TD.dtype, x_TD.shape), (
+                "the tensor to add to must have the dtype and shape of the rows"
+            )
             onto, stride = rows_of(onto_TD).at, onto_TD.stride(0)
         out_TD = x_TD.new_empty(x_TD.shape)
         picks = _Picks(picked_TK.shape[1], indices(picked_TK), weights_TK.data_ptr())

@@ -99,7 +99,7 @@ class CpuKV(PartialKV):
         """Return the lengths and pages of a step's sequences for the layers of one KV group."""
         if group not in self._sequences:
             spec, batch = self._pages.groups[group].spec, self._batch()
-            assert isinstance(spec, KVSpec), "a state is not attended to"
+            assert isinstance(spec, KVSpec), "attention needs a KV cache, not a recurrent state"
             lengths, tables = batch.lengths if spec.grows else batch.encoded, batch.tables[group]
             self._sequences[group] = CpuStepSequences(batch.tokens.starts, lengths, tables.first, tables.pages)
         return self._sequences[group]

@@ -28,7 +28,7 @@ def unusable(library: Path) -> str:
     try:
         said = ctypes.CDLL(str(library)).ridgeline_sources
     except OSError as error:
-        return f"those in the package cannot be loaded, {error} (install ridgeline again)"
+        return f"those in the package cannot be loaded: {error} (reinstall ridgeline)"
     except AttributeError:  # an old build without this function
         said = None
     if said is not None:
@@ -36,4 +36,4 @@ def unusable(library: Path) -> str:
         folder = library.with_name("native")
         if not folder.is_dir() or said().decode() == digest_of(folder):
             return ""
-    return "those in the package were compiled from other sources than it has now (make, or pip install --editable .)"
+    return "those in the package do not match its sources (run make, or pip install --editable .)"

@@ -71,7 +71,7 @@ class Library:
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
         chosen = self._c.ridgeline_use(name.encode())
         if chosen is None:
-            raise ValueError(f"{VARIABLE} is {name}, which is not one of this processor's; leave it out, or give off")
+            raise ValueError(f"{VARIABLE} is {name}, which this CPU does not support; unset it, or set it to off")
         self.name: str = chosen.decode()
         self._kept = _KeptCalls()
         self._functions: dict[str, Callable[..., None]] = {}
@@ -136,7 +136,7 @@ class Library:
         The matrices are all plain, or all in the same code format. Their rows and those of x are contiguous.
         """
         dtype = out or x_TI.dtype
-        assert len({_coded(own) for own in matrices}) == 1, "matrices of one call are coded alike"
+        assert len({_coded(own) for own in matrices}) == 1, "the matrices of one call must have the same storage format"
         results = tuple(x_TI.new_empty(x_TI.shape[0], own.weight.shape[0], dtype=dtype) for own in matrices)
         own = (MatrixStruct * len(results))(*(_product(x_TI, *each) for each in zip(matrices, results, strict=True)))
         self._products(rows_of(x_TI), len(own), own, DTYPES[dtype])
@@ -144,8 +144,8 @@ class Library:
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """Return act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]; `activation` is a name in config.json."""
-        assert gate.weight.shape == up.weight.shape, "a gate is as wide as what it gates"
-        assert _coded(gate) == _coded(up), "a gate is coded as what it gates"
+        assert gate.weight.shape == up.weight.shape, "a gate must have the shape of the matrix that it gates"
+        assert _coded(gate) == _coded(up), "a gate must have the storage format of the matrix that it gates"
         y_TF = x_TI.new_empty(x_TI.shape[0], gate.weight.shape[0])
         of_gate, of_up = (_product(x_TI, own, y_TF) for own in (gate, up))
         self._gated_products(rows_of(x_TI), of_gate, of_up, ACTIVATION_NUMBERS[activation])
@@ -164,15 +164,15 @@ class Library:
             added_ND: Rows that are added to x in place first, or None.
         """
         x_ND = x_xD if x_xD.dim() == 2 else x_xD.reshape(-1, x_xD.shape[-1])
-        assert added_ND is None or x_ND is x_xD, "what is added to has rows"
-        assert weight_D.dtype == x_ND.dtype, "a norm's weight is in the dtype of its rows"
-        assert weight_D.shape == x_ND.shape[1:], "a norm has a weight for each number of a row"
+        assert added_ND is None or x_ND is x_xD, "the residual to add to must be a matrix of rows"
+        assert weight_D.dtype == x_ND.dtype, "a norm's weight must have the dtype of the rows"
+        assert weight_D.shape == x_ND.shape[1:], "a norm must have a weight for each number of a row"
         y_ND = x_ND.new_empty(x_ND.shape)
         added, stride = None, 0
         if added_ND is not None:
             added, stride = rows_of(added_ND).at, added_ND.stride(0)
-            assert added_ND.dtype == x_ND.dtype, "what is added is in the dtype of the rows"
-            assert added_ND.shape == x_ND.shape, "what is added has the shape of the rows"
+            assert added_ND.dtype == x_ND.dtype, "the addend must have the dtype of the rows"
+            assert added_ND.shape == x_ND.shape, "the addend must have the shape of the rows"
         self._norms(rows_of(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
         return y_ND.view(x_xD.shape)
 
@@ -190,7 +190,7 @@ class Library:
 
         An index outside the table gives a row of NaN.
         """
-        assert table_ED.is_contiguous(), "a table without gaps"
+        assert table_ED.is_contiguous(), "the table must be contiguous"
         entries, width = table_ED.shape
         rows_ND = table_ED.new_empty(numbers_N.shape[0], width)
         nbytes = width * table_ED.element_size()
@@ -199,7 +199,7 @@ class Library:
 
     def gather_codes(self, table: Operands, width: int, dtype: torch.dtype, numbers_N: Tensor) -> Tensor:
         """Return dequantised rows of a table of codes, with `width` numbers per row -> [N, width] in a dtype."""
-        assert table.codes is not None, "a table of codes"
+        assert table.codes is not None, "the table must be quantised"
         rows_ND = torch.empty(0, dtype=dtype).new_empty(numbers_N.shape[0], width)
         own = matrix_of(table, dtype, width)
         self._gather_codes(own, DTYPES[dtype], width, indices(numbers_N), numbers_N.shape[0], rows_ND.data_ptr())
@@ -218,13 +218,13 @@ class Library:
 
 def refused() -> MemoryError:
     """Return the error for a kernel that returned 1 because the system refused it memory."""
-    return MemoryError("the system refused memory that a kernel works in")
+    return MemoryError("the system refused working memory for a kernel; use a smaller batch, or free some memory")
 
 
 def indices(numbers_N: Tensor) -> int:
     """Return the address of contiguous int64 numbers."""
-    assert numbers_N.dtype == torch.int64, "kernels read indices as int64"
-    assert numbers_N.is_contiguous(), "kernels read indices without gaps"
+    assert numbers_N.dtype == torch.int64, "indices must be int64"
+    assert numbers_N.is_contiguous(), "indices must be contiguous"
     return numbers_N.data_ptr()
 
 
@@ -266,8 +266,8 @@ def _missing(path: Path) -> str:
     if path.exists():
         return unusable(path)
     return (
-        "none were compiled when ridgeline was installed, which takes g++ 12 or newer "
-        "(apt install g++, then install it again)"
+        "none were compiled when ridgeline was installed, which needs g++ 12 or newer "
+        "(apt install g++, then reinstall ridgeline)"
     )
 
 

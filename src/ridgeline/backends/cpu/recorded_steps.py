@@ -66,5 +66,5 @@ class RecordedSteps:
 
     def held_bytes(self, model: nn.Module) -> int:
         """Return the bytes of the results of all ops in the largest recorded step."""
-        assert isinstance(model, Model), "steps of language models are recorded"
+        assert isinstance(model, Model), "only steps of language models can be recorded"
         return recorded_bytes(model)

@@ -43,7 +43,7 @@ class RowsStruct(Structure):
 
 def rows_of(x_TI: Tensor) -> RowsStruct:
     """Return the C structure that describes rows [T, I], each of which is contiguous."""
-    assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
+    assert x_TI.stride()[1:] == (1,), "each row must be contiguous"
     return RowsStruct(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
@@ -54,11 +54,11 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
     """
     weight, bias, codes = own
     if codes is None:
-        assert weight.dtype == dtype, "a matrix is in the dtype of its rows"
-        assert weight.shape[1] == inputs, "a matrix has as many columns as its rows have"
-    assert weight.stride(1) == 1, "a matrix has each row in one piece"
-    assert bias is None or bias.dtype == dtype, "a bias is in the dtype of the rows"
-    assert bias is None or bias.shape == weight.shape[:1], "a bias has a number for each output"
+        assert weight.dtype == dtype, "a matrix must have the dtype of its rows"
+        assert weight.shape[1] == inputs, "a matrix must have as many columns as the rows have numbers"
+    assert weight.stride(1) == 1, "each row of a matrix must be contiguous"
+    assert bias is None or bias.dtype == dtype, "a bias must have the dtype of the rows"
+    assert bias is None or bias.shape == weight.shape[:1], "a bias must have a number for each output"
     found = MatrixStruct(
         weight=weight.data_ptr(), bias=None if bias is None else bias.data_ptr(), outputs=weight.shape[0],
         weight_stride=weight.stride(0),
@@ -74,28 +74,30 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
     """Return the C structure of the codes of a quantised matrix with `inputs` inputs, whose bytes are `weight`."""
     scales, zeros = codes.scales_OG, codes.zeros_OG
     row = -(-inputs // UNIT) * UNIT
-    assert weight.dtype == torch.uint8, "codes are bytes"
-    assert weight.shape[1] == (row // 2 if codes.kind == "int4" else row), "a row has a whole number of units"
-    assert codes.group % UNIT == 0 or codes.group in (UNIT // 2, inputs), "a group is a number of units, or half of one"
+    assert weight.dtype == torch.uint8, "codes must be uint8"
+    assert weight.shape[1] == (row // 2 if codes.kind == "int4" else row), "a row must have a whole number of units"
+    assert codes.group % UNIT == 0 or codes.group in (UNIT // 2, inputs), (
+        "a group must be a whole number of units, half a unit, or a whole row"
+    )
     most = min(codes.group, MAX_INTEGERS)
-    assert codes.kind != "w8a8" or inputs <= most, "integers have one group, whose sum fits 32 bits"
-    assert scales.is_contiguous(), "kernels read scales without gaps"
-    assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "a scale a group"
+    assert codes.kind != "w8a8" or inputs <= most, "w8a8 needs one group, whose sum fits in 32 bits"
+    assert scales.is_contiguous(), "scales must be contiguous"
+    assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "each group must have a scale"
     found = CodesStruct(
         code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
         group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
         interleaved=codes.interleaved,
     )  # fmt: skip
     if isinstance(zeros, Tensor):
-        assert zeros.shape == scales.shape, "a zero a scale"
-        assert zeros.dtype == torch.uint8, "zeros are bytes"
-        assert zeros.is_contiguous(), "kernels read zeros without gaps"
+        assert zeros.shape == scales.shape, "each scale must have a zero point"
+        assert zeros.dtype == torch.uint8, "zero points must be uint8"
+        assert zeros.is_contiguous(), "zero points must be contiguous"
         found.zeros = zeros.data_ptr()
     else:
         found.zero = zeros
     if (lows := codes.lows_OG) is not None:
-        assert lows.shape == scales.shape, "a low a scale"
-        assert lows.dtype == torch.float32, "lows are fp32"
-        assert lows.is_contiguous(), "kernels read lows without gaps"
+        assert lows.shape == scales.shape, "each scale must have a minimum"
+        assert lows.dtype == torch.float32, "minimums must be fp32"
+        assert lows.is_contiguous(), "minimums must be contiguous"
         found.lows = lows.data_ptr()
     return found

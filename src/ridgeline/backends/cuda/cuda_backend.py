@@ -47,7 +47,7 @@ class CudaBackend(Backend):
     takes = TAKES
     workspace: ClassVar[Mapping[str, int]] = {
         "CUDA's libraries": LIBRARIES_BYTES,
-        "keys and values out of their pages": COPY_BYTES,
+        "keys and values copied out of their pages": COPY_BYTES,
     }
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class CudaBackend(Backend):
     def kernels(self) -> "TritonKernels":
         """The Triton kernels, loaded at first use, since pricing does not need them."""
         kernels = triton_kernels()
-        assert kernels is not None, "a model is bound to kernels that are there"
+        assert kernels is not None, "binding a model needs compiled kernels"
         return kernels
 
     @override
@@ -114,8 +114,8 @@ class CudaBackend(Backend):
 
     @override
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
-        assert isinstance(model, Model), "steps of language models are replayed"
-        assert isinstance(pages, CudaPages), "steps are captured over pages of this backend"
+        assert isinstance(model, Model), "only steps of language models can be replayed"
+        assert isinstance(pages, CudaPages), "steps can only be captured over pages of this backend"
         return CudaGraphs(model, pages)
 
     # -- products -----------------------------------------------------------------------------------------------------

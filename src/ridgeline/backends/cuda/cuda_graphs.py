@@ -83,7 +83,7 @@ class CudaGraphs(StepGraphs):
     @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> CapturedGraph:
         assert isinstance(bucket, Bucket)
-        assert self._tables is not None, "steps that have a bucket have tables on the GPU"
+        assert self._tables is not None, "a step with a bucket must have page tables on the GPU"
         self._met.add(bucket)
         self._tables.forget(step.forget)
         inputs = self._filled(bucket, step.items if bucket.several else row_by_row(step), tables)

@@ -122,7 +122,7 @@ class CudaKV(PartialKV, FusedRotaryKV):
             return self._in_torch().attend(op, q_THD, k_NKD, v_NKW)
         kernel, group = self._pages.kernel(op), self._group(op)
         if k_NKD is not None:
-            assert v_NKW is not None, "values are kept beside keys"
+            assert v_NKW is not None, "values must be given with keys"
             kernel.keep(None, k_NKD, v_NKW, self._slots[group], None)
         return kernel.attend(self._seen[group], q_THD)
 

@@ -66,7 +66,7 @@ def likeliest(x_RV: Tensor) -> Tensor:
     The sampler expects the logits before and after changes, which are equal here.
     """
     rows, columns = x_RV.shape
-    assert x_RV.stride(1) == 1, "a row is one piece"
+    assert x_RV.stride(1) == 1, "each row must be contiguous"
     parts = max(1, min(triton.cdiv(columns, _BLOCK), _PROGRAMS // max(1, rows)))
     span = triton.cdiv(triton.cdiv(columns, parts), _BLOCK) * _BLOCK
     parts = triton.cdiv(columns, span)

@@ -237,7 +237,7 @@ def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
     """Return X W^T + b of a few rows, for which `takes` is true -> [T, O] in the dtype `out`."""
     rows, inputs = x_TI.shape
     outputs = len(own.weight)
-    assert takes(own, rows), "few rows"
+    assert takes(own, rows), "the kernel does not support this number of rows"
     y_TO = x_TI.new_empty(rows, outputs, dtype=out)
     bias, has_bias = (own.weight, False) if own.bias is None else (own.bias, True)
     if own.codes is None:
@@ -270,7 +270,7 @@ def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
 
 def widened(own: Operands, inputs: int, dtype: torch.dtype) -> Tensor:
     """Return the dequantised weights [O, I] of a quantised matrix in a dtype."""
-    assert own.codes is not None, "plain numbers are as wide as they are"
+    assert own.codes is not None, "only quantised matrices can be dequantised"
     outputs, stored = len(own.weight), _Stored.of(own.codes, own.weight)
     w_OI = own.weight.new_empty(outputs, inputs, dtype=dtype)
     block_o, block_i = _WIDEN_TILE

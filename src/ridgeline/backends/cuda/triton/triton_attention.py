@@ -107,8 +107,8 @@ class TritonPagedAttention:
         """
         _, kv_heads, size, dim = k_PKSD.shape
         width = v_PKSW.shape[3]
-        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
-        assert v_PKSW.stride()[1:] == (size * width, width, 1), "the values of a head in a page are one piece"
+        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page must be contiguous"
+        assert v_PKSW.stride()[1:] == (size * width, width, 1), "the values of a head in a page must be contiguous"
         self.heads, self.kv_heads, self.sharers, self.dim, self.width = heads, kv_heads, heads // kv_heads, dim, width
         self.scoring, self.k, self.v, self.dtype, self.size = scoring, k_PKSD, v_PKSW, dtype, size
         self.code = "" if codes is None else codes.kind
@@ -142,7 +142,7 @@ class TritonPagedAttention:
         Returns:
             The rotated queries, or None if none were given.
         """
-        assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are turned beside keys have their rows"
+        assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are rotated with keys must have the same rows"
         k_NKD, v_NKW = _rows(k_NKD), _rows(v_NKW)
         queries = k_NKD if q_THD is None else _rows(q_THD)
         cos, sin = (k_NKD, k_NKD) if angles is None else angles[:2]
