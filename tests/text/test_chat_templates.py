@@ -317,7 +317,7 @@ def _nested(depth: int) -> list[Any]:
         ("{{ raise_exception('Roles must\n alternate') }}", [], "Roles must alternate"),
         ("{{ messages[0].content + 1 }}", [{"role": "user", "content": "a"}], "chat template"),
         ("{{ nothing.at.all }}", [], "nothing"),
-        ("{{ messages }}", [{"content": "a"}], "without a role"),
+        ("{{ messages }}", [{"content": "a"}], "the message has no role"),
         ("{{ messages[0].content }}", [{"role": "user", "content": "\ud83d"}], "valid Unicode"),
         ("{{ messages[0].content }}", [{"role": "user", "content": object()}], "holds a object"),
         ("{{ messages }}", [{"role": "user", "content": _nested(100)}], "deeper than 64"),
@@ -438,7 +438,10 @@ def test_templates_are_bounded() -> None:
     assert ended.returncode == 0, ended.stderr[-300:]
     assert ended.stderr == ""
     refusals = dict(zip(HOSTILE_TEMPLATES, ended.stdout.splitlines(), strict=True))
-    says = "it makes a|it takes more|it formats|all that it makes|to_bytes.*unsafe|it calls itself|is undefined"
+    says = (
+        "it builds a|it computes a|it takes more|it formats|its values have|to_bytes.*unsafe|the template recurses|"
+        "is undefined"
+    )
     for name, refusal in refusals.items():
         assert re.search(f"^chat template: .*({says})", refusal), (name, refusal)
 

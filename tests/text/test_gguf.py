@@ -125,16 +125,16 @@ def test_mistral_cuts_at_capitals_and_takes_whole_pieces() -> None:
     ("changes", "says"),
     [
         ({"model": "no_vocab"}, "has no vocabulary"),
-        ({"pre": "bloom"}, "pre 'bloom' is no known rule"),
-        ({"model": "bert"}, "model 'bert' is not read"),
+        ({"pre": "bloom"}, "pre 'bloom' is not supported"),
+        ({"model": "bert"}, "model 'bert' is not supported"),
         ({"tokens": None}, "tokens is not a list"),
-        ({"tokens": ["a"] * 8}, "one twice"),
+        ({"tokens": ["a"] * 8}, "a token twice"),
         ({"token_type": [1]}, "1 entries for 8 tokens"),
-        ({"merges": ["a b c"]}, "not of two tokens"),
-        ({"merges": ["a z"]}, "make no byte-level BPE"),
-        ({"bos_token_id": 8}, "bos_token_id 8 is no token"),
+        ({"merges": ["a b c"]}, "not two tokens"),
+        ({"merges": ["a z"]}, "are not a byte-level BPE"),
+        ({"bos_token_id": 8}, "bos_token_id 8 is not a token"),
         ({"add_bos_token": 1}, "must be true or false"),
-        ({"model": "llama", "scores": [0.0] * 8}, "not one unknown token"),
+        ({"model": "llama", "scores": [0.0] * 8}, "exactly one unknown token"),
     ],
 )
 def test_broken_metadata_is_refused_in_a_line(changes: dict[str, Any], says: str) -> None:

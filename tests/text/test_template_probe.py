@@ -482,7 +482,7 @@ def test_arguments_may_be_empty(given: str, expected: str) -> None:
 def test_arguments_that_are_no_object_are_refused(given: object) -> None:
     asked = call("tide")
     asked["function"]["arguments"] = given
-    with pytest.raises(ValueError, match=r"messages\[1\].tool_calls: the arguments of a call are no JSON object"):
+    with pytest.raises(ValueError, match=r"messages\[1\].tool_calls: the arguments of a call are not a JSON object"):
         template_of(LOOP + ONE + END).encode([ASK, calling(asked)])
 
 
@@ -491,9 +491,9 @@ def test_arguments_that_are_no_object_are_refused(given: object) -> None:
     [
         ([ASK, calling(call("tide"))], r"messages\[1\].tool_calls: .* leaves out these tool calls"),
         ([ASK, result("probe_low")], r"messages\[1\]: .* leaves out this tool message"),
-        ([{"role": "developer", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role developer"),
-        ([{"role": "system", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages of the role system"),
-        ([ASK, {"role": "ipython", "content": "x"}], r"messages\[1\]: .* leaves out messages of the role ipython"),
+        ([{"role": "developer", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages with role developer"),
+        ([{"role": "system", "content": "x"}, ASK], r"messages\[0\]: .* leaves out messages with role system"),
+        ([ASK, {"role": "ipython", "content": "x"}], r"messages\[1\]: .* leaves out messages with role ipython"),
     ],
 )
 def test_what_a_template_leaves_out_is_refused_by_name(messages: list[Message], says: str) -> None:

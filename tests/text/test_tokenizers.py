@@ -249,7 +249,7 @@ def _write(folder: Path, **files: str) -> Path:
         ({}, "holds no tokenizer; copy tokenizer.json"),
         ({"a__model": "", "b__model": ""}, "several"),
         ({"tokenizer_config__json": "[1]"}, "tokenizer_config.json"),
-        ({"tokenizer_config__json": '{"tokenizer_class": "Qwen2Tokenizer"}'}, "without a vocabulary"),
+        ({"tokenizer_config__json": '{"tokenizer_class": "Qwen2Tokenizer"}'}, "has no vocabulary"),
         ({"tokenizer_config__json": '{"added_tokens_decoder": {"x": {}}}'}, "added_tokens_decoder"),
     ],
 )

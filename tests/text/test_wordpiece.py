@@ -128,7 +128,7 @@ def test_a_roberta_without_its_tokens_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0, "<s>": 1}', encoding="utf-8")
     (tmp_path / "merges.txt").write_text("", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"vocab.json: it has no token '</s>'; copy vocab.json and merges.txt"):
+    with pytest.raises(ValueError, match=r"vocab.json: it lacks the token '</s>'; copy vocab.json and merges.txt"):
         load_tokenizer(tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_pairs_as_roberta_frames_them(tmp_path: Path) -> None:
 def test_a_vocabulary_without_its_tokens_is_refused(tmp_path: Path) -> None:
     """By name, with what to do."""
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\nthe\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"vocab.txt: it has no line '\[SEP\]'; copy vocab.txt"):
+    with pytest.raises(ValueError, match=r"vocab.txt: the line '\[SEP\]' is missing; copy vocab.txt"):
         load_tokenizer(tmp_path)
 
 

@@ -85,7 +85,9 @@ def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
     if not name:
         return _gpt2
     known = ", ".join(_SCHEMES)
-    raise ValueError(f"{source}: no rule to cut text for {name!r} (known: {known}); add its tokenizer.json")
+    raise ValueError(
+        f"{source}: the rule by which {name!r} splits text is not known (known: {known}); add its tokenizer.json"
+    )
 
 
 def _gpt2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
@@ -131,7 +133,7 @@ def _roberta(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     for name in (declared.names["sep_token"], declared.names["cls_token"]):
         index = pipeline.token_to_id(name)
         if index is None:
-            raise ValueError(f"it has no token {name!r}; copy vocab.json and merges.txt of the model's release")
+            raise ValueError(f"it lacks the token {name!r}; copy vocab.json and merges.txt of the model's release")
         around.append((name, index))
     last, first = around
     # A pair is framed as `<s> a </s></s> b </s>`, all of one type.

@@ -71,7 +71,7 @@ class ChatTemplate:
             ValueError: If the source is too long or not valid Jinja.
         """
         if len(source) > MAX_SOURCE:
-            raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
+            raise ValueError(f"{where}: the template is longer than {MAX_SOURCE} characters; give a shorter one")
         self.source = source
         self._tokenizer = tokenizer
         self._named = {name: TrustedStr.by_template(literal) for name, literal in tokenizer.names.items()}
@@ -116,7 +116,7 @@ class ChatTemplate:
         unknown = sorted(variables.keys() - self.variables)
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
-            raise ValueError(f"chat template: no variable {', '.join(unknown)}; the template reads: {known}")
+            raise ValueError(f"chat template: unknown variable {', '.join(unknown)}; the template reads: {known}")
         context = {
             **{name: _plain(value) for name, value in variables.items()},
             "tools": None if tools is None else [_plain(tool) for tool in tools],
@@ -287,7 +287,7 @@ class ChatTemplates:
             return self.by_name["default"]
         if len(self.by_name) == 1:
             return next(iter(self.by_name.values()))
-        raise ValueError(f"several chat templates and none is the default: {', '.join(self.by_name)}; name one")
+        raise ValueError(f"there are several chat templates and no default: {', '.join(self.by_name)}; name one")
 
 
 def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
@@ -314,7 +314,7 @@ def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
         with path.open(encoding="utf-8") as file:
             source = file.read(MAX_SOURCE + 1)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"{path}: the chat template cannot be read: {why}") from None
     return ChatTemplates({"default": ChatTemplate(source, tokenizer, where=str(path))})
 
@@ -364,5 +364,5 @@ def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 def _one_line(error: BaseException) -> str:
     """Return an error message as one line of at most 500 characters."""
     if isinstance(error, RecursionError):
-        return "it calls itself too deeply"
+        return "the template recurses too deeply"
     return re.sub(r"\s+", " ", str(error) or type(error).__name__)[:500]

@@ -169,11 +169,11 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
     for turn in turns:
         role = turn.message.get("role")
         if not isinstance(role, str):
-            raise ValueError(f"{turn.where}: a message without a role; give one of: system, user, assistant, tool")
+            raise ValueError(f"{turn.where}: the message has no role; give one of: system, user, assistant, tool")
         written = probe.role(role)
         if written is None:
             raise ValueError(
-                f"{turn.where}: the model's chat template leaves out messages of the role {role}; use another"
+                f"{turn.where}: the model's chat template leaves out messages with role {role}; use another role"
             )
         known.append(turn if written == role else turn.having(role=written))
     has_alias = any(turn.message.get("role") != known[at].message["role"] for at, turn in enumerate(turns[:leading]))
@@ -294,7 +294,7 @@ def _arguments(given: object, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}.tool_calls: the arguments of a call are no JSON object; send one")
+        raise ValueError(f"{where}.tool_calls: the arguments of a call are not a JSON object; send one")
     return value
 
 
@@ -310,7 +310,7 @@ def _read(text: str) -> Any:
 
 def _refuse_constant(name: str) -> None:
     """Raise ValueError for NaN and Infinity, which are not JSON."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _short(identity: str) -> str:

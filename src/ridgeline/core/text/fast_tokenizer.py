@@ -51,7 +51,7 @@ def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str
     _rename_model(state["model"], renamed)
     copy = tokenizers.Tokenizer.from_str(json.dumps(state))
     for literal, index in control.items():
-        assert copy.token_to_id(renamed[literal]) == index, f"seal moved {literal!r}"
+        assert copy.token_to_id(renamed[literal]) == index, f"protecting control tokens changed the id of {literal!r}"
     return ProtectedTokenizer(copy, {control[literal]: secret for literal, secret in renamed.items()})
 
 
@@ -90,7 +90,7 @@ class FastTokenizer(Tokenizer):
         Raises:
             ValueError: If the tokenizer cannot run in this engine.
         """
-        with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
+        with boundary(f"{source}: the engine cannot run this tokenizer", "use another release"):
             _make_plain(pipeline)
             kind = kind_of(pipeline)
             mended = mend(pipeline, kind)
@@ -155,7 +155,7 @@ class FastTokenizer(Tokenizer):
             self._growth,
         )
         if not self._has_exactly(ids, written):
-            raise ValueError("this tokenizer makes control tokens out of ordinary text; refuse or rephrase the text")
+            raise ValueError("this tokenizer makes control tokens from ordinary text; reject or rephrase the text")
         return ids
 
     def _has_exactly(self, ids: list[int], written: list[int]) -> bool:
@@ -166,7 +166,7 @@ class FastTokenizer(Tokenizer):
     @cached_property
     def _sealed(self) -> ProtectedTokenizer:
         """The copy of the tokenizer with secret control-token names, built at first use."""
-        with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
+        with boundary("the tokenizer may turn typed text into control tokens", "use another release"):
             return protect_control_tokens(self._pipeline, self.control)
 
 
@@ -266,7 +266,7 @@ def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
             _add(pipeline, row)
         if pipeline.token_to_id(row.literal) != row.id:
             raise ValueError(
-                f"tokenizer_config.json puts {row.literal!r} at id {row.id}, the vocabulary puts it at "
+                f"tokenizer_config.json gives {row.literal!r} the id {row.id}, but the vocabulary gives it "
                 f"{pipeline.token_to_id(row.literal)}; take both files from the same release"
             )
     known = {token.content for token in pipeline.get_added_tokens_decoder().values() if token.special}

@@ -61,14 +61,17 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "no_vocab"):
-        raise ValueError(f"{source}: has no vocabulary, so that it cannot read or write text; make it anew with one")
+        raise ValueError(
+            f"{source}: the file has no vocabulary, so it cannot read or write text; "
+            "convert the model again, with its vocabulary"
+        )
     declared = _declared(metadata, source, _listed(metadata, "tokens", source, str), _types(metadata, source))
     if kind == "gpt2":
         return FastTokenizer(_byte_level(metadata, source), declared, source)
     if kind == "llama":
         return SentencePieceTokenizer(source, declared, _sentencepiece_model(metadata, source))
     raise ValueError(
-        f"{source}: tokenizer.ggml.model {kind!r} is not read; gpt2 (byte-level BPE) and llama (SentencePiece) are"
+        f"{source}: tokenizer.ggml.model {kind!r} is not supported; gpt2 (byte-level BPE) and llama (SentencePiece) are"
     )
 
 
@@ -103,14 +106,14 @@ def _declared(
         ValueError: If a token occurs twice or a special-token id is out of range.
     """
     if len(set(tokens)) != len(tokens) or not tokens:
-        raise ValueError(f"{source}: tokenizer.ggml.tokens has none, or one twice; fetch the file again")
+        raise ValueError(f"{source}: tokenizer.ggml.tokens is empty, or has a token twice; fetch the file again")
     names: dict[str, str] = {}
     for name, role in _NAMES.items():
         index = metadata.get(f"tokenizer.ggml.{role}_token_id")
         if index is None:
             continue
         if type(index) is not int or not 0 <= index < len(tokens):
-            raise ValueError(f"{source}: tokenizer.ggml.{role}_token_id {index!r} is no token; fetch the file again")
+            raise ValueError(f"{source}: tokenizer.ggml.{role}_token_id {index!r} is not a token; fetch the file again")
         names[name] = tokens[index]
     added = [
         DeclaredToken(index, token, special=kind == _CONTROL)
@@ -158,7 +161,9 @@ def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
     """Return a list from GGUF metadata that must have one entry per token."""
     found, tokens = _listed(metadata, key, source, kind), metadata["tokenizer.ggml.tokens"]
     if len(found) != len(tokens):
-        raise ValueError(f"{source}: tokenizer.ggml.{key} has {len(found)} entries for {len(tokens)} tokens")
+        raise ValueError(
+            f"{source}: tokenizer.ggml.{key} has {len(found)} entries for {len(tokens)} tokens; fetch the file again"
+        )
     return found
 
 
@@ -171,15 +176,15 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
     name = metadata.get("tokenizer.ggml.pre")
     cut = CUTS.get(name) if isinstance(name, str) else None
     if cut is None:
-        raise ValueError(f"{source}: tokenizer.ggml.pre {name!r} is no known rule to cut text; {', '.join(CUTS)} are")
+        raise ValueError(f"{source}: tokenizer.ggml.pre {name!r} is not supported; {', '.join(CUTS)} are")
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
     merges = [tuple(merge.split(" ")) for merge in _listed(metadata, "merges", source, str)]
     if not all(len(merge) == 2 for merge in merges):
-        raise ValueError(f"{source}: tokenizer.ggml.merges has one that is not of two tokens; fetch the file again")
+        raise ValueError(f"{source}: tokenizer.ggml.merges has an entry that is not two tokens; fetch the file again")
     vocabulary = {
         token: index for index, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED
     }
-    with boundary(f"{source}: its tokens and merges make no byte-level BPE", "fetch the file again"):
+    with boundary(f"{source}: its tokens and merges are not a byte-level BPE", "fetch the file again"):
         pipeline = tokenizers.Tokenizer(BPE(vocabulary, merges, ignore_merges=cut in _WHOLE_WORDS))
     if cut == QWEN2:
         pipeline.normalizer = normalizers.NFC()
@@ -205,7 +210,9 @@ def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
     scores = _beside(metadata, "scores", source, float)
     if types.count(_UNKNOWN) != 1 or not all(1 <= kind <= _BYTE for kind in types):
-        raise ValueError(f"{source}: tokenizer.ggml.token_type has not one unknown token, or a type that is none")
+        raise ValueError(
+            f"{source}: tokenizer.ggml.token_type needs valid types and exactly one unknown token; fetch the file again"
+        )
     out = bytearray()
     for token, score, kind in zip(tokens, scores, types, strict=True):
         text = token.encode()

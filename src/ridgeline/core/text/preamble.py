@@ -12,8 +12,8 @@ Message = Mapping[str, Any]
 IndexedMessage = tuple[int, Message]
 """A message and its index in the conversation."""
 
-PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
-"""The position in a template's messages of the text that an assistant message has next to its tool calls.
+PreamblePlace = Literal["with_calls", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
+"""The position of a preamble in the messages that the chat template receives.
 
 - the first value: in the message with the tool calls.
 - before: in a separate message, which also has the reasoning. The calls follow in the next one.
@@ -37,10 +37,10 @@ _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in T
 class PreamblePlaces:
     """The positions at which a chat template does not drop an assistant's text next to tool calls, best first."""
 
-    over: tuple[PreamblePlace, ...] = ("beside",)
-    """The positions of texts next to tool calls in completed turns, which end with a later user message."""
-    running: tuple[PreamblePlace, ...] = ("beside",)
-    """The positions of texts next to tool calls in the current turn, which the response continues."""
+    over: tuple[PreamblePlace, ...] = ("with_calls",)
+    """The positions in completed turns, which end with a later user message."""
+    running: tuple[PreamblePlace, ...] = ("with_calls",)
+    """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
     """Whether the template also writes a message's reasoning with its text at these positions in the current turn."""
 
@@ -90,7 +90,7 @@ def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[I
     if place == "once_a_turn" and any(has_preamble(message) for _, message in turns):
         turns, place = _texts_joined(turns), "before_reasoning"
     for index, message in turns:
-        if place == "beside" or not has_preamble(message):
+        if place == "with_calls" or not has_preamble(message):
             yield index, message
         elif place == "in_reasoning":
             reasoning = reasoning_of(message)
@@ -172,7 +172,7 @@ def _with_mark(content: Any, mark: str) -> Any:
     """Return the content of a message with a placeholder in place of its texts."""
     if isinstance(content, str):
         head = _WITH_REASONING.match(content)
-        assert head is not None, "it may be empty"
+        assert head is not None, "the pattern always matches, if only the empty text"
         return content if is_blank(content[head.end() :]) else head[0] + mark
     return [
         {**part, "text": _with_mark(part["text"], mark)}

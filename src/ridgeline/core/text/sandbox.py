@@ -311,7 +311,7 @@ def _raise_exception(message: str) -> NoReturn:
 def _strftime_now(form: str) -> str:
     """Return the current time in the given format, for templates."""
     if len(form) > MAX_FORMAT:
-        raise Exhausted(f"its format of a date is longer than {MAX_FORMAT} characters")
+        raise Exhausted(f"its date format is longer than {MAX_FORMAT} characters")
     return datetime.now().strftime(form)
 
 

@@ -130,7 +130,7 @@ def _read(path: Path) -> bytes:
     data = path.read_bytes()
     if _TIKTOKEN.match(data):
         raise _OtherFile(
-            f"{path} holds tiktoken's pieces, without the rule to split text; copy tokenizer.json of the model's "
+            f"{path} holds tiktoken's pieces without the rule that splits text; copy tokenizer.json of the model's "
             "release next to it"
         )
     return data
@@ -216,9 +216,9 @@ def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, in
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         else:
-            raise ValueError(f"wire type {kind} at byte {start}")
+            raise ValueError(f"unknown wire type {kind} at byte {start}")
         if at > stop:
-            raise ValueError(f"field at byte {start} is cut off")
+            raise ValueError(f"field at byte {start} is truncated")
         yield tag >> 3, start, body, at
 
 
@@ -231,7 +231,7 @@ def _read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-    raise ValueError(f"number at byte {at} is cut off")
+    raise ValueError(f"number at byte {at} is truncated")
 
 
 def _varint(value: int) -> bytes:

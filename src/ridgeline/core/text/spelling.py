@@ -98,13 +98,13 @@ def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
         return ""
     if not isinstance(pipeline.model, BPE | Unigram):
         raise ValueError(
-            f"its vocabulary is {kind}, its normalizer and pre_tokenizer are not, so that spaces would be lost; "
+            f"its vocabulary is {kind}, but its normalizer and pre_tokenizer are not, so spaces would be lost; "
             "copy tokenizer.json of the model's original release"
         )
     name = _cut_as_bytes(pipeline) if kind == BYTES else _cut_as_spaces(pipeline)
     return (
-        f"tokenizer.json has a {kind} vocabulary, its normalizer or pre_tokenizer has not; text is cut as {name} does "
-        "instead; copy tokenizer.json of the model's original release to have its own rule"
+        f"tokenizer.json has a {kind} vocabulary, but a normalizer or pre_tokenizer of another kind; the engine splits "
+        f"text as {name} does; for the model's own rule copy tokenizer.json of its original release"
     )
 
 

@@ -58,7 +58,7 @@ class TemplateBudget:
     def allow(self, size: int) -> None:
         """Raise Exhausted if a template's value of this size is too large; call it before the value is created."""
         if size > MAX_SIZE:
-            raise Exhausted(f"it makes a value of more than {MAX_SIZE} characters")
+            raise Exhausted(f"it builds a value of more than {MAX_SIZE} characters")
 
     def made(self, value: Any) -> Any:
         """Charge a value that a template created to its budget, and return the value.
@@ -70,7 +70,7 @@ class TemplateBudget:
         if isinstance(value, str | list | tuple | dict):
             self._made += len(value) * (1 if isinstance(value, str) else PLACE)
         if self._made > MAX_MADE:
-            raise Exhausted(f"all that it makes has more than {MAX_MADE} characters")
+            raise Exhausted(f"its values have more than {MAX_MADE} characters in total")
         return value
 
     def size(self, value: Any) -> int:
@@ -93,7 +93,7 @@ class TemplateBudget:
     def integer(self, bits: int) -> None:
         """Raise Exhausted if an integer of this many bits is too large; call it before the integer is created."""
         if bits > MAX_BITS:
-            raise Exhausted(f"it makes a number of more than {MAX_BITS} bits")
+            raise Exhausted(f"it computes a number of more than {MAX_BITS} bits")
 
 
 class CountedIterable:
@@ -155,7 +155,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
         case "round", (int(precision), *_):
             budget.integer(4 * abs(precision))
         case "sum", (_, start, *_) if not isinstance(start, int | float | None):
-            raise Exhausted("it adds up what are no numbers")
+            raise Exhausted("it sums values that are not numbers")
         case "tojson", (_, int() | str() as indent, *_):
             # Bound: one line per entry, each indented by 64 levels, which is deeper than any tool.
             width = indent if isinstance(indent, int) else len(indent)
@@ -171,6 +171,6 @@ def _allow_format(text: str, mark: str, arguments: tuple[Any, ...], budget: Temp
     """
     widths = "".join(c if c.isdigit() else " " for c in text).split()
     if any(len(width) > 6 for width in widths) or (mark == "%" and "*" in text):
-        raise Exhausted("it formats a value to a width that no text has")
+        raise Exhausted("it formats a value with too large a width")
     width = max(map(int, widths), default=0)
     budget.allow(len(text) + text.count(mark) * (width + sum(map(budget.size, arguments))))

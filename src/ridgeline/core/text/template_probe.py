@@ -240,7 +240,7 @@ class TemplateProbe:
                 found[place] = _THOUGHT in text
         keeps_reasoning = any(found.values())
         kept = tuple(place for place, has_reasoning in found.items() if has_reasoning or not keeps_reasoning)
-        return kept or ("beside",), keeps_reasoning
+        return kept or ("with_calls",), keeps_reasoning
 
     @property
     def _said(self) -> str:

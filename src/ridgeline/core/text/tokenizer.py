@@ -109,7 +109,7 @@ class Tokenizer(ABC):
         Raises:
             ValueError: If the model folder does not define how to combine two texts.
         """
-        raise ValueError("this tokenizer does not say how two texts are put together; take one with a tokenizer.json")
+        raise ValueError("this tokenizer does not say how to join a pair of texts; use one with a tokenizer.json")
 
     @abstractmethod
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]: ...

@@ -115,7 +115,7 @@ def read_templates(folder: Path) -> list[tuple[str, str]]:
         try:
             return [("default", jinja.read_text(encoding="utf-8"))]
         except (OSError, ValueError) as error:
-            raise ValueError(f"{jinja}: not readable as UTF-8; copy the file again") from error
+            raise ValueError(f"{jinja}: the file is not UTF-8 text; copy the file again") from error
     for path in (folder / "chat_template.json", folder / "tokenizer_config.json"):
         value = _object(path).get("chat_template")
         if isinstance(value, str):

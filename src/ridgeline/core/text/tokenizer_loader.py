@@ -35,7 +35,7 @@ def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
     except ValueError as error:
         if str(folder) in str(error):
             raise
-        raise ValueError(f"{folder}: {error}; take another release of the tokenizer") from None
+        raise ValueError(f"{folder}: {error}; use another release of the tokenizer") from None
 
 
 def _read(folder: Path, or_bytes: bool) -> Tokenizer:
@@ -55,18 +55,18 @@ def _read(folder: Path, or_bytes: bool) -> Tokenizer:
         return FastTokenizer(pipeline, declared, vocab)
     if vocab.is_file() or merges.is_file():
         present, absent = (vocab, merges) if vocab.is_file() else (merges, vocab)
-        raise ValueError(f"{present}: needs {absent.name} beside it; copy both files of the release")
+        raise ValueError(f"{present}: {absent.name} is missing; copy both files of the release into one folder")
     if (folder / "vocab.txt").is_file():
         pipeline, declared = read_wordpiece(folder / "vocab.txt", declared)
         return FastTokenizer(pipeline, declared, folder / "vocab.txt")
     model = _sentencepiece_file(folder)
     if model is not None and (declared.tokenizer_class or declared.model_type).lower().startswith(_REORDERED):
-        raise ValueError(f"{model}: this model moves its ids, which only tokenizer.json says; copy that beside it")
+        raise ValueError(f"{model}: this model shifts token ids, as only tokenizer.json says; copy that next to it")
     if model is not None:
         return SentencePieceTokenizer(model, declared)
     # A folder that declares tokens has lost its vocabulary; bytes would be wrong even for random weights.
     if declared.added or declared.tokenizer_class:
-        raise ValueError(f"{folder}: tokenizer_config.json without a vocabulary; copy tokenizer.json beside it")
+        raise ValueError(f"{folder}: tokenizer_config.json has no vocabulary; copy tokenizer.json next to it")
     if not or_bytes:
         raise ValueError(f"{folder} holds no tokenizer; copy tokenizer.json of the model's release into it")
     return ByteTokenizer(add_bos=declared.add_bos is not False)

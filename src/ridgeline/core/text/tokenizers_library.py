@@ -58,7 +58,7 @@ def read_pipeline(path: Path) -> tokenizers.Tokenizer:
         raise
     except ValueError as error:
         raise ValueError(f"{error}; copy the file again") from None
-    with boundary(f"{path}: not a tokenizer.json this library reads", "copy the file again"):
+    with boundary(f"{path}: the tokenizers library cannot read this file", "copy the file again"):
         _total_growth([state.get("normalizer"), state.get("pre_tokenizer")])
         return tokenizers.Tokenizer.from_file(str(path))
 
@@ -88,7 +88,7 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
             errors.append(error)
 
     patience = PATIENCE + PATIENCE_PER_BYTE * size
-    with boundary("the tokenizer cannot encode this text", "change the text, or take another release of the tokenizer"):
+    with boundary("the tokenizer cannot encode this text", "change the text, or use another release of the tokenizer"):
         worker = threading.Thread(target=work, name="encode", daemon=True)
         started = time.process_time()
         worker.start()
@@ -96,7 +96,9 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
         while worker.is_alive() and (left := patience - (time.process_time() - started)) > 0:
             worker.join(left)
         if worker.is_alive():
-            raise ValueError(f"it takes longer than {patience:.0f} s; shorten it: a pattern of the tokenizer explodes")
+            raise ValueError(
+                f"it takes longer than {patience:.0f} s, because a pattern of the tokenizer backtracks; shorten it"
+            )
         if errors:
             raise errors[0]
     return ids
@@ -158,7 +160,7 @@ def _total_growth(before_model: Sequence[object]) -> int:
     """
     leaves = [leaf for stage in before_model for leaf in _stages(stage)]
     if len(leaves) > MAX_STAGES:
-        raise ValueError(f"it has {len(leaves)} stages; {MAX_STAGES} are the most")
+        raise ValueError(f"it has {len(leaves)} stages, more than {MAX_STAGES}")
     total = math.prod(map(_growth, leaves))
     if total > MAX_GROWTH:
         raise ValueError("its normalizer may make a text thousands of times longer")
@@ -221,7 +223,7 @@ def _longest_replacement(charsmap: bytes) -> int:
     """
     size, rest = int.from_bytes(charsmap[:4], "little"), charsmap[4:]
     if len(charsmap) < 4 or size % 4 or size > len(rest):
-        raise ValueError("its charsmap is cut off")
+        raise ValueError("its charsmap is truncated")
     replacements = rest[size:]
     try:
         replacements.decode("utf-8")
@@ -233,7 +235,7 @@ def _longest_replacement(charsmap: bytes) -> int:
 def _check_size(pipeline: tokenizers.Tokenizer, text: str, size: int, most_growth: int) -> None:
     """Raise ValueError if a text is too long, or becomes too long when it is normalised."""
     if size > MAX_TEXT:
-        raise ValueError(f"the text has {size} bytes; {MAX_TEXT} are the most, give it in parts")
+        raise ValueError(f"the text has {size} bytes, more than {MAX_TEXT}; send it in parts")
     if size * most_growth <= _SURE or pipeline.normalizer is None:
         return
     # This may not be the worst case: normalise the text in pieces that are small enough in any case.
@@ -242,4 +244,4 @@ def _check_size(pipeline: tokenizers.Tokenizer, text: str, size: int, most_growt
         for start in range(0, len(text), step):
             total += len(pipeline.normalizer.normalize_str(text[start : start + step]).encode())
             if total > 2 * _SURE:
-                raise ValueError(f"its normalizer makes over {2 * _SURE} bytes of {size}")
+                raise ValueError(f"its normalizer expands {size} bytes to more than {2 * _SURE}")

@@ -84,7 +84,7 @@ def build_vocabulary(
     """
     least, highest = min((*pieces.values(), *added), default=0), max((*pieces.values(), *added), default=-1)
     if least < 0 or highest >= MAX_IDS:
-        raise ValueError(f"token id {least if least < 0 else highest} is not one of 0 to {MAX_IDS - 1}")
+        raise ValueError(f"token id {least if least < 0 else highest} is not from 0 to {MAX_IDS - 1}")
     size = 1 + highest
     tokens = [b""] * size
     for piece, index in pieces.items():
@@ -121,7 +121,7 @@ def literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
     found = sorted({literal for literal in literals if literal})
     characters = sum(map(len, found))
     if characters > MAX_CHARACTERS:
-        raise ValueError(f"its control tokens have {characters} characters; {MAX_CHARACTERS} are the most")
+        raise ValueError(f"its control tokens have {characters} characters, more than {MAX_CHARACTERS}")
     return re.compile(_written(found, MAX_NESTED) if found else r"(?!)")
 
 
@@ -133,7 +133,7 @@ def _written(endings: Sequence[str], room: int) -> str:
         room: Remaining nesting depth.
     """
     if room == 0:
-        raise ValueError(f"over {MAX_NESTED} of its control tokens begin with one another")
+        raise ValueError(f"more than {MAX_NESTED} of its control tokens are prefixes of one another")
     branches = []
     for _, group in groupby(filter(None, endings), key=lambda ending: ending[0]):
         alike = list(group)

@@ -39,7 +39,7 @@ def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.To
     vocabulary = _read(path)
     absent = [names[role] for role in ("unk_token", "cls_token", "sep_token") if names[role] not in vocabulary]
     if absent:
-        raise ValueError(f"{path}: it has no line {absent[0]!r}; copy vocab.txt of the model's release")
+        raise ValueError(f"{path}: the line {absent[0]!r} is missing; copy vocab.txt of the model's release")
     pipeline = tokenizers.Tokenizer(
         WordPiece(
             vocabulary,
@@ -73,7 +73,7 @@ def _read(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not readable as UTF-8; copy the file again") from error
+        raise ValueError(f"{path}: the file is not UTF-8 text; copy the file again") from error
     if lines and not lines[-1]:
         lines.pop()
     return {line.rstrip("\r"): index for index, line in enumerate(lines)}

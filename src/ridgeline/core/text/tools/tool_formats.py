@@ -134,5 +134,5 @@ def format_named(name: str) -> ToolFormat:
         ValueError: If there is no such format. The message lists the names.
     """
     if name not in FORMATS:
-        raise ValueError(f"no format of tool calls is called {name!r}; there are {', '.join(FORMATS)}")
+        raise ValueError(f"unknown tool call format {name!r}; use one of {', '.join(FORMATS)}")
     return FORMATS[name]
