@@ -79,7 +79,7 @@ def test_what_an_adapter_is(models: Path, adapter: Path) -> None:
 CONFIGS: dict[str, tuple[Mapping[str, Any], str]] = {
     "DoRA": ({"use_dora": True}, "DoRA is not supported; merge"),
     "modules to save": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-    "biases": ({"bias": "all"}, "bias is 'all': adapters that change biases are not supported"),
+    "biases": ({"bias": "all"}, "bias is 'all': an adapter that changes biases is not supported"),
     "biases of its own": ({"lora_bias": True}, "biases in an adapter (lora_bias)"),
     "another kind": ({"peft_type": "IA3"}, "peft_type is 'IA3'; only LoRA"),
     "experts": ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "LoRA on experts' parameters"),
@@ -88,9 +88,12 @@ CONFIGS: dict[str, tuple[Mapping[str, Any], str]] = {
     "something new": ({"use_later_idea": True}, "use_later_idea = True is not supported"),
     "no rank": ({"r": 0}, "r is 0; it must be an integer from 1 to 4096"),
     "another rank": ({"r": 5}, "adapter_config.json says rank 5"),
-    "a rank of its own": ({"rank_pattern": {"q_proj": 3}}, "A and B of model.layers.0.self_attn.q_proj are [4, 36]"),
-    "a hostile pattern": ({"alpha_pattern": {"(.*)*(.*)*x": 3}}, "too intricate"),
-    "a broken pattern": ({"alpha_pattern": {"(": 3}}, "no regular expression"),
+    "a rank of its own": (
+        {"rank_pattern": {"q_proj": 3}},
+        "A and B of model.layers.0.self_attn.q_proj have shapes [4, 36]",
+    ),
+    "a hostile pattern": ({"alpha_pattern": {"(.*)*(.*)*x": 3}}, "a pattern that is too complex"),
+    "a broken pattern": ({"alpha_pattern": {"(": 3}}, "not a regular expression"),
     "no number": ({"lora_alpha": "much"}, "lora_alpha is 'much'; it must be a finite number"),
     "an integer beyond floats": ({"lora_alpha": 10**400}, "lora_alpha is 1000000000000000000000000000000000000000; it"),
     "an alpha of NaN": ({"alpha_pattern": {"q_proj": float("nan")}}, "lora_alpha is nan; it must be"),
@@ -113,13 +116,14 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "half is missing": (lambda t: t.pop(f"{Q}B.weight"), "lacks lora_B of model.layers.0.self_attn.q_proj; fetch"),
     "another width": (
         lambda t: t.update({f"{Q}A.weight": torch.ones(4, 48)}),
-        "are [4, 48] and [60, 4], the model's matrix has 36 inputs and 60 outputs; it was made for some/llama",
+        "have shapes [4, 48] and [60, 4], but the model's matrix has 36 inputs and 60 outputs; "
+        "use its base model, some/llama",
     ),
     "another depth": (
         lambda t: renamed(t, "layers.2.", "layers.9."),
-        "it adapts model.layers.9.mlp.down_proj, which the model does not have; it was made for some/llama",
+        "the adapter adapts model.layers.9.mlp.down_proj, which the model lacks; use its base model, some/llama",
     ),
-    "the head": (lambda t: renamed(t, "model.layers.0.self_attn.q_proj", "lm_head"), "LoRA on the head (lm_head)"),
+    "the head": (lambda t: renamed(t, "model.layers.0.self_attn.q_proj", "lm_head"), "LoRA on the LM head (lm_head)"),
     "the embedding": (
         lambda t: t.update({"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(4, 97)}),
         "LoRA on embeddings is not supported",
@@ -128,7 +132,7 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
         lambda t: t.update({f"{Q}magnitude_vector": torch.ones(60)}), "q_proj.lora_magnitude_vector: DoRA",
     ),
     "a whole module": (
-        lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(97, 36)}), "is no A or B of a LoRA",
+        lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(97, 36)}), "is neither lora_A nor lora_B",
     ),
     "NaN": (lambda t: t[f"{Q}A.weight"].fill_(float("nan")), "A or B of model.layers.0.self_attn.q_proj holds NaN"),
     "whole numbers": (lambda t: t.update({f"{Q}A.weight": torch.ones(4, 36).int()}), "A.weight is stored in I32"),
@@ -136,7 +140,7 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
         lambda t: t.update({f"{Q}B.weight": t[f"{Q}B.weight"].to(torch.float8_e4m3fn)}), "is stored in F8_E4M3",
     ),
     "a matrix twice": (
-        lambda t: t.update({f"{Q[:17]}{Q[23:]}{h}.weight": t[f"{Q}{h}.weight"].clone() for h in "AB"}), "a second time",
+        lambda t: t.update({f"{Q[:17]}{Q[23:]}{h}.weight": t[f"{Q}{h}.weight"].clone() for h in "AB"}), "q_proj twice",
     ),
     "nothing": (lambda t: t.clear(), "holds no tensors"),
 }  # fmt: skip
@@ -196,11 +200,11 @@ def test_a_model_with_an_encoder(adapter: Path) -> None:
 
 
 def test_folders(adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelRefused, match=r"rank 4, --max-lora-rank is 3; raise it"):
+    with pytest.raises(ModelRefused, match=r"rank 4, but --max-lora-rank is 3; raise it"):
         read_adapter("a", str(adapter), 3)
     weights = adapter / "adapter_model.safetensors"
     weights.rename(adapter / "adapter_model.bin")
-    with pytest.raises(ModelRefused, match="as pickle only"):
+    with pytest.raises(ModelRefused, match="only as pickle"):
         read_adapter("a", str(adapter))
     (adapter / "adapter_model.bin").unlink()
     with pytest.raises(ModelRefused, match=r"lacks adapter_model\.safetensors"):

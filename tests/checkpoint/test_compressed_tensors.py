@@ -184,11 +184,20 @@ GATE = "model.layers.0.mlp.gate_proj"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({f"{GATE}.weight_packed": lambda t: t[:, 1:].contiguous()}, r"is \[104, 5\], the config wants \[104, 6\]"),
-        ({f"{GATE}.weight_shape": lambda t: t + 1}, r"says \[105, 49\], the config wants \[104, 48\]"),
-        ({f"{GATE}.weight_zero_point": lambda t: t.t().contiguous()}, r"is \[3, 13\], the config wants \[13, 3\]"),
-        ({f"{GATE}.weight_zero_point": lambda t: t.long()}, "is torch.int64, such weights are stored as torch.int32"),
-        ({f"{GATE}.weight_scale": lambda t: t[:1]}, r"is \[1, 3\], the config wants \[104, 3\]"),
+        (
+            {f"{GATE}.weight_packed": lambda t: t[:, 1:].contiguous()},
+            r"has shape \[104, 5\], but the config requires \[104, 6\]",
+        ),
+        ({f"{GATE}.weight_shape": lambda t: t + 1}, r"says \[105, 49\], but the config requires \[104, 48\]"),
+        (
+            {f"{GATE}.weight_zero_point": lambda t: t.t().contiguous()},
+            r"has shape \[3, 13\], but the config requires \[13, 3\]",
+        ),
+        (
+            {f"{GATE}.weight_zero_point": lambda t: t.long()},
+            "has dtype torch.int64, but such weights must be stored as torch.int32",
+        ),
+        ({f"{GATE}.weight_scale": lambda t: t[:1]}, r"has shape \[1, 3\], but the config requires \[104, 3\]"),
     ],
     ids=["shape", "said-shape", "zeros", "dtype", "scales"],
 )
@@ -211,6 +220,8 @@ def test_what_is_not_so_packed_is_refused(change: dict[str, Any], said: str, tmp
 def test_what_is_priced_only_is_refused(said: dict[str, Any], name: str) -> None:
     """In one line, with what works; it is priced."""
     fields = Fields(LLAMA | {"quantization_config": said}, "config.json")
-    with pytest.raises(ModelRefused, match=f"weights stored as {name} are priced .* use the unquantised checkpoint"):
+    with pytest.raises(
+        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantised checkpoint"
+    ):
         build_to_run(fields)
     assert not build(fields).runs

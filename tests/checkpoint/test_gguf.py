@@ -274,7 +274,7 @@ def test_types_and_architectures_that_are_not_read(tmp_path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    assert "'mamba' is not read" in refusal(path)
+    assert "'mamba' is not supported in GGUF files" in refusal(path)
     assert "expert_count" in refusal(bare(path, llama__expert_count=8))
     assert "one of 3 parts" in refusal(bare(path, split__count=3))
     assert "value_length" in refusal(bare(path, llama__attention__value_length=8))
@@ -290,11 +290,11 @@ def test_headers_that_lie(tmp_path: Path) -> None:
     lies = {
         "claims": [(8, huge), (16, huge), (name - 8, huge)],
         "dimensions": [(behind, (200).to_bytes(4, "little"))],
-        "cannot be of": [(behind + 4, huge), (behind + 4, bytes(8)), (behind + 24, (7).to_bytes(8, "little"))],
+        "cannot be stored in": [(behind + 4, huge), (behind + 4, bytes(8)), (behind + 24, (7).to_bytes(8, "little"))],
         "ends at byte": [(at, (1 << 30).to_bytes(8, "little")) for at in (behind + 12, behind + 24)],
         "unknown type": [(behind + 20, (99).to_bytes(4, "little"))],
         "version": [(4, (9).to_bytes(4, "little"))],
-        "no GGUF": [(0, b"GGML")],
+        "not a GGUF": [(0, b"GGML")],
     }
     for says, places in lies.items():
         for at, bytes_there in places:

@@ -216,13 +216,13 @@ UP = "model.layers.1.mlp.up_proj.weight"
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        (UP, lambda t: t[:, :-1].contiguous(), r"is \[104, 47\], the config wants \[104, 48\]"),
-        (UP, lambda t: t.float(), "is torch.float32, such weights are stored as torch.float8_e4m3fn"),
-        (f"{UP}_scale_inv", lambda t: t[:1], r"is \[1, 2\], the config wants \[7, 2\]"),
+        (UP, lambda t: t[:, :-1].contiguous(), r"has shape \[104, 47\], but the config requires \[104, 48\]"),
+        (UP, lambda t: t.float(), "has dtype torch.float32, but such weights must be stored as torch.float8_e4m3fn"),
+        (f"{UP}_scale_inv", lambda t: t[:1], r"has shape \[1, 2\], but the config requires \[7, 2\]"),
         (f"{UP}_scale_inv", lambda t: t * float("nan"), "holds NaN or infinity"),
-        (f"{UP}_scale_inv", lambda t: t * 1e6, "scales of fp8 are below 128"),
-        (f"{UP}_scale_inv", lambda t: t.int(), "is torch.int32; scales are float32"),
-        (f"{UP}_scale_inv", lambda t: t.bool(), "is torch.bool; scales are float32"),
+        (f"{UP}_scale_inv", lambda t: t * 1e6, "scales of fp8 must be below 128"),
+        (f"{UP}_scale_inv", lambda t: t.int(), "has dtype torch.int32, but scales must be float32"),
+        (f"{UP}_scale_inv", lambda t: t.bool(), "has dtype torch.bool, but scales must be float32"),
         (f"{UP}_scale_inv", lambda _: None, "lacks tensors of the model"),
     ],
     ids=["shape", "dtype", "scales", "nan", "large", "integers", "truths", "missing"],
@@ -239,11 +239,23 @@ GATE = "model.layers.0.mlp.gate_proj"
 @pytest.mark.parametrize(
     ("change", "act_order", "said"),
     [
-        ({f"{GATE}.qweight": lambda t: t[:5].contiguous()}, False, r"is \[5, 104\], the config wants \[6, 104\]"),
-        ({f"{GATE}.qzeros": lambda t: t.float()}, False, "is torch.float32, such weights are stored as torch.int32"),
-        ({f"{GATE}.scales": lambda t: t[:2].contiguous()}, False, r"is \[2, 104\], the config wants \[3, 104\]"),
-        ({f"{GATE}.g_idx": lambda t: t.flip(0)}, False, "in another order than theirs; correct desc_act"),
-        ({f"{GATE}.g_idx": lambda t: t.clamp(max=1)}, True, "puts other than 16 inputs into a group"),
+        (
+            {f"{GATE}.qweight": lambda t: t[:5].contiguous()},
+            False,
+            r"has shape \[5, 104\], but the config requires \[6, 104\]",
+        ),
+        (
+            {f"{GATE}.qzeros": lambda t: t.float()},
+            False,
+            "has dtype torch.float32, but such weights must be stored as torch.int32",
+        ),
+        (
+            {f"{GATE}.scales": lambda t: t[:2].contiguous()},
+            False,
+            r"has shape \[2, 104\], but the config requires \[3, 104\]",
+        ),
+        ({f"{GATE}.g_idx": lambda t: t.flip(0)}, False, "but the config says otherwise; correct its desc_act"),
+        ({f"{GATE}.g_idx": lambda t: t.clamp(max=1)}, True, "has groups that do not have 16 inputs each"),
         ({f"{GATE}.g_idx": lambda _: None}, True, "lacks tensors of the model"),
     ],
     ids=["shape", "dtype", "scales", "order", "groups", "missing"],
@@ -269,6 +281,8 @@ def test_what_is_not_as_gptq_packs_is_refused(
 def test_what_is_priced_only_is_refused(section: dict[str, Any], name: str) -> None:
     """In one line, with what works; it is priced."""
     fields = Fields(LLAMA | {"quantization_config": section}, "config.json")
-    with pytest.raises(ModelRefused, match=f"weights stored as {name} are priced .* use the unquantised checkpoint"):
+    with pytest.raises(
+        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantised checkpoint"
+    ):
         build_to_run(fields)
     assert not build(fields).runs

@@ -236,7 +236,9 @@ def test_quantize_names_the_dtype_whose_range_a_number_exceeds(tmp_path: Path) -
 def test_codes_where_floats_are_wanted_are_refused(tmp_path: Path) -> None:
     """Expect an error, because a cast would make wrong numbers of codes."""
     folder = mixed(tmp_path, "llama", BF16, BF16, torch.float8_e4m3fn, lambda name, _: name.endswith("up_proj.weight"))
-    with pytest.raises(ModelRefused, match=r"is torch\.float8_e4m3fn, the config wants torch\.bfloat16; give"):
+    with pytest.raises(
+        ModelRefused, match=r"has dtype torch\.float8_e4m3fn, but the config requires torch\.bfloat16; give"
+    ):
         load_model(str(folder))
 
 

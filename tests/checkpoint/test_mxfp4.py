@@ -94,8 +94,8 @@ def test_a_released_layout_runs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t, n: {**t, n: t[n][:, :-1].contiguous()}, "the config wants"),
-        (lambda t, n: {**t, n: t[n].float()}, "is torch.float32, the config wants torch.uint8"),
+        (lambda t, n: {**t, n: t[n][:, :-1].contiguous()}, "but the config requires"),
+        (lambda t, n: {**t, n: t[n].float()}, "has dtype torch.float32, but the config requires torch.uint8"),
         (lambda t, n: {name: own for name, own in t.items() if name != n}, "lacks tensors of the model"),
     ],
     ids=["shape", "dtype", "missing"],

@@ -134,7 +134,7 @@ def test_a_matrix_without_whole_groups_stays(tmp_path: Path) -> None:
     assert done.matrices == 2
     assert "model.layers.1.mlp.up_proj" in done.kept
     assert "model.layers.1.mlp.down_proj" not in done.kept
-    with pytest.raises(ModelRefused, match="no matrices of whole groups of 128 inputs; give int8"):
+    with pytest.raises(ModelRefused, match="no matrices whose inputs divide into groups of 128; give --weights int8"):
         quantise_folder(open_source(str(write(tmp_path / "small", SMALL))), tmp_path / "other", "int4")
 
 
@@ -149,9 +149,9 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
     (own / "thesis.txt").write_text("years of work")
     for out, force, why in (
         (own, False, "exists already; name another folder, or replace it with --force"),
-        (own, True, "is no model's folder, and is not replaced"),
-        (folder, True, "holds the model that is read"),
-        (tmp_path, True, "holds the model that is read"),
+        (own, True, "is not the folder of a model, so --force does not replace it"),
+        (folder, True, "holds the model to quantise"),
+        (tmp_path, True, "holds the model to quantise"),
         (tmp_path / "no" / "out", False, "there is no folder"),
     ):
         with pytest.raises(ValueError, match=why):
@@ -167,7 +167,7 @@ def test_a_full_disk_and_a_broken_weight_leave_nothing(tmp_path: Path, monkeypat
     with monkeypatch.context() as patched:
         usage = namedtuple("usage", "free")
         patched.setattr(checkpoint_quantiser.shutil, "disk_usage", lambda _: usage(1000))
-        with pytest.raises(ValueError, match=r"would take .*, its disk has .* free"):
+        with pytest.raises(ValueError, match=r"would take .*, but its disk has .* free"):
             quantise_folder(open_source(str(folder)), tmp_path / "out", "int8")
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.inf
@@ -183,12 +183,12 @@ def test_models_and_formats_that_have_no_such_layout(tmp_path: Path) -> None:
     write_folder(fp8, read_config("qwen3-32b-fp8").values)
     plain, gpt2 = write(tmp_path / "plain", SMALL), write(tmp_path / "gpt2", MODELS["transposed"])
     for folder, name, why in (
-        (fp8, "int8", "stored as fp8 128x128 already"),
+        (fp8, "int8", "already stored as fp8 128x128"),
         (gpt2, "int8", r"stores .*c_attn\.weight \[in, out\]"),
         (plain, "int8+head", r"leave \+head out"),
-        (plain, "nvfp4", "does not run yet"),
-        (plain, "q4_k_m", "does not run yet"),
-        (plain, "fp32", "as the checkpoint is stored"),
+        (plain, "nvfp4", "cannot run yet, only be priced"),
+        (plain, "q4_k_m", "cannot run yet, only be priced"),
+        (plain, "fp32", "the format in which the checkpoint is stored"),
         ("llama-3-8b", "int8", "without weights"),
     ):
         with pytest.raises(ValueError, match=why) as caught:

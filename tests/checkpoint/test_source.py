@@ -63,9 +63,9 @@ def test_weights_quantised_by_a_tool_that_says_so_in_a_file_of_its_own(
         recipe = read_recipe(read_config(str(name)))
         assert (recipe.name, recipe.kv.name if recipe.kv else None) == (named, kv)
         assert not build(read_config(str(name))).runs
-    with pytest.raises(ModelRefused, match=r"are priced .* and do not run yet"):
+    with pytest.raises(ModelRefused, match=r"cannot run yet, only be priced \(ridgeline plan, show"):
         load_model(str(folder))
-    with pytest.raises(ModelRefused, match="do not run yet"):
+    with pytest.raises(ModelRefused, match="cannot run yet, only be priced"):
         load_model(str(folder), dummy_weights=True)
     write(folder / "config.json", LLAMA | {"quantization_config": {"quant_method": "fp8"}})
     assert read_recipe(read_config(str(folder))).name == "fp8 tensor"
@@ -84,7 +84,7 @@ def test_a_tool_whose_weights_run(file: str, values: object, named: str, folder:
     config = read_config(str(folder))
     assert read_recipe(config).name == named
     assert build(config).runs
-    with pytest.raises(ModelRefused, match="has tensors that the model does not"):
+    with pytest.raises(ModelRefused, match="has tensors that the model lacks"):
         load_model(str(folder))
 
 
@@ -114,7 +114,7 @@ def test_modelopt_s_file_states_what_its_section_leaves_out(
     [
         ("hf_quant_config.json", {}, "does not say how the weights are quantised"),
         ("hf_quant_config.json", {"quantization": {}}, "quant_algo is missing"),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP3"}}, "quant_algo 'FP3' is not known; FP8"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP3"}}, "quant_algo 'FP3' is not supported; FP8"),
         ("quantize_config.json", {"group_size": 128}, "bits is missing"),
         ("quant_config.json", {"w_bit": 40}, "w_bit is 40"),
     ],
@@ -213,7 +213,9 @@ def test_real_pipelines(release: str, pipeline: str, count: int, data_dir: Path)
     assert vae.kind == "AutoencoderKL"
     assert vae.config is not None
     assert f"is a {pipeline} of several components" in refusal(data_dir / "configs" / release)
-    assert "AutoencoderKL makes pictures of latents" in built_refusal(data_dir / "configs" / release / "vae")
+    assert "AutoencoderKL is an autoencoder, a part of a pipeline that generates images" in built_refusal(
+        data_dir / "configs" / release / "vae"
+    )
 
 
 def built_refusal(folder: Path) -> str:
@@ -231,9 +233,8 @@ def test_an_adapter_is_named(beside: bool, folder: Path) -> None:
     if not beside:
         (folder / "config.json").unlink()
     assert open_source(str(folder)).components["adapter"].kind == "LORA"
-    assert (
-        f"holds an adapter (LORA), not a model by itself; give the model that it was made for, and --lora {folder}"
-        in (refusal(folder))
+    assert f"holds an adapter (LORA), not a model by itself; give its base model, and --lora {folder}" in (
+        refusal(folder)
     )
 
 
@@ -296,7 +297,7 @@ def test_a_model_of_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_cache_that_does_not_say_which(main: str, cache: Path) -> None:
     """A ref that names no snapshot beside it is refused, whatever stands in it."""
     put(cache, "org/name", "a1", "b2", main=main)
-    assert "names a snapshot that is not there" in refusal("org/name")
+    assert "names a snapshot that does not exist" in refusal("org/name")
     (cache / "models--org--name" / "refs" / "main").unlink()
     assert "has 2 snapshots and no refs/main" in refusal("org/name")
 
@@ -305,7 +306,7 @@ def test_an_id_that_is_nowhere(cache: Path) -> None:
     """Near names of the cache and of the catalogue are offered, and the command that downloads the model is named."""
     put(cache, "somebody/Tiny-Llama", "a1")
     message = refusal("someone/tiny-lama")
-    cached = f"nor a model of that id in the Hugging Face cache ({cache}), where `hf download someone/tiny-lama` would"
+    cached = f"and no model of that id in the Hugging Face cache ({cache}), where `hf download someone/tiny-lama` would"
     assert f"{cached} put it; did you mean somebody/Tiny-Llama" in message
     assert "did you mean qwen3-0.6b" in refusal("Qwen/Qwen3-0.6B")
     assert "did you mean" not in refusal("zzz/qqqqqq")
@@ -329,7 +330,7 @@ def test_a_folder_with_the_name_of_a_known_model(cache: Path) -> None:
     assert [taken_of_two(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
     for name in ("tales", "org/name", "llama-3-8b", "mine"):
         write(cache.parent / name / "config.json", LLAMA)
-    assert taken_of_two("tales") == "tales is the folder here, not the built-in model tales"
+    assert taken_of_two("tales") == "tales means the folder of that name here, not the built-in model tales"
     assert taken_of_two("org/name").endswith("not the model org/name in the Hugging Face cache")
     assert taken_of_two("llama-3-8b").endswith("not the config llama-3-8b of the catalogue")
     assert [taken_of_two(name) for name in ("./tales", "mine")] == ["", ""]
@@ -343,7 +344,7 @@ def test_a_folder_that_nothing_describes_hides_no_model(name: str, cache: Path) 
     wanted = context_of(name)
     write(cache.parent / name / "notes.txt", "once upon a time")
     assert context_of(name) == wanted
-    assert taken_of_two(name).endswith(", not the folder here, which has no config.json")
+    assert taken_of_two(name).endswith(", not the folder of that name here, which has no config.json")
     assert open_source(name).title == name
     assert "no config.json" in refusal(f"./{name}")
 

@@ -52,11 +52,13 @@ def test_what_is_refused(ridgeline: Run, adapter: Path, tmp_path: Path) -> None:
     sound.write_bytes(b"RIFF\xff\xfe")
     for name in ("nowhere", sound):
         none = ridgeline("run", "tales", "hi", "--lora", name)
-        assert_one_line(none, REFUSED, f"there is no adapter {name}; give the folder that PEFT saved one in")
+        assert_one_line(none, REFUSED, f"{name} is neither a folder nor in the Hugging Face cache; give the folder of")
     assert_one_line(ridgeline("run", "tales", "hi", "--lora", "=x"), USAGE, "--lora is '=x'; write NAME=FOLDER")
     other = write_adapter(tmp_path / "other", {"model.layers.0.self_attn.q_proj": (64, 48)}, ["q_proj"])
     ended = ridgeline("run", "tales", "hi", "--lora", other)
-    assert_one_line(ended, REFUSED, "A and B of model.layers.0.self_attn.q_proj are [4, 48] and [64, 4], the model's")
+    assert_one_line(
+        ended, REFUSED, "A and B of model.layers.0.self_attn.q_proj have shapes [4, 48] and [64, 4], but the model's"
+    )
 
 
 def settings_of(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> EngineSettings:
@@ -113,7 +115,7 @@ def test_show(ridgeline: Run, large: Path) -> None:
     assert_one_line(
         ridgeline("show", "tales", "--lora", large),
         REFUSED,
-        "the model's matrix has 512 inputs and 192 outputs; it was made for a/base",
+        "the model's matrix has 512 inputs and 192 outputs; use its base model, a/base",
     )
 
 

@@ -78,7 +78,7 @@ def test_not_a_model(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("run", tmp_path, "hi"), REFUSED, "no config.json")
     assert_one_line(ridgeline("show", tmp_path), REFUSED, "no config.json")
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    assert_one_line(ridgeline("run", tmp_path, "hi"), REFUSED, "no architecture")
+    assert_one_line(ridgeline("run", tmp_path, "hi"), REFUSED, "has neither architectures nor model_type")
     (tmp_path / "config.json").write_text("{nonsense", encoding="utf-8")
     assert_one_line(ridgeline("run", tmp_path, "hi"), REFUSED, "not valid JSON")
 
@@ -114,7 +114,7 @@ def test_truncated_weights(ridgeline: Run, own_folder: Path, kept: int) -> None:
         ({"torch_dtype": "int3"}, "int3"),
         (
             {"quantization_config": {"quant_method": "aqlm"}},
-            "'aqlm' are not known; fp8, fbgemm_fp8, compressed-tensors",
+            "'aqlm' are not supported; fp8, fbgemm_fp8, compressed-tensors",
         ),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
     ],
@@ -353,14 +353,14 @@ def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, 
     """Bytes of a request, not tokens; and that a prefix cache which is asked for finds nothing, in a line."""
     states = write_model(tmp_path, config=MAMBA)
     flags = ("hello", "--max-tokens", 2, "--context", 64)
-    kept = re.compile(r"KV cache: 128 bytes a token, and a state of [\d,]+ bytes a request, however long it is \(")
+    kept = re.compile(r"KV cache: 128 bytes a token, and a state of [\d,]+ bytes a request of any length \(")
     ways = ("--prefix-cache",), (), ("--no-prefix-cache",)
     asked, unasked, off = (ridgeline("run", states, *flags, *way) for way in ways)
     for ended in (asked, unasked, off):
         assert ended.code == OK, ended.err
         assert kept.search(ended.err), ended.err
         assert "maximum concurrency for 64 tokens: " in ended.err
-    said = "--prefix-cache shares nothing with this model: layers keep a state, and what it was"
+    said = "--prefix-cache shares nothing with this model: layers keep a recurrent state, which is"
     assert [said in ended.err for ended in (asked, unasked, off)] == [True, False, False]
     assert said not in ridgeline("run", folder, *flags, "--enable-prefix-caching").err
 
@@ -401,7 +401,7 @@ def test_the_catalogue_has_no_tokenizers(ridgeline: Run) -> None:
     assert_one_line(
         ridgeline("tokenize", "llama-3-8b", "hi"),
         REFUSED,
-        "the catalogue holds no tokenizer for llama-3-8b; give its checkpoint folder",
+        "the catalogue has no tokenizer for llama-3-8b; give the folder of its checkpoint",
     )
 
 
@@ -472,7 +472,7 @@ def test_show_refuses_in_one_line(ridgeline: Run, own_folder: Path) -> None:
     """What the name says stood on stdout, the reason on stderr; and nothing said what there is instead."""
     change_config(own_folder, architectures=["Gemma4ForCausalLM"])
     said = ("Gemma 4 (dense, causal LM) cannot be built: ", "is not supported yet; missing: embeddings of each layer")
-    built = "`ridgeline plan --list` shows models that are"
+    built = "`ridgeline plan --list` shows supported models"
     assert_one_line(ridgeline("show", own_folder), REFUSED, *said, built)
     assert_one_line(ridgeline("show", own_folder, "--json"), REFUSED, *said)
     for name in ("gemma-4", "qwen-image"):

@@ -49,7 +49,7 @@ def test_one_text(ridgeline: Run, folder: Path) -> None:
 
 def test_an_encoder_keeps_nothing_to_narrow(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("embed", "A dog", "--model", folder, "--kv", "int8")
-    assert_one_line(ended, USAGE, "keeps no keys and values; leave --kv int8 out")
+    assert_one_line(ended, USAGE, "has no KV cache; leave --kv int8 out")
 
 
 def test_a_search_has_the_models_prompts(ridgeline: Run, folder: Path) -> None:

@@ -448,4 +448,9 @@ def test_a_model_that_is_not_there(ridgeline: Run) -> None:
 def test_commands_for_language(ridgeline: Run, folder: Path, command: tuple[str, ...]) -> None:
     """A pipeline is told where it belongs."""
     ended = ridgeline(*(word.format(folder) for word in command))
-    assert_one_line(ended, REFUSED, "is a ZImagePipeline of several components", "ridgeline image takes it, and plan")
+    assert_one_line(
+        ended,
+        REFUSED,
+        "is a ZImagePipeline of several components",
+        "give it to ridgeline image, ridgeline video or ridgeline plan",
+    )

@@ -707,5 +707,5 @@ def test_a_state_is_of_a_request_and_its_pages_of_bytes(plan: Any) -> None:
     assert (memory["page_size"], memory["kv_tokens"]) == (None, None)
     assert memory["concurrency"] == pytest.approx(memory["pages"] * memory["page_bytes"] / memory["request_bytes"])
     text = " ".join(plan("nemotron-h-8b", *CARD, "--section", "memory")[1].split())
-    assert f"a state of {memory['state_bytes']:,.0f} bytes a request, however long it is" in text
+    assert f"a state of {memory['state_bytes']:,.0f} bytes a request of any length" in text
     assert f"{memory['pages']:,} pages of {memory['page_bytes']:,} bytes" in text

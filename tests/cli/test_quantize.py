@@ -29,11 +29,15 @@ def test_a_checkpoint_is_saved_in_int8(ridgeline: Run, tmp_path: Path) -> None:
 def test_commands_run_in_a_format(ridgeline: Run, command: tuple[object, ...]) -> None:
     """And say in one line that they do not run in one that is priced only, or that there is not."""
     assert ridgeline(*command, "--weights", "int4-g32").json
-    assert_one_line(ridgeline(*command, "--weights", "nvfp4"), USAGE, "does not run yet; give one of")
+    assert_one_line(
+        ridgeline(*command, "--weights", "nvfp4"),
+        USAGE,
+        "cannot run yet, only be priced (ridgeline plan, trace --priced); give one of",
+    )
     assert_one_line(ridgeline(*command, "--weights", "int3"), USAGE, "unknown weight format 'int3'")
     if command[0] == "run":
         full = ridgeline("serve", "tales", "--weights", "fp32")
-        assert_one_line(full, USAGE, "the checkpoint's are in bf16 and are never converted")
+        assert_one_line(full, USAGE, "the checkpoint's weights are in bf16 and are never converted")
         assert_one_line(ridgeline(*command, "--quantization", "int8"), USAGE, "--weights int8")
 
 

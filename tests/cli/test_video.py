@@ -121,8 +121,11 @@ def test_what_is_refused(ridgeline: Run, folder: Path, arguments: tuple[str, ...
 
 def test_commands_for_language(ridgeline: Run, folder: Path) -> None:
     """A pipeline of clips, and its denoiser, are told where they belong."""
-    for given, what in ((folder, "WanPipeline"), (folder / "transformer", "WanTransformer3DModel")):
-        assert_one_line(ridgeline("run", given, "x"), REFUSED, what, "or ridgeline video where it draws clips")
+    for given, what, where in (
+        (folder, "WanPipeline", "give it to ridgeline image, ridgeline video or ridgeline plan"),
+        (folder / "transformer", "WanTransformer3DModel", "folder to ridgeline image or ridgeline video"),
+    ):
+        assert_one_line(ridgeline("run", given, "x"), REFUSED, what, where)
 
 
 def test_each_command_draws_its_own(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_what_it_was_not_trained_for_is_refused(pipeline: Pipeline) -> None:
 
 
 def test_it_draws_and_does_not_write() -> None:
-    with pytest.raises(ModelRefused, match=r"digits .* draws: ridgeline image takes it") as refused:
+    with pytest.raises(
+        ModelRefused, match=r"digits .* which generates images or video: give it to ridgeline image"
+    ) as refused:
         open_source("digits").model  # noqa: B018
     assert "\n" not in str(refused.value)
 

@@ -208,15 +208,15 @@ def test_what_gives_no_scores_or_vectors_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "value", "problem"),
     [
-        ("modules.json", {"a": 1}, "holds no list of modules"),
-        ("modules.json", [], "nothing is not a Transformer and then a Pooling"),
+        ("modules.json", {"a": 1}, "does not hold a list of modules"),
+        ("modules.json", [], "no modules; only a Transformer and then a Pooling"),
         ("modules.json", [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "../up"}], "points outside"),
         ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean_tokens is not supported"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": 1, "pooling_mode_max_tokens": 1}, "_max_tokens is not"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": 1, "include_prompt": False}, "include_prompt = false"),
-        ("config_sentence_transformers.json", {"default_prompt_name": "a"}, "default_prompt_name 'a' is none of its"),
-        ("config_sentence_transformers.json", {"default_prompt_name": ["a"]}, r"default_prompt_name \['a'\] is none"),
-        ("config_sentence_transformers.json", {"prompts": ["q: "]}, "prompts is no object of texts by name"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "a"}, "default_prompt_name 'a' is not among its"),
+        ("config_sentence_transformers.json", {"default_prompt_name": ["a"]}, r"default_prompt_name \['a'\] is not"),
+        ("config_sentence_transformers.json", {"prompts": ["q: "]}, "prompts is not an object that maps names to"),
         ("2_Dense/config.json", {"out_features": 5, "activation_function": "x.ELU"}, "'ELU' is not supported"),
     ],
 )  # fmt: skip

@@ -195,16 +195,21 @@ def test_pages_are_smaller(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     """In one line, with what works."""
     fields = Fields(LLAMA, "c")
-    with pytest.raises(ValueError, match=r"^--kv is 'nvfp4', which is priced .* of c may be in fp32, fp8, int8$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^--kv is 'nvfp4', which can only be priced .* c can store keys and values in fp32, fp8, int8$",
+    ):
         build_to_run(fields, kv="nvfp4")
     cached = "/hub/models--Qwen--Qwen3-8B/snapshots/a1b2/config.json"
     named = {"/m/Qwen3-8B/config.json": "Qwen3-8B", cached: "Qwen/Qwen3-8B", "/m/small-Q4_0.gguf": "small-Q4_0"}
     for path, name in named.items():
-        with pytest.raises(ValueError, match=rf"^--kv is 'fp16'; keys and values of {name} may be in fp32, fp8, int8$"):
+        with pytest.raises(ValueError, match=rf"^--kv is 'fp16'; {name} can store keys and values in fp32, fp8, int8$"):
             build_to_run(Fields(LLAMA, path), kv="fp16")
     int8 = STATED["quantization_config"] | {"kv_cache_quant_algo": "INT8"}
-    with pytest.raises(ModelRefused, match=r"in int8 with the checkpoint's scales are priced .*; give --kv fp8 or"):
+    with pytest.raises(
+        ModelRefused, match=r"in int8 with the checkpoint's scales cannot run yet, only be priced .*; give --kv fp8 or"
+    ):
         build_to_run(Fields(LLAMA | {"quantization_config": int8}, "c"))
-    with pytest.raises(ModelRefused, match="scales of latents in fp8 are not read; give --kv fp8"):
+    with pytest.raises(ModelRefused, match="fp8 scales for latents are not supported; give --kv fp8"):
         build_to_run(Fields(LATENT | STATED, "c"))
     assert build_to_run(Fields(LATENT | STATED, "c"), kv="fp8").runs

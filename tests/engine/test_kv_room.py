@@ -44,9 +44,9 @@ def test_states_are_of_a_request_and_not_of_tokens(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path, config=MAMBA)))
     info = llm.loaded.info()
     state = 2 * 4 * (4 * 7 * 5 + 2 * 48)
-    assert info.held == f"{2 * 2 * 8 * 4} bytes a token, and a state of {state:,} bytes a request, however long it is"
+    assert info.held == f"{2 * 2 * 8 * 4} bytes a token, and a state of {state:,} bytes a request of any length"
     assert f"KV cache: {info.held}, threads" in repr(llm)
-    assert info.unshared == "layers keep a state, and what it was at an earlier position is not known any more"
+    assert info.unshared == "layers keep a recurrent state, which is not stored for earlier positions"
 
 
 def test_tokens_where_all_that_is_kept_is_of_tokens(tmp_path: Path) -> None:
@@ -68,5 +68,5 @@ def test_an_encoder_keeps_nothing(tmp_path: Path) -> None:
     loaded = load_engine(str(tmp_path))
     info, llm = loaded.info(), AsyncLLM(loaded)
     llm.close()
-    assert (info.held, info.concurrency, info.unshared) == ("", 0.0, "layers keep nothing")
+    assert (info.held, info.concurrency, info.unshared) == ("", 0.0, "layers store nothing")
     assert repr(llm).startswith(f"AsyncLLM(context {info.context}, no KV cache, threads ")

@@ -28,7 +28,7 @@ from ridgeline.engine.runner import Runner
 from support.checkpoints import random_ours, random_tensors, write_folder
 
 TWO_CORNERS = CORNERS[1], CORNERS[3]
-OTHERWISE = "has tensors that the model does not"
+OTHERWISE = "has tensors that the model lacks"
 """What is said of folders of families whose checkpoints store the experts of a layer in one tensor, which these do not:
 their parts are compared in models/test_tensor_parallel.py."""
 

@@ -196,27 +196,30 @@ def test_broken_folders(tmp_path: Path) -> None:
     some = "decoder.conv_in.weight"
     for tensors, why in (
         ({name: tensor for name, tensor in whole.items() if name != some}, f"lacks tensors of the model: {some}"),
-        (whole | {"loss.weight": torch.ones(2)}, "has tensors that the model does not: loss.weight"),
-        (whole | {some: torch.ones(2, 2)}, f"tensor {some} is [2, 2], the config wants [64, 16, 3, 3]"),
+        (whole | {"loss.weight": torch.ones(2)}, "has tensors that the model lacks: loss.weight"),
+        (whole | {some: torch.ones(2, 2)}, f"tensor {some} has shape [2, 2], but the config requires [64, 16, 3, 3]"),
     ):
         save_file(tensors, tmp_path / FILE)
         with pytest.raises(ModelRefused, match=why.replace("[", r"\[")):
             load_autoencoder(str(tmp_path))
     with pytest.raises(ValueError, match=r"cannot run in torch.float16; give torch.float32 or torch.bfloat16"):
         load_autoencoder(str(tmp_path), torch.float16)
-    with pytest.raises(ModelRefused, match="part of a pipeline that draws"):
+    with pytest.raises(ModelRefused, match="part of a pipeline that generates images"):
         load_model(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"_class_name": "AutoencoderKLWan"}, "architecture AutoencoderKLWan is no autoencoder that is built"),
-        ({"_class_name": None}, r"architecture \(none\) is no autoencoder"),
+        ({"_class_name": "AutoencoderKLWan"}, "autoencoder architecture AutoencoderKLWan is not supported"),
+        ({"_class_name": None}, r"autoencoder architecture \(none\) is not supported"),
         ({"act_fn": "mish"}, "act_fn = mish is not supported; silu is"),
-        ({"down_block_types": ["AttnDownEncoderBlock2D"] * 2}, "down_block_types is .*; 2 of DownEncoderBlock2D are"),
-        ({"up_block_types": ["UpDecoderBlock2D"]}, "up_block_types is .*; 2 of UpDecoderBlock2D are supported"),
-        ({"up_block_types": None}, "up_block_types is .*; 2 of UpDecoderBlock2D are supported"),
+        (
+            {"down_block_types": ["AttnDownEncoderBlock2D"] * 2},
+            "down_block_types is .*; it must be 2 times DownEncoderBlock2D",
+        ),
+        ({"up_block_types": ["UpDecoderBlock2D"]}, "up_block_types is .*; it must be 2 times UpDecoderBlock2D"),
+        ({"up_block_types": None}, "up_block_types is .*; it must be 2 times UpDecoderBlock2D"),
         ({"block_out_channels": [32] * 9}, "block_out_channels is .*; it must be 1 to 8 integers"),
         ({"block_out_channels": [32, 0]}, "block_out_channels is .*; it must be 1 to 8 integers"),
         ({"norm_num_groups": 3}, "32 of block_out_channels does not divide into 3 groups"),
@@ -243,9 +246,9 @@ def test_wrong_tensors(tmp_path: Path) -> None:
     their_autoencoder(CASES["wide"], tmp_path)
     ours = load_autoencoder(str(tmp_path))
     for shape in ((1, 4, 8, 8), (16, 8, 8), (0, 16, 8, 8), (1, 16, 0, 8)):
-        with pytest.raises(ValueError, match=r"latents are \[.*\]; they are to be \[images, 16, lines, columns\]"):
+        with pytest.raises(ValueError, match=r"latents have shape \[.*\]; they must be \[images, 16, height, width\]"):
             ours.decode(torch.zeros(shape))
-    with pytest.raises(ValueError, match=r"a picture of 6 x 5 pixels; .* multiples of 2: crop it, or scale it"):
+    with pytest.raises(ValueError, match=r"an image has 6 x 5 pixels, .* multiples of 2; crop or scale it"):
         ours.encode(torch.zeros(1, 3, 5, 6))
 
 
@@ -443,5 +446,5 @@ def test_weights_are_ramps_that_make_one() -> None:
 def test_wrong_tilings() -> None:
     """Tiles that would never come to an end, or of nothing."""
     for size, overlap in ((0, 0), (8, 5), (8, -1), (-4, 0)):
-        with pytest.raises(ValueError, match="give 1 or more, and an overlap of at most half"):
+        with pytest.raises(ValueError, match="give a size of 1 or more, and an overlap of at most half"):
             Tiling(size, overlap)

@@ -176,7 +176,7 @@ def test_a_level_of_each_token(tmp_path: Path, name: str) -> None:
         assert off(ours, subject.reference(latents, levels, texts)) <= TOLERANCE
     with torch.inference_mode():
         assert torch.equal(ours, subject.ours(latents, 0.6, texts))
-    with pytest.raises(ValueError, match=rf"noise levels are \[2, 4\]; give one a token, \[2, {tokens}\]"):
+    with pytest.raises(ValueError, match=rf"noise levels have shape \[2, 4\]; give one per token, \[2, {tokens}\]"):
         subject.ours(latents, torch.rand(2, 4), texts)
 
 
@@ -245,14 +245,14 @@ def test_bf16(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "problem"),
     [
-        (_WAN, {"image_dim": 1280}, "image_dim is set: Wan's models from an image to a video are not built"),
-        (_WAN, {"added_kv_proj_dim": 24}, "added_kv_proj_dim is set: Wan's models from an image to a video"),
-        (_WAN, {"in_channels": 36}, "in_channels 36 are not out_channels 4: Wan's models from an image to a video"),
+        (_WAN, {"image_dim": 1280}, "image_dim is set, but Wan's image-to-video models are not supported"),
+        (_WAN, {"added_kv_proj_dim": 24}, "added_kv_proj_dim is set, but Wan's image-to-video models"),
+        (_WAN, {"in_channels": 36}, "in_channels 36 differs from out_channels 4, but Wan's image-to-video models"),
         (_WAN, {"patch_size": [2, 2, 2]}, r"patch_size \[2, 2, 2\] is not supported; \[1, n, n\] is"),
         (_WAN, {"patch_size": [1, 2, 4]}, r"patch_size \[1, 2, 4\] is not supported"),
         (_WAN, {"qk_norm": "rms_norm"}, "qk_norm = 'rms_norm' is not supported; rms_norm_across_heads is"),
-        (_WAN, {"attention_head_dim": 9}, "attention_head_dim 9 is to be even and 6 or more"),
-        (_WAN, {"freq_dim": 9}, "freq_dim 9 is to be even"),
+        (_WAN, {"attention_head_dim": 9}, "attention_head_dim is 9; it must be even and at least 6"),
+        (_WAN, {"freq_dim": 9}, "freq_dim is 9; it must be even"),
         (_WAN, {"ffn_dim": 0}, "ffn_dim is 0; it must be an integer from 1"),
         (_PIXART, {"norm_type": "ada_norm_zero"}, "norm_type = 'ada_norm_zero' is not supported; ada_norm_single is"),
         (_PIXART, {"cross_attention_dim": 32}, "cross_attention_dim = 32 is not supported; 24 is"),
@@ -260,11 +260,11 @@ def test_bf16(tmp_path: Path, name: str) -> None:
         (_PIXART, {"activation_fn": "geglu"}, "activation_fn = 'geglu' is not supported; gelu-approximate is"),
         (_PIXART, {"caption_channels": None}, "caption_channels is missing"),
         (_PIXART, {"norm_elementwise_affine": True}, "norm_elementwise_affine = True is not supported"),
-        (_PIXART, {"out_channels": 12}, "out_channels 12 are to be in_channels 4, or twice as many"),
+        (_PIXART, {"out_channels": 12}, "out_channels is 12; it must be in_channels 4, or twice that"),
         (
             _PIXART,
             {"use_additional_conditions": True, "num_attention_heads": 4, "cross_attention_dim": 32},
-            "32 hidden numbers do not divide into those of positions",
+            "the hidden size 32 must be a multiple of 4, and of 3",
         ),
     ],
 )
@@ -291,13 +291,13 @@ def test_defaults_are_those_of_the_classes() -> None:
     [
         ("wan", (3, 7, 8), (5,), "latents of 7 x 8 do not divide into patches of 2 x 2"),
         ("wan", (0, 8, 8), (5,), "latents of 0 x 8 x 8 have no frames"),
-        ("wan", (33, 8, 8), (5,), "33 x 8 x 8 are more than the model has positions for; give at most 32 x 64 x 64"),
-        ("wan", (3, 8, 66), (5,), "more than the model has positions for; give at most 32 x 64 x 64"),
-        ("wan", (8, 8), (5,), "latents of 8 x 8; this denoiser has frames, height and width"),
-        ("wan", (3, 8, 8), (513,), "a text has 513 tokens, and the model reads 512; shorten it"),
+        ("wan", (33, 8, 8), (5,), "33 x 8 x 8 exceed the model's positions; give at most 32 x 64 x 64"),
+        ("wan", (3, 8, 66), (5,), "exceed the model's positions; give at most 32 x 64 x 64"),
+        ("wan", (8, 8), (5,), "latents have the size 8 x 8; this denoiser needs frames, height and width"),
+        ("wan", (3, 8, 8), (513,), "a text has 513 tokens, but the model reads at most 512; shorten it"),
         ("wan", (3, 8, 8), (5, 0), "a text has no tokens"),
         ("pixart-sigma", (8, 7), (5,), "latents of 8 x 7 do not divide"),
-        ("pixart-sigma", (1, 8, 8), (5,), "latents of 1 x 8 x 8; this denoiser has height and width"),
+        ("pixart-sigma", (1, 8, 8), (5,), "latents have the size 1 x 8 x 8; this denoiser needs height and width"),
         ("pixart-sigma", (8, 8), (), "a text has no tokens"),
     ],
 )  # fmt: skip

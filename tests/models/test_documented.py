@@ -149,7 +149,9 @@ def test_a_larger_model_that_is_not_known(section: str) -> None:
     """Expect the refusal to name the section that a family builds."""
     half = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     for values in ({section: half}, {"thinker_config": {"text_config": half}}):
-        with pytest.raises(ModelRefused, match=r"is a Qwen2ForCausalLM, which is: give that section as a config\.json"):
+        with pytest.raises(
+            ModelRefused, match=r"is a Qwen2ForCausalLM, which is supported: give that section as a config\.json"
+        ):
             build(Fields({"architectures": ["AnyChatModel"], **values}, "c"))
     with pytest.raises(ModelRefused) as caught:
         build(Fields({"architectures": ["AnyChatModel"], section: {"model_type": "xlstm"}}, "c"))

@@ -255,7 +255,7 @@ def test_transformers_counts_the_same_parameters(kind: str) -> None:
     [
         ({"feed_forward_proj": "gated-softsign"}, "feed_forward_proj 'gated-softsign' is not supported"),
         ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets"),
-        ({"relative_attention_max_distance": 3}, "up to a distance of 3"),
+        ({"relative_attention_max_distance": 3}, "relative_attention_max_distance is 3"),
         ({"num_heads": 10_000, "d_kv": 10_000}, "num_heads 10000 x d_kv 10000"),
         ({"scale_decoder_outputs": "yes"}, "scale_decoder_outputs is 'yes'"),
     ],

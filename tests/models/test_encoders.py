@@ -296,7 +296,7 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(kind: str, field:
         ({"architectures": ["BertForTokenClassification"]}, "architecture BertForTokenClassification is not supported"),
         (
             {"architectures": ["RobertaModel"], "max_position_embeddings": 4, "pad_token_id": 3},
-            "first 4 are no pos",
+            "first 4 are not used",
         ),
         ({"architectures": ["ModernBertModel"], "local_attention": 1}, "local_attention is 1; it must be at least 2"),
         ({"architectures": ["ModernBertModel"], "rope_scaling": {"type": "yarn"}}, "rope_scaling = .* not supported"),
@@ -306,7 +306,7 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(kind: str, field:
         ),
         (
             {"architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "max"},
-            "classifier_pooling 'max' is not cls or mean",
+            "classifier_pooling 'max' is not supported; cls and mean are",
         ),
     ],
 )

@@ -168,5 +168,5 @@ def test_layers_that_there_are_not(subject: Subject, layers: int) -> None:
     """After the last one states are normed, which is what a model without a head gives anyway."""
     model = build_to_run(open_source(str(subject.folder)).config)
     assert isinstance(model, Decoder)
-    with pytest.raises(ValueError, match=f"the model has {_LAYERS} layers; states are taken after 1 to {_LAYERS - 1}"):
+    with pytest.raises(ValueError, match=f"the model has {_LAYERS} layers; give depths from 1 to {_LAYERS - 1}"):
         model.stop_after(layers)

@@ -197,13 +197,13 @@ def test_each_tensor_is_of_a_part(tmp_path: Path) -> None:
         ({"text_config": {"model_type": "qwen2"}}, "model_type = 'qwen2' is not supported; llama is"),
         ({"vision_config": {"use_qk_norm": True}}, "use_qk_norm = True is not supported"),
         ({"vision_config": {"patch_size": 5}}, "image_size 12 does not divide into patches of 5"),
-        ({"vision_config": {"num_image_tokens": 8}}, "num_image_tokens is 8; an image of 12 x 12 has 9 patches"),
+        ({"vision_config": {"num_image_tokens": 8}}, "num_image_tokens is 8, but an image of 12 x 12 has 9 patches"),
         ({"vision_config": {"num_attention_heads": 3}}, "hidden_size 20 does not divide into 3 heads"),
         (
             {"vision_config": {"projection_dim": 20}},
-            "projection_dim of vision_config is not the text's hidden_size, 24",
+            "projection_dim of vision_config must be the text's hidden_size, 24",
         ),
-        ({"image_token_id": 91}, "image_token_id is 91; the text has ids 0 to 90"),
+        ({"image_token_id": 91}, "image_token_id is 91; it must be from 0 to 90"),
     ],
 )
 def test_refused_configs(change: dict[str, Any], why: str) -> None:
@@ -216,9 +216,9 @@ def test_refused_configs(change: dict[str, Any], why: str) -> None:
 def test_refused_configs_of_drawers() -> None:
     values = {"architectures": ["JanusForConditionalGeneration"]}
     fields = Fields(values | config(vq_config={"projection_dim": 20}), "c")
-    with pytest.raises(ModelRefused, match="image_token_embed_dim and projection_dim are not the text's hidden_size"):
+    with pytest.raises(ModelRefused, match="image_token_embed_dim and projection_dim must be the text's hidden_size"):
         build_to_run(fields, family=drawer_of(fields))
-    with pytest.raises(ModelRefused, match="LlamaForCausalLM writes no tokens of images; Janus"):
+    with pytest.raises(ModelRefused, match="LlamaForCausalLM cannot generate image tokens; Janus"):
         drawer_of(Fields({"architectures": ["LlamaForCausalLM"]}, "c"))
 
 

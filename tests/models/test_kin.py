@@ -212,7 +212,9 @@ def test_a_mixture_whose_matrices_are_turned(tmp_path: Path) -> None:
     check(theirs, tmp_path)
     name = next(name for name in turned if name.endswith("experts.down_proj"))
     save_file(turned | {name: turned[name][:, 1:].contiguous()}, file)
-    with pytest.raises(ModelRefused, match=r"experts\.down_proj is \[7, 13, 60\], the config wants \[7, 60, 14\]"):
+    with pytest.raises(
+        ModelRefused, match=r"experts\.down_proj has shape \[7, 13, 60\], but the config requires \[7, 60, 14\]"
+    ):
         load_model(str(tmp_path))
 
 
@@ -235,7 +237,7 @@ def test_what_a_text_half_leaves_out() -> None:
 def test_an_old_config_without_a_section_states_its_rope() -> None:
     """As those of Qwen's vision models do; left out it would be Qwen 2's, which transformers does not take."""
     values = {"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl", **_TEXT["qwen2-plain"]}
-    with pytest.raises(ModelRefused, match="rope_theta is missing, and so is text_config; one of them is needed"):
+    with pytest.raises(ModelRefused, match="both rope_theta and text_config are missing; add one of them"):
         build(Fields(values, "config.json"))
     model = build(Fields(values | {"rope_theta": 37.0}, "config.json"))
     assert [op.rope.theta for _, op in model.ops() if isinstance(op, RotaryTable)] == [37.0]
@@ -265,12 +267,12 @@ def test_names_in_a_list_of_modules(whole: tuple[PreTrainedModel, Path]) -> None
 def test_a_text_half_of_another_kind_is_refused() -> None:
     """By its own name, with what is missing."""
     values = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "decilm"}}
-    with pytest.raises(ModelRefused, match=r"its text half is decilm .*unequal sizes"):
+    with pytest.raises(ModelRefused, match=r"its text model is decilm .*unequal sizes"):
         build(Fields(values, "config.json"))
     with pytest.raises(ModelRefused, match="model_type is missing"):
         build(Fields(values | {"text_config": {}}, "config.json"))
     values["text_config"] = {"model_type": "xlstm"}
-    with pytest.raises(ModelRefused, match="its text half is of the type xlstm, which is not supported"):
+    with pytest.raises(ModelRefused, match="its text model is of type xlstm, which is not supported"):
         build(Fields(values, "config.json"))
 
 

@@ -140,9 +140,9 @@ def test_wrong_tensors(tmp_path: Path) -> None:
     """Latents that are not packed, and pixels that are half of one."""
     their_packed_autoencoder(CASES["plain"], tmp_path)
     ours = load_autoencoder(str(tmp_path))
-    with pytest.raises(ValueError, match=r"latents are \[.*\]; they are to be \[images, 8, lines, columns\]"):
+    with pytest.raises(ValueError, match=r"latents have shape \[.*\]; they must be \[images, 8, height, width\]"):
         ours.decode(torch.zeros(1, 2, 4, 4))
-    with pytest.raises(ValueError, match=r"a picture of 8 x 6 pixels; .* multiples of 4: crop it, or scale it"):
+    with pytest.raises(ValueError, match=r"an image has 8 x 6 pixels, .* multiples of 4; crop or scale it"):
         ours.encode(torch.zeros(1, 3, 6, 8))
 
 

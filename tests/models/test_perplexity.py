@@ -38,7 +38,7 @@ def test_a_format_that_costs_more_than_a_tenth_is_named(name: str) -> None:
     assert (said is not None) == (figures.formats[name] > (1 + MOST_RISE) * figures.plain)
     if said is None:
         return
-    assert f"weights in {name} cost quality" in said
+    assert f"weights in {name} reduce quality" in said
     assert f"{figures.plain:.1f} to {figures.formats[name]:.1f}" in said
     advised = re.findall(r"(?:use|or) ([\w+-]+) \(", said)
     assert costly_format(advised[0]) is None

@@ -345,7 +345,7 @@ def test_each_layer_in_an_algorithm_of_its_own() -> None:
         "model.layers.0.self_attn.q_proj": "fp8 tensor", "model.layers.1.mlp.up_proj": "nvfp4",
     }  # fmt: skip
     experts = {f"model.layers.0.mlp.experts.{n}.up_proj": {"quant_algo": a} for n, a in enumerate(("FP8", "NVFP4"))}
-    with pytest.raises(ModelRefused, match=r"experts\.1\.up_proj is stored otherwise than other experts"):
+    with pytest.raises(ModelRefused, match=r"experts\.1\.up_proj is stored in another format than other experts"):
         recipe_of(section | {"quantized_layers": experts})
 
 
@@ -407,8 +407,8 @@ def test_a_shared_expert_and_a_head_that_are_listed() -> None:
         (mixed("lm_head", "model.language_model.layers.7.mlp.experts"), "has no model.language_model.layers.7.mlp.exp"),
         (mixed("lm_head", "a.b", "c.d", "model.visual.blocks.0.attn.proj"), "has no a.b and 1 more modules; give"),
         ({"quant_method": "compressed-tensors", "config_groups": {"0": {"targets": ["re:.*w1"], "weights": PACKED}}},
-         "compressed-tensors int4 g128, but the model has no weight for that"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["*"]}, "the model has no weight for that"),
+         "compressed-tensors int4 g128, but the model has no such weight"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["*"]}, "the model has no such weight"),
     ],
 )  # fmt: skip
 def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
@@ -431,7 +431,7 @@ def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
 def test_a_section_that_does_not_name_its_method(section: dict[str, Any], name: str) -> None:
     """Expect its producer or another key to tell; a section that nobody signed is refused."""
     assert recipe_of(section).name == name
-    with pytest.raises(ModelRefused, match="quantised by 'an unnamed method' are not known"):
+    with pytest.raises(ModelRefused, match="quantised by 'an unnamed method' are not supported"):
         recipe_of({"producer": {"name": "someone"}, "quant_algo": "FP8"})
 
 
@@ -500,7 +500,8 @@ def test_ranks_share_what_one_card_holds(name: str) -> None:
 def test_what_is_stored_so_does_not_run() -> None:
     """It is said in one line, with what works; plain weights run."""
     with pytest.raises(
-        ModelRefused, match=r"stored as bitsandbytes fp4 are priced \(ridgeline plan, .* do not run yet"
+        ModelRefused,
+        match=r"stored as bitsandbytes fp4 cannot run yet, only be priced \(ridgeline plan, .* unquantised",
     ):
         build_to_run(quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}))
     assert build_to_run(Fields(SMALL, "c")).runs
@@ -514,7 +515,7 @@ def test_what_is_stored_so_does_not_run() -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"quant_method": "exl2"}, "quantised by 'exl2' are not known; fp8"),
+        ({"quant_method": "exl2"}, "quantised by 'exl2' are not supported; fp8"),
         ({"bits": 4}, "an unnamed method"),
         (BLOCK_FP8 | {"fmt": "e5m2"}, "fmt = 'e5m2' is not supported"),
         (BLOCK_FP8 | {"weight_block_size": [128]}, "weight_block_size is [128]"),
@@ -522,20 +523,20 @@ def test_what_is_stored_so_does_not_run() -> None:
         (AWQ | {"group_size": 0}, "group_size is 0"),
         (GPTQ | {"bits": 40}, "bits is 40"),
         (GPTQ | {"modules_in_block_to_quantize": [["q_proj"]]}, "modules_in_block_to_quantize"),
-        (GPTQ | {"dynamic": {"-:(a+)+$": {}}}, "the pattern '-:(a+)+$' is too involved"),
-        (W4A16 | {"ignore": ["re:" + ".*" * 30 + "x"]}, "too involved"),
-        (W4A16 | {"ignore": ["re:[a"]}, "is no regular expression"),
+        (GPTQ | {"dynamic": {"-:(a+)+$": {}}}, "the pattern '-:(a+)+$' is too complex"),
+        (W4A16 | {"ignore": ["re:" + ".*" * 30 + "x"]}, "too complex"),
+        (W4A16 | {"ignore": ["re:[a"]}, "is not a regular expression"),
         (W4A16 | {"format": "marlin-24"}, "format = 'marlin-24' is not supported"),
         (W4A16 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),
-        (W4A16 | {"config_groups": {}}, "config_groups says of no weights"),
-        (compressed(PACKED | {"strategy": "row"}), "strategy 'row' is not known"),
-        (compressed(PACKED | {"type": "interval"}), "4 bits of type 'interval' are not known"),
-        (compressed(PACKED | {"num_bits": 6, "type": "float"}), "6 bits of type 'float' are not known"),
+        (W4A16 | {"config_groups": {}}, "config_groups does not say how any weights"),
+        (compressed(PACKED | {"strategy": "row"}), "strategy 'row' is not supported"),
+        (compressed(PACKED | {"type": "interval"}), "4-bit weights of type 'interval' are not supported"),
+        (compressed(PACKED | {"num_bits": 6, "type": "float"}), "6-bit weights of type 'float' are not supported"),
         (compressed(FLOAT8 | {"strategy": "block", "block_structure": "128"}), "block_structure is [128]"),
-        (compressed(FLOAT8, {"num_bits": 12, "type": "int"}), "activations in int12 are not known"),
-        (W8A8_FP8 | {"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "keys and values in int4 are not known"),
+        (compressed(FLOAT8, {"num_bits": 12, "type": "int"}), "activations in int12 are not supported"),
+        (W8A8_FP8 | {"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "keys and values in int4 are not supported"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"}, "quant_type 'int4'"),
-        ({"quant_method": "bitsandbytes"}, "load_in_4bit or load_in_8bit must be true"),
+        ({"quant_method": "bitsandbytes"}, "exactly one of load_in_4bit and load_in_8bit must be true"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers is empty"),
     ],
 )

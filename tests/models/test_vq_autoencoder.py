@@ -121,15 +121,15 @@ def test_broken_folders(tmp_path: Path) -> None:
     assert whole[some].shape == (64, 64, 1, 1)
     for tensors, why in (
         ({name: tensor for name, tensor in whole.items() if name != some}, "lacks tensors of the model: decoder.mid_"),
-        (whole | {"loss.weight": torch.ones(2)}, "has tensors that the model does not: loss.weight"),
-        (whole | {some: torch.ones(64, 64, 3, 3)}, r"is \[64, 64, 3, 3\], the config wants \[64, 64\]"),
+        (whole | {"loss.weight": torch.ones(2)}, "has tensors that the model lacks: loss.weight"),
+        (whole | {some: torch.ones(64, 64, 3, 3)}, r"has shape \[64, 64, 3, 3\], but the config requires \[64, 64\]"),
     ):
         save_file(tensors, tmp_path / FILE)
         with pytest.raises(ModelRefused, match=why):
             load_vq_autoencoder(str(tmp_path))
     with pytest.raises(ValueError, match=r"cannot run in torch.float16"):
         load_vq_autoencoder(str(tmp_path), torch.float16)
-    with pytest.raises(ModelRefused, match="makes pictures of tokens"):
+    with pytest.raises(ModelRefused, match="is the image-token autoencoder of Janus"):
         load_model(str(tmp_path))
 
 
@@ -160,12 +160,12 @@ def test_wrong_tensors(tmp_path: Path) -> None:
     their_vq(VQ, tmp_path)
     ours = load_vq_autoencoder(str(tmp_path))
     for ids in (torch.zeros(9, dtype=torch.int64), torch.zeros(0, 3, 3, dtype=torch.int64)):
-        with pytest.raises(ValueError, match=r"tokens are \[.*\]; they are to be \[images, lines, columns\]"):
+        with pytest.raises(ValueError, match=r"tokens have shape \[.*\]; they must be \[images, height, width\]"):
             ours.decode(ids)
     for token in (37, -1):
-        with pytest.raises(ValueError, match="a token is no row of the codebook; give numbers from 0 to 36"):
+        with pytest.raises(ValueError, match="a token is outside the codebook; give numbers from 0 to 36"):
             ours.decode(torch.full((1, 3, 3), token))
-    with pytest.raises(ValueError, match=r"a picture of 6 x 5 pixels; .* multiples of 2: crop it, or scale it"):
+    with pytest.raises(ValueError, match=r"an image has 6 x 5 pixels, .* multiples of 2; crop or scale it"):
         ours.encode(torch.zeros(1, 3, 5, 6))
 
 

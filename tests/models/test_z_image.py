@@ -169,9 +169,9 @@ def test_every_parameter_matters(tiny: Subject) -> None:
 def test_inputs_that_it_does_not_read_are_refused(tiny: Subject) -> None:
     """Those of denoisers that have them: nothing is taken and ignored."""
     latents, texts = BATCHES[3].given(tiny.ours)
-    with pytest.raises(ValueError, match="takes no pooled vector of a text; leave it out"):
+    with pytest.raises(ValueError, match="takes no pooled text vector; leave it out"):
         tiny.ours(latents, 0.5, texts, pooled=torch.zeros(2, 8))
-    with pytest.raises(ValueError, match="takes no scale of guidance as an input; guide it in two passes"):
+    with pytest.raises(ValueError, match="takes no guidance scale as an input; run guidance in two passes"):
         tiny.ours(latents, 0.5, texts, guidance=3.5)
 
 
@@ -213,16 +213,16 @@ def test_shards_and_number_formats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"_class_name": "SD3Transformer2DModel"}, "architecture SD3Transformer2DModel is no denoiser that is built"),
+        ({"_class_name": "SD3Transformer2DModel"}, "denoiser architecture SD3Transformer2DModel is not supported"),
         ({"all_patch_size": [2, 4]}, r"all_patch_size \[2, 4\] is not supported; one size from 1 to 64 is"),
         ({"all_patch_size": [10**9]}, "is not supported; one size from 1 to 64 is"),
         ({"all_f_patch_size": [2]}, r"all_f_patch_size = \[2\] is not supported; \[1\] is"),
         ({"n_kv_heads": 1}, "n_kv_heads = 1 is not supported; 2 is"),
         ({"qk_norm": False}, "qk_norm = False is not supported; True is"),
         ({"siglip_feat_dim": 12}, "siglip_feat_dim = 12 is not supported"),
-        ({"dim": 40}, "dim 40 is not n_heads 2 x 16, the sum of axes_dims"),
-        ({"axes_dims": [9, 4, 3]}, r"axes_dims \[9, 4, 3\] are to be even"),
-        ({"axes_dims": [8, 8]}, r"axes_dims \[8, 8\] is not 3 positive numbers"),
+        ({"dim": 40}, "dim is 40; it must be n_heads 2 x 16, the sum of axes_dims"),
+        ({"axes_dims": [9, 4, 3]}, r"axes_dims is \[9, 4, 3\]; its numbers must be even"),
+        ({"axes_dims": [8, 8]}, r"axes_dims is \[8, 8\]; it must be 3 positive numbers"),
         ({"n_layers": 0}, "n_layers is 0; it must be an integer from 1"),
         ({"residual_scale": 0.5}, "residual_scale = 0.5 is not supported, and its name says that it changes"),
     ],
@@ -237,9 +237,9 @@ def test_what_is_not_built_is_refused(changes: dict[str, Any], problem: str) -> 
 def test_it_is_no_language_model(tiny: Subject) -> None:
     """Commands say what it is, and a language model is no denoiser."""
     for attempt in (lambda: load_model(str(tiny.folder)), lambda: build(Fields(RELEASE, "config.json"))):
-        with pytest.raises(ModelRefused, match=r"ZImageTransformer2DModel is a denoiser, .* ridgeline image takes the"):
+        with pytest.raises(ModelRefused, match=r"ZImageTransformer2DModel is a denoiser, .* folder to ridgeline image"):
             attempt()
-    with pytest.raises(ModelRefused, match="architecture Qwen3ForCausalLM is no denoiser"):
+    with pytest.raises(ModelRefused, match="denoiser architecture Qwen3ForCausalLM is not supported"):
         load_denoiser("qwen3-4b")
 
 
@@ -251,7 +251,7 @@ def test_weights_in_two_formats_are_cast_to_that_of_most(tmp_path: Path) -> None
     assert {parameter.dtype for parameter in load_denoiser(str(tmp_path)).parameters()} == {torch.float32}
     path = tmp_path / "diffusion_pytorch_model.safetensors"
     save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
-    with pytest.raises(ModelRefused, match="holds tensors in F8_E4M3, and none in F32, F16, BF16; fetch weights"):
+    with pytest.raises(ModelRefused, match="holds tensors in F8_E4M3, but none in F32, F16, BF16; fetch weights"):
         load_denoiser(str(tmp_path))
 
 
@@ -277,13 +277,13 @@ def test_defaults_are_those_of_the_class(tmp_path: Path) -> None:
         (
             (7, 8),
             (5,),
-            "latents of 7 x 8 do not divide into patches of 2 x 2; give a height and a width that 2 divides",
+            "latents of 7 x 8 do not divide into patches of 2 x 2; give a height and a width that are multiples of 2",
         ),
         ((0, 8), (5,), "latents of 0 x 8 do not divide"),
-        ((8, 130), (5,), "latents of 8 x 130 are more than the model has positions for; give at most 128 x 128"),
+        ((8, 130), (5,), "latents of 8 x 130 exceed the model's positions; give at most 128 x 128"),
         ((8, 8), (5, 0), "a text has no tokens"),
         ((8, 8), (), "a text has no tokens"),
-        ((8, 8), (225,), "a text has 225 tokens, and the model has positions for 224; shorten it"),
+        ((8, 8), (225,), "a text has 225 tokens, but the model has positions for 224; shorten it"),
     ],
 )
 def test_sizes_that_do_not_fit(tiny: Subject, size: tuple[int, int], texts: tuple[int, ...], problem: str) -> None:

@@ -127,7 +127,7 @@ DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
         (b'{"hidden_size": NaN}', 400, "NaN"),
         (b'{"a": "' + b"x" * (5 << 20) + b'"}', 413, "more than 1048576 bytes"),
         (DEEP[: 1 << 20], 400, "nested deeper"),
-        (b"{}", 400, "names no architecture"),
+        (b"{}", 400, "has neither architectures nor model_type"),
         (b'{"architectures": ["<script>alert(1)</script>"]}', 400, "is not supported"),
         (b'{"architectures": [[[]]], "model_type": {"a": 1}}', 400, "is not supported"),
         (json.dumps({**LLAMA, "num_hidden_layers": 10**9}).encode(), 400, "from 1 to 2000"),

@@ -58,7 +58,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
     llm = Scripted()
     for info in (
         msgspec.structs.replace(llm.info, held="9 bytes a token, and a state of 7", unshared="there are states"),
-        msgspec.structs.replace(llm.info, held="", concurrency=0.0, unshared="layers keep nothing"),
+        msgspec.structs.replace(llm.info, held="", concurrency=0.0, unshared="layers store nothing"),
     ):
         llm.info = info
         with caplog.at_level(logging.INFO):
@@ -68,7 +68,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
         "GPU KV cache size: 9 bytes a token, and a state of 7",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         *("Equal prefixes share no memory: there are states", device),
-        *("Equal prefixes share no memory: layers keep nothing", device),
+        *("Equal prefixes share no memory: layers store nothing", device),
     ]
 
 

@@ -128,7 +128,10 @@ class Adapter:
     def describe(self, width: int) -> str:
         """Return a one-line description of a LoRA adapter, with `width` bytes per number."""
         nbytes = three_digits(self.parameters * width / 1e6)
-        return f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, {nbytes} MB a step that it is in"
+        return (
+            f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, "
+            f"{nbytes} MB read in each step that uses it"
+        )
 
     @property
     def parameters(self) -> int:
@@ -152,9 +155,11 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
     except ModelRefused:
         if Path(path).is_dir() or cached_folder(path, hub_cache()) is not None:
             raise
-        raise ModelRefused(f"there is no adapter {path}; give the folder that PEFT saved one in") from None
+        raise ModelRefused(
+            f"{path} is neither a folder nor in the Hugging Face cache; give the folder of the adapter"
+        ) from None
     if component is None or component.config is None:
-        raise ModelRefused(f"{path} holds no adapter ({_CONFIG}); give the folder that PEFT saved one in")
+        raise ModelRefused(f"{path} holds no adapter ({_CONFIG}); give the folder in which PEFT saved the adapter")
     config, folder = component.config, component.folder
     _refuse_unbuilt(config)
     weights = folder / _WEIGHTS
@@ -162,14 +167,14 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
         pickled = (folder / "adapter_model.bin").is_file()
         refuse_pointer(folder / "adapter_model.bin")
         raise ModelRefused(
-            f"{folder} holds its adapter as pickle only, which can run code when opened; save it as safetensors"
+            f"{folder} holds the adapter only as pickle, which can run code when opened; save it as safetensors"
             if pickled
             else f"{folder} lacks {_WEIGHTS}; fetch it again"
         )
     halves = _halves(config, weights, read_header(weights))
     rank = max(half.rank for half in halves.values())
     if most_rank is not None and rank > most_rank:
-        raise ModelRefused(f"{folder}: the adapter has rank {rank}, --max-lora-rank is {most_rank}; raise it")
+        raise ModelRefused(f"{folder}: the adapter has rank {rank}, but --max-lora-rank is {most_rank}; raise it")
     base = config.values.get("base_model_name_or_path")
     return Adapter(name, folder, str(base or ""), _listed(config), halves, _digest(folder))
 
@@ -183,7 +188,7 @@ def _refuse_unbuilt(config: Fields) -> None:
         if values.get(key):
             raise config.refuse(f"{what} is not supported; merge the adapter into the model")
     if values.get("bias", "none") != "none":
-        raise config.refuse(f"bias is {values['bias']!r}: adapters that change biases are not supported; merge it")
+        raise config.refuse(f"bias is {values['bias']!r}: an adapter that changes biases is not supported; merge it")
     start = values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
         raise config.refuse(
@@ -203,7 +208,7 @@ def _listed(config: Fields) -> tuple[str, ...]:
     if isinstance(targets, str):
         return ()
     if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
-        raise config.refuse("target_modules is neither a list of names nor a pattern; fetch it again")
+        raise config.refuse("target_modules is neither a list of names nor a pattern; fetch the file again")
     return tuple(targets)
 
 
@@ -231,8 +236,8 @@ def _why_not(name: str, entry: TensorEntry) -> str:
     if "lora_magnitude_vector" in name:
         return f"{name}: DoRA is not supported"
     if _TENSOR.fullmatch(name) is not None and entry.dtype not in _DTYPES:
-        return f"{name} is stored in {entry.dtype}; an A or B is read in {', '.join(sorted(_DTYPES))}"
-    return f"{name} is no A or B of a LoRA, and whole modules in an adapter are not supported"
+        return f"{name} is stored in {entry.dtype}; the supported formats are {', '.join(sorted(_DTYPES))}"
+    return f"{name} is neither lora_A nor lora_B, and whole modules in an adapter are not supported"
 
 
 def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> LoraMatrix:
@@ -248,8 +253,8 @@ def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntr
     first, second = pair["A"], pair["B"]
     if not isinstance(rank, int) or first.shape[0] != rank or second.shape[1] != rank:
         raise ModelRefused(
-            f"{path}: A and B of {module} are {list(first.shape)} and {list(second.shape)}, "
-            f"{_CONFIG} says rank {rank}; fetch both again"
+            f"{path}: A and B of {module} have shapes {list(first.shape)} and {list(second.shape)}, "
+            f"but {_CONFIG} says rank {rank}; fetch both files again"
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
         raise config.refuse(f"lora_alpha is {repr(alpha)[:40]}; it must be a finite number")
@@ -263,15 +268,17 @@ def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
     """
     patterns = config.values.get(key) or {}
     if not isinstance(patterns, dict):
-        raise config.refuse(f"{key} is no object; fetch it again")
+        raise config.refuse(f"{key} is not an object; fetch the file again")
     for pattern, value in patterns.items():
         if len(pattern) > 200 or len(_QUANTIFIED.findall(pattern)) > 3:
-            raise config.refuse(f"{key} has an expression that is too intricate ({pattern[:40]!r}); name the modules")
+            raise config.refuse(f"{key} has a pattern that is too complex ({pattern[:40]!r}); list the modules")
         try:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return value
         except re.error:
-            raise config.refuse(f"{key} has {pattern!r}, which is no regular expression; fetch it again") from None
+            raise config.refuse(
+                f"{key} has {pattern!r}, which is not a regular expression; fetch the file again"
+            ) from None
     return default
 
 
@@ -317,13 +324,13 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
         for module, half in adapter.halves.items():
             target = _target(adapter, targets, family, module)
             if target in taken:
-                raise ModelRefused(f"{adapter.folder}: it adapts {module} a second time; fetch it again")
+                raise ModelRefused(f"{adapter.folder}: the adapter adapts {module} twice; fetch it again")
             taken.append(target)
             inputs, outputs = target.matrix.spec.inputs, target.matrix.spec.outputs
             if half.first.shape[1] != inputs or half.second.shape[0] != outputs:
                 raise ModelRefused(
-                    f"{adapter.folder}: A and B of {module} are {list(half.first.shape)} and "
-                    f"{list(half.second.shape)}, the model's matrix has {inputs} inputs and {outputs} outputs"
+                    f"{adapter.folder}: A and B of {module} have shapes {list(half.first.shape)} and "
+                    f"{list(half.second.shape)}, but the model's matrix has {inputs} inputs and {outputs} outputs"
                     f"{_made_for(adapter)}"
                 )
             with torch.device("meta"):
@@ -343,12 +350,14 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
     if ".experts." in module:
         raise ModelRefused(f"{adapter.folder}: LoRA on experts ({module}) is not supported; merge it into the model")
     if module == "lm_head" or module.endswith(".lm_head"):
-        raise ModelRefused(f"{adapter.folder}: LoRA on the head ({module}) is not supported; merge it into the model")
+        raise ModelRefused(
+            f"{adapter.folder}: LoRA on the LM head ({module}) is not supported; merge it into the model"
+        )
     # The checkpoint name, with or without the backbone prefix, or the name in another version of transformers.
     names = (module, family.trunk + module, family.checkpoint_name(family.own_name(module)))
     target = next((targets[name] for name in names if name in targets), None)
     if target is None:
-        raise ModelRefused(f"{adapter.folder}: it adapts {module}, which the model does not have{_made_for(adapter)}")
+        raise ModelRefused(f"{adapter.folder}: the adapter adapts {module}, which the model lacks{_made_for(adapter)}")
     return target
 
 
@@ -357,13 +366,13 @@ def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> N
     for wanted in adapter.targets:
         if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
             raise ModelRefused(
-                f"{adapter.folder}: target_modules has {wanted!r}, which the model does not have{_made_for(adapter)}"
+                f"{adapter.folder}: target_modules has {wanted!r}, which the model lacks{_made_for(adapter)}"
             )
 
 
 def _made_for(adapter: Adapter) -> str:
     """Return the end of an error message that names the model for which an adapter was made."""
-    return f"; it was made for {adapter.base}" if adapter.base else "; it was made for another"
+    return f"; use its base model, {adapter.base}" if adapter.base else "; use the base model that it was trained on"
 
 
 def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> None:
@@ -392,4 +401,4 @@ def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor
                     raise ModelRefused(f"{path}: A or B of {module} holds NaN or infinity; fetch it again")
                 yield module, first, second
     except (SafetensorError, OSError) as error:
-        raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
+        raise ModelRefused(f"{path} is not a safetensors file: {error}; fetch it again") from None

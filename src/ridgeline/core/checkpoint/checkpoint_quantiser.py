@@ -72,12 +72,14 @@ def quantise_folder(
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     if weights.endswith(WITH_HEAD):
         raise ValueError(
-            f"--weights is {weights!r}; other engines read no quantised embedding: leave {WITH_HEAD} out (it runs: "
-            "ridgeline run --weights)"
+            f"--weights is {weights!r}, but other engines cannot read a quantised embedding; leave {WITH_HEAD} out "
+            "(only ridgeline run --weights supports it)"
         )
     recipe = quantised_recipe(weights, source.config)
     if not recipe.name:
-        raise ValueError(f"--weights is {weights!r}, as the checkpoint is stored; give a narrower format")
+        raise ValueError(
+            f"--weights is {weights!r}, the format in which the checkpoint is stored; give a narrower format"
+        )
     _check_place(folder, source.folder, force=force)
     checkpoint, stored = open_checkpoint(source.folder), weight_format_named(weights)
     model = build(source.config, recipe=recipe)
@@ -87,7 +89,8 @@ def quantise_folder(
     free = shutil.disk_usage(folder.resolve().parent).free
     if after > free:
         raise ValueError(
-            f"{folder} would take {say_gb(gb(after))}, its disk has {say_gb(gb(free))} free; name a folder on another"
+            f"{folder} would take {say_gb(gb(after))}, but its disk has {say_gb(gb(free))} free; "
+            "name a folder on another disk"
         )
     kept = _kept(model, family, checkpoint, matrices)
     temporary = folder.resolve().with_name(f".{folder.resolve().name[:200]}.quantised")
@@ -110,7 +113,7 @@ def _check_place(folder: Path, source: Path, *, force: bool) -> None:
     """Raise ValueError if the folder to write exists and is not a model folder that can be replaced."""
     target = folder.resolve()
     if target == source.resolve() or target in source.resolve().parents:
-        raise ValueError(f"{folder} holds the model that is read; name another folder")
+        raise ValueError(f"{folder} holds the model to quantise; name another folder for the result")
     if not target.parent.is_dir():
         raise ValueError(f"{folder} cannot be written: there is no folder {target.parent}; make it first")
     if not folder.exists() and not folder.is_symlink():
@@ -118,7 +121,7 @@ def _check_place(folder: Path, source: Path, *, force: bool) -> None:
     if not force:
         raise ValueError(f"{folder} exists already; name another folder, or replace it with --force")
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
-        raise ValueError(f"{folder} is no model's folder, and is not replaced; name another")
+        raise ValueError(f"{folder} is not the folder of a model, so --force does not replace it; name another folder")
 
 
 # -- selection of tensors ----------------------------------------------------------------------------------------------
@@ -138,19 +141,21 @@ def _matrices(
         if module is not None and module.takes_all:
             raise ModelRefused(
                 f"{title} stores the experts of a layer in one tensor ({name}), which compressed-tensors has "
-                "no layout for; --weights of the other commands quantises it while it is loaded"
+                "no layout for; use --weights of the other commands, which quantises the model while it loads"
             )
         if not isinstance(module, QuantisedMatrix) or own != "weight":
             continue
         if module.spec.transposed or module.spec.kernel:
             raise ModelRefused(
                 f"{title} stores {name} [in, out] or as a convolution, which compressed-tensors has no layout "
-                "for; --weights of the other commands quantises it while it is loaded"
+                "for; use --weights of the other commands, which quantises the model while it loads"
             )
         if module.inputs % (stored.block[1] or 1) == 0:
             found[name] = module
     if not found:
-        raise ModelRefused(f"{title} has no matrices of whole groups of {stored.block[1]} inputs; give int8")
+        raise ModelRefused(
+            f"{title} has no matrices whose inputs divide into groups of {stored.block[1]}; give --weights int8"
+        )
     return found
 
 
@@ -250,11 +255,11 @@ def _write_beside(folder: Path, source: ModelSource, weights: str, stored: Weigh
     card = source.folder / "README.md"
     if card.is_file():
         shutil.copyfile(card, folder / _CARD_BEFORE)
-    more = f", whose own card is [{_CARD_BEFORE}]({_CARD_BEFORE})" if card.is_file() else ""
+    more = f", whose original model card is [{_CARD_BEFORE}]({_CARD_BEFORE})" if card.is_file() else ""
     (folder / "README.md").write_text(
         f"# {folder.name.removeprefix('.').removesuffix('.quantised')}\n\n{source.title}{more}, with weights in "
-        f"{weights}: rounded to the nearest, without data, by `ridgeline quantize` {__version__}, in the layout of "
-        "compressed-tensors. Embedding, head, norms and routers are as they were.\n",
+        f"{weights}. `ridgeline quantize` {__version__} rounded them to the nearest value, without calibration data. "
+        "The layout is that of compressed-tensors. Embedding, head, norms and routers are unchanged.\n",
         encoding="utf-8",
     )
 

@@ -104,12 +104,16 @@ def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
     """Read the embedding settings from modules.json and the files that it refers to."""
     listed, folder = untrusted.read_json(modules), modules.parent
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise ModelRefused(f"{modules} holds no list of modules; fetch the file again")
+        raise ModelRefused(f"{modules} does not hold a list of modules; fetch the file again")
     kinds = [str(entry.get("type", "")).rpartition(".")[2] for entry in listed]
     if kinds[:2] != ["Transformer", "Pooling"]:
-        raise ModelRefused(f"{modules}: {', '.join(kinds) or 'nothing'} is not a Transformer and then a Pooling")
+        raise ModelRefused(
+            f"{modules} lists {', '.join(kinds) or 'no modules'}; only a Transformer and then a Pooling are supported"
+        )
     if listed[0].get("path"):
-        raise ModelRefused(f"{modules}: the Transformer lies in a folder of its own, which is not supported")
+        raise ModelRefused(
+            f"{modules}: the Transformer is in a separate folder, which is not supported; move it into the model's"
+        )
     paths = [_inside(folder, entry, modules) for entry in listed[1:]]
     stages = tuple(_stage(kind, path, modules) for kind, path in zip(kinds[2:], paths[1:], strict=True))
     prompts, default = _prompts(folder / _PROMPTS)
@@ -131,10 +135,10 @@ def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
     said = _object(path)
     stated, default = said.get("prompts") or {}, said.get("default_prompt_name")
     if not isinstance(stated, dict):
-        raise ModelRefused(f"{path}: prompts is no object of texts by name; fetch the file again")
+        raise ModelRefused(f"{path}: prompts is not an object that maps names to texts; fetch the file again")
     prompts = {name: text for name, text in stated.items() if isinstance(text, str)}
     if default is not None and not (isinstance(default, str) and default in prompts):
-        raise ModelRefused(f"{path}: default_prompt_name {default!r} is none of its prompts")
+        raise ModelRefused(f"{path}: default_prompt_name {default!r} is not among its prompts; correct the name")
     return prompts, default
 
 
@@ -155,7 +159,7 @@ def _inside(folder: Path, entry: Mapping[str, Any], modules: Path) -> Path:
     """Return the folder of an embedding model's module; raise ModelRefused if its path leaves the model folder."""
     name = entry.get("path")
     if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
-        raise ModelRefused(f"{modules} points outside its folder: {name!r}")
+        raise ModelRefused(f"{modules} points outside its folder: {name!r}; move that module into the folder")
     return folder / name
 
 
@@ -173,7 +177,7 @@ def _mode(folder: Path, prompted: bool) -> PoolingMode:
     path = folder / "config.json"
     config = untrusted.read_object(path)
     if prompted and config.get("include_prompt") is False:
-        raise ModelRefused(f"{path}: include_prompt = false is not supported: prompts are pooled with the text")
+        raise ModelRefused(f"{path}: include_prompt = false is not supported; prompts are always pooled with the text")
     new = config.get("pooling_mode")
     switched = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
     named, known = ([new], _NEW_MODES) if isinstance(new, str) else (switched, _MODES)
@@ -193,7 +197,7 @@ def _stage(kind: str, folder: Path, modules: Path) -> PostPoolingLayer:
     if kind == "Normalize":
         return PostPoolingLayer(folder)
     if kind != "Dense":
-        raise ModelRefused(f"{modules}: a module {kind!r} is not supported after the pooling; Dense and Normalize are")
+        raise ModelRefused(f"{modules}: a {kind!r} module after the pooling is not supported; Dense and Normalize are")
     config = Fields.read(folder / "config.json")
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if name not in _ACTIVATIONS:

@@ -133,7 +133,7 @@ class Checkpoint:
         floats = [name for name in held if name in _FLOATS]
         if not floats:
             raise ModelRefused(
-                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}, and none in "
+                f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}, but none in "
                 f"{', '.join(_DTYPES)}; fetch weights that are not quantised"
             )
         return _DTYPES.get(max(floats, key=lambda name: held[name]), torch.float32)
@@ -168,7 +168,7 @@ class Checkpoint:
             except (SafetensorError, OSError) as error:
                 if (refused := out_of_memory(error)) is not None:
                     raise MemoryError(refused) from None
-                raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
+                raise ModelRefused(f"{path} is not a safetensors file: {error}; fetch it again") from None
 
 
 class NoWeights(ModelRefused):
@@ -187,7 +187,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         if pickles := [path for pattern in _PICKLES for path in folder.glob(pattern)]:
             refuse_pointer(pickles[0])
             raise ModelRefused(
-                f"{folder} holds its weights as pickle only, which can run code when opened; convert it to safetensors"
+                f"{folder} holds its weights only as pickle, which can run code when opened; "
+                "convert them to safetensors"
             )
         raise NoWeights(f"{folder} holds no *.safetensors file; fetch its weights")
     entries: dict[str, TensorEntry] = {}
@@ -197,7 +198,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             if name in entries:
                 raise ModelRefused(
                     f"{folder}: tensor {name} is in both {files[name].name} and {path.name}; "
-                    "move the file that is not this checkpoint's away, or fetch both again"
+                    "move away the file that does not belong to this checkpoint, or fetch both again"
                 )
             entries[name], files[name] = entry, path
     return Checkpoint(folder, entries, files)
@@ -232,14 +233,14 @@ def _files(folder: Path) -> list[Path]:
             wanted, reason = _indexed(index), f"{index.name} does not list it"
             break
         if folder / whole in there:
-            wanted, reason = [folder / whole], f"{whole} is read"
+            wanted, reason = [folder / whole], f"the engine reads {whole}"
             break
     else:
         _refuse_missing(folder, _missing_by_number(there))
         return there
     beside = [path.name for path in there if path not in wanted and not _SECOND_COPY.fullmatch(path.name)]
     if beside:
-        raise ModelRefused(f"{folder}: {beside[0]} holds weights that nothing would read ({reason}); move it away")
+        raise ModelRefused(f"{folder}: {beside[0]} holds weights that would be ignored ({reason}); move it away")
     return wanted
 
 

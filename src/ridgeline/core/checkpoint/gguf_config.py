@@ -60,11 +60,13 @@ def read_gguf_config(header: GGUFHeader) -> Fields:
     if parts not in (None, 0, 1):
         raise ModelRefused(f"{path} is one of {parts} parts of a model; join them (llama-gguf-split --merge)")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise ModelRefused(f"{path}: architecture {name!r} is not read from GGUF; {', '.join(ARCHITECTURES)} are")
+        raise ModelRefused(
+            f"{path}: architecture {name!r} is not supported in GGUF files; {', '.join(ARCHITECTURES)} are"
+        )
     for tensor in header.tensors.values():
         if tensor.dtype not in (*WIDE, *BLOCKS):
             raise ModelRefused(
-                f"{path}: tensor {tensor.name} is stored in {tensor.dtype}, which is not read; "
+                f"{path}: tensor {tensor.name} is stored in {tensor.dtype}, which is not supported; "
                 f"{', '.join((*WIDE, *BLOCKS))} are"
             )
     own = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
@@ -123,7 +125,7 @@ def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any
     for key in ("attention.value_length", "rope.dimension_count"):
         if own.pop(key, width) != width:
             raise ModelRefused(
-                f"{header.path}: {name}.{key} is not the width of a head, {width}; that is not supported"
+                f"{header.path}: {name}.{key} differs from the head's width, {width}, which is not supported"
             )
     if name == "gemma2":
         whole = values["num_hidden_layers"] == _LAYERS_OF_GEMMA2_27B
@@ -143,10 +145,12 @@ def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
     """
     hidden, heads = (values.get(field) for field in ("hidden_size", "num_attention_heads"))
     if type(hidden) is not int or type(heads) is not int or hidden < 1 or heads < 1:
-        raise ModelRefused(f"{header.path}: embedding_length {hidden!r} and head_count {heads!r} make no sense")
+        raise ModelRefused(
+            f"{header.path}: embedding_length {hidden!r} and head_count {heads!r} are not valid; fetch it again"
+        )
     width = values.get("head_dim", hidden // heads)
     if type(width) is not int:
-        raise ModelRefused(f"{header.path}: attention.key_length {width!r} makes no sense")
+        raise ModelRefused(f"{header.path}: attention.key_length {width!r} is not valid; fetch it again")
     return width
 
 
@@ -162,7 +166,10 @@ def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: objec
     factors = header.tensors.get(ROPE_FACTORS)
     if factors is not None:
         if kind not in (None, "none") or factors.dtype != "F32" or factors.shape != (width // 2,):
-            raise ModelRefused(f"{header.path}: {ROPE_FACTORS} {list(factors.shape)} beside a rope of type {kind!r}")
+            raise ModelRefused(
+                f"{header.path}: tensor {ROPE_FACTORS} {list(factors.shape)} does not fit a rope of type {kind!r}; "
+                "fetch it again"
+            )
         divisors = np.fromfile(header.path, "<f4", math.prod(factors.shape), offset=factors.begin).tolist()
         named = {"short_factor": divisors, "long_factor": divisors}
         return {"rope_type": "longrope", **named, "attention_factor": 1.0, "original_max_position_embeddings": context}

@@ -110,26 +110,30 @@ class _Reader:
     def header(self) -> GGUFHeader:
         """Read the complete header of a GGUF file."""
         if self.bytes(4) != MAGIC:
-            raise ModelRefused(f"{self.path} is no GGUF file: it begins otherwise; fetch it again")
+            raise ModelRefused(f"{self.path} is not a GGUF file: it does not begin with GGUF; fetch it again")
         version = self.number("<I")
         if version not in _VERSIONS:
-            raise ModelRefused(f"{self.path} is of GGUF version {version}; little-endian files of 2 and 3 are read")
+            raise ModelRefused(
+                f"{self.path} has GGUF version {version}; only little-endian files of versions 2 and 3 are supported"
+            )
         tensors, pairs = self.count("tensors", _LEAST_TENSOR), self.count("pairs of metadata", _LEAST_PAIR)
         metadata: dict[str, Any] = {}
         for _ in range(pairs):
             key = self.text("a key")
             if key in metadata:
-                raise ModelRefused(f"{self.path}: metadata {key!r} is there twice; fetch it again")
+                raise ModelRefused(f"{self.path}: metadata {key!r} occurs twice; fetch it again")
             metadata[key] = self.value(key)
         described = [self.tensor() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
-            raise ModelRefused(f"{self.path}: general.alignment is {alignment!r}; it must be a power of 2 from 8 on")
+            raise ModelRefused(
+                f"{self.path}: general.alignment is {alignment!r}; it must be a power of 2 and at least 8"
+            )
         first = -(-self.at // alignment) * alignment
         entries: dict[str, TensorEntry] = {}
         for name, kind, shape, offset in described:
             if name in entries:
-                raise ModelRefused(f"{self.path}: tensor {name} is there twice; fetch it again")
+                raise ModelRefused(f"{self.path}: tensor {name} occurs twice; fetch it again")
             entries[name] = self.entry(name, kind, shape, offset, first, alignment)
         self.check_apart(list(entries.values()))
         return GGUFHeader(self.path, metadata, entries)
@@ -138,7 +142,7 @@ class _Reader:
         """Read the next `count` bytes of a GGUF header; raise ModelRefused if the file is truncated."""
         if count > self.end - self.at:
             raise ModelRefused(
-                f"{self.path} is truncated or broken: its header wants {count} bytes at byte {self.at} of {self.end}; "
+                f"{self.path} is truncated or broken: its header claims {count} bytes at byte {self.at} of {self.end}; "
                 "fetch it again"
             )
         self.at += count
@@ -154,8 +158,8 @@ class _Reader:
         found = self.number("<Q")
         if found * least > self.end - self.at:
             raise ModelRefused(
-                f"{self.path} is truncated or broken: its header claims {found} {what}, {self.end - self.at} bytes are "
-                "left for them; fetch it again"
+                f"{self.path} is truncated or broken: its header claims {found} {what}, but only {self.end - self.at} "
+                "bytes are left; fetch it again"
             )
         return found
 
@@ -176,12 +180,12 @@ class _Reader:
         if kind in _NUMBERS:
             return self.numbers(kind, 1)[0]
         if kind != _ARRAY:
-            raise ModelRefused(f"{self.path}: metadata {key!r} is of the unknown type {kind}; fetch it again")
+            raise ModelRefused(f"{self.path}: metadata {key!r} has the unknown type {kind}; fetch it again")
         inner = self.number("<I")
         if inner == _STRING:
             return [self.text(f"metadata {key!r}") for _ in range(self.count("strings", 8))]
         if inner not in _NUMBERS:
-            raise ModelRefused(f"{self.path}: metadata {key!r} is a list of the unknown type {inner}; fetch it again")
+            raise ModelRefused(f"{self.path}: metadata {key!r} is a list with the unknown type {inner}; fetch it again")
         return self.numbers(inner, self.count("numbers", np.dtype(_NUMBERS[inner]).itemsize))
 
     def numbers(self, kind: int, count: int) -> list[Any]:
@@ -195,7 +199,8 @@ class _Reader:
         name, dimensions = self.text("a tensor's name"), self.number("<I")
         if not name.isprintable() or not 0 < len(name) <= _MAX_NAME or not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise ModelRefused(
-                f"{self.path}: tensor {name[:_MAX_NAME]!r} of {dimensions} dimensions makes no sense; fetch it again"
+                f"{self.path}: tensor {name[:_MAX_NAME]!r} has {dimensions} dimensions, which is not valid; "
+                "fetch it again"
             )
         sizes = struct.unpack(f"<{dimensions}Q", self.bytes(8 * dimensions))
         return name, self.number("<I"), tuple(reversed(sizes)), self.number("<Q")
@@ -208,11 +213,11 @@ class _Reader:
             known = self.types.GGMLQuantizationType(kind)
             numbers, nbytes = self.types.GGML_QUANT_SIZES[known]
         except (ValueError, KeyError):
-            raise ModelRefused(f"{self.path}: tensor {name} is of the unknown type {kind}") from None
+            raise ModelRefused(f"{self.path}: tensor {name} has the unknown type {kind}") from None
         count = math.prod(shape)
         if not 0 < count < _MAX_NUMBERS or shape[-1] % numbers or offset % alignment:
             raise ModelRefused(
-                f"{self.path}: tensor {name} {list(shape)} at offset {offset} cannot be of {known.name} "
+                f"{self.path}: tensor {name} {list(shape)} at offset {offset} cannot be stored in {known.name} "
                 f"(blocks of {numbers}, alignment {alignment}); fetch it again"
             )
         begin = first + offset

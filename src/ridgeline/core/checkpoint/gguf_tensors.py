@@ -53,7 +53,10 @@ class GGUFCheckpoint(Checkpoint):
         """Convert a GGUF tensor's bytes to numbers of the model's dtype; matrices in blocks stay bytes."""
         if entry.dtype in BLOCKS:
             if len(entry.shape) != 2:
-                raise ModelRefused(f"{self.folder}: tensor {entry.name} {list(entry.shape)} in blocks is no matrix")
+                raise ModelRefused(
+                    f"{self.folder}: tensor {entry.name} {list(entry.shape)} is quantised in blocks, but is not "
+                    "a matrix; fetch it again"
+                )
             return raw.view(entry.shape[0], -1)
         numbers = raw.view(_DTYPES[entry.dtype]).view(entry.shape)
         if self.from_one and name.endswith("norm.weight"):

@@ -67,7 +67,7 @@ def snapshot_of(repository: Path) -> Path:
         if _COMMIT.fullmatch(commit) and (snapshots / commit).is_dir():
             return snapshots / commit
         raise ModelRefused(
-            f"{main} names a snapshot that is not there; fetch the model again, or give the folder of one"
+            f"{main} names a snapshot that does not exist; fetch the model again, or give the folder of a snapshot"
         )
     found = sorted(path for path in snapshots.iterdir() if path.is_dir())
     if len(found) != 1:

@@ -82,7 +82,7 @@ def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
     (length,) = struct.unpack("<Q", start)
     if length > min(size - _LENGTH_BYTES, _MAX_HEADER):
         raise ModelRefused(
-            f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}; fetch it again"
+            f"{path} is truncated or not a safetensors file: its header claims {length} bytes of {size}; fetch it again"
         )
     return file.read(length)
 
@@ -96,7 +96,7 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
             and all(type(n) is int and 0 <= n < _MAX_BYTES for n in (*shape, begin, end))
         ):
             return TensorEntry(name, dtype, tuple(shape), begin, end)
-    raise ModelRefused(f"{path}: tensor {name!r} has no dtype, shape and data_offsets that make sense; fetch it again")
+    raise ModelRefused(f"{path}: tensor {name!r} lacks a valid dtype, shape or data_offsets; fetch it again")
 
 
 def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> None:
@@ -109,8 +109,8 @@ def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> No
         if entry.end - entry.begin != wanted:
             held = entry.end - entry.begin
             raise ModelRefused(
-                f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, its place has {held}; "
-                "fetch it again"
+                f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, but its data_offsets "
+                f"span {held}; fetch it again"
             )
         if entry.end > data_bytes:
             raise ModelRefused(
@@ -120,10 +120,11 @@ def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> No
             raise ModelRefused(f"{path}: tensors {previous} and {entry.name} overlap; fetch it again")
         if entry.begin > reached:
             raise ModelRefused(
-                f"{path}: bytes {reached} to {entry.begin}, before tensor {entry.name}, are nobody's; fetch it again"
+                f"{path}: bytes {reached} to {entry.begin}, before tensor {entry.name}, belong to no tensor; "
+                "fetch it again"
             )
         previous, reached = entry.name, entry.end
     if reached < data_bytes:
         raise ModelRefused(
-            f"{path}: bytes {reached} to {data_bytes}, after the last tensor, are nobody's; fetch it again"
+            f"{path}: bytes {reached} to {data_bytes}, after the last tensor, belong to no tensor; fetch it again"
         )

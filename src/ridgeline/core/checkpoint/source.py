@@ -92,18 +92,18 @@ class ModelSource:
         if self.pipeline:
             raise ModelRefused(
                 f"{self.folder or self.name} is a {self.pipeline} of several components "
-                f"({_listed(self.components.values())}), which draws: ridgeline image takes it, and plan, "
-                "or ridgeline video where it draws clips; give the folder of a language model"
+                f"({_listed(self.components.values())}), which generates images or video: give it to ridgeline image, "
+                "ridgeline video or ridgeline plan, and give the folder of a language model here"
             )
         if ADAPTER in self.components:
             beside = (
-                ", or move adapter_config.json away to use the model that lies beside it"
+                ", or move adapter_config.json away to use the model in the same folder"
                 if MODEL in self.components
                 else ""
             )
             raise ModelRefused(
                 f"{self.folder} holds an adapter ({self.components[ADAPTER].kind}), not a model by itself; "
-                f"give the model that it was made for, and --lora {self.folder}{beside}"
+                f"give its base model, and --lora {self.folder}{beside}"
             )
         if MODEL not in self.components:
             raise ModelRefused(f"{self.folder} is not a model: it has {_missing_in(self.folder)}")
@@ -194,8 +194,8 @@ def taken_of_two(name: str) -> str:
     if not known:
         return ""
     if _steps_back(name):
-        return f"{name} is {known}, not the folder here, which has no config.json"
-    return f"{name} is the folder here, not {known}"
+        return f"{name} means {known}, not the folder of that name here, which has no config.json"
+    return f"{name} means the folder of that name here, not {known}"
 
 
 def _steps_back(name: str) -> bool:
@@ -387,7 +387,7 @@ def _nowhere(name: str) -> ModelRefused:
         return UnknownModel(f"no such {'file' if is_file else 'folder'}: {name}", f"; give {wanted}")
     nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached_ids(hub_cache())])
     if "/" in name:
-        cached = f"no such folder: {name}, nor a model of that id in the Hugging Face cache ({hub_cache()})"
+        cached = f"no such folder: {name}, and no model of that id in the Hugging Face cache ({hub_cache()})"
         return UnknownModel(cached, f", where `hf download {name}` would put it{nearest} give {wanted}")
     return UnknownModel(f"no such model or folder: {name}", f"{nearest} give {wanted}")
 

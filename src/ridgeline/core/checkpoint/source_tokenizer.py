@@ -27,7 +27,7 @@ def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokeniz
     """
     source = as_source(model)
     if source.folder is None and not or_bytes:
-        raise ModelRefused(f"the catalogue holds no tokenizer for {source.name}; give its checkpoint folder")
+        raise ModelRefused(f"the catalogue has no tokenizer for {source.name}; give the folder of its checkpoint")
     try:
         if source.gguf is not None:
             return read_gguf_tokenizer(source.gguf.metadata, source.gguf.path)

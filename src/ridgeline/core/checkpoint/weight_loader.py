@@ -64,7 +64,7 @@ def remaining_memory(source: ModelSource, needs: Mapping[str, float], available:
     if left < 0:
         parts = ", ".join(f"{three_digits(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
         raise ModelRefused(
-            f"{source.name} needs {parts}; {three_digits(available / GIB)} GiB of memory is available; "
+            f"{source.name} needs {parts}, but only {three_digits(available / GIB)} GiB of memory is available; "
             "use a smaller model, or a machine that has more"
         )
     return left
@@ -122,7 +122,7 @@ def _fill_measured(model: Model, source: ModelSource, family: Family, progress: 
         assert source.folder is not None
         checkpoint = open_checkpoint(source.folder) if source.gguf is None else open_gguf_checkpoint(source.gguf)
     except NoWeights as error:
-        raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
+        raise NoWeights(f"{error}, or run its config without weights (--dummy-weights)") from None
     opened = perf_counter()
     casts = load_tensors(model, checkpoint, family, progress)
     filled, now = perf_counter(), disk_bytes()
@@ -164,7 +164,9 @@ def load_tensors(
         done += tensor.nbytes
         if place in places:
             if place in sources:
-                raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
+                raise ModelRefused(
+                    f"{checkpoint.folder}: tensor {name} fills {place}, which another tensor fills too; fetch it again"
+                )
             module, own_name = places[place]
             _put(name, module, own_name, tensor, casts)
             sources[place] = name
@@ -172,7 +174,7 @@ def load_tensors(
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
-    _refuse_names(checkpoint, "has tensors that the model does not", extra)
+    _refuse_names(checkpoint, "has tensors that the model lacks", extra)
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
     model.tie()
     return casts
@@ -190,7 +192,7 @@ def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Chec
         ModelRefused: If the tensors do not match.
     """
     given = dict(checkpoint.tensors())
-    _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
+    _refuse_names(checkpoint, "has tensors that the model lacks", [name for name in given if name not in places])
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
     for name, tensor in given.items():
         _put(name, *places[name], tensor, casts)
@@ -224,7 +226,9 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
         ModelRefused: If it does not.
     """
     if tensor.shape != wanted.shape:
-        raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
+        raise ModelRefused(
+            f"tensor {name} has shape {list(tensor.shape)}, but the config requires {list(wanted.shape)}"
+        )
     if tensor.dtype != wanted.dtype:
         raise ModelRefused(f"tensor {name} {dtype_mismatch(tensor.dtype, wanted.dtype)}")
 
@@ -241,7 +245,7 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
         return
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
+    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}; use the checkpoint's own config.json")
 
 
 def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:

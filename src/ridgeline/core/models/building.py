@@ -102,7 +102,7 @@ def build_to_run(
     model = build(fields, own, shard=shard, recipe=recipe, family=family)
     if not model.weights_run:
         raise fields.refuse(
-            f"weights stored as {recipe.name} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
+            f"weights stored as {recipe.name} cannot run yet, only be priced (ridgeline plan, show, trace --priced); "
             "use the unquantised checkpoint"
         )
     check_kv_format(model, kv, fields)
@@ -168,7 +168,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
     if missing or not (narrowed or read_recipe(fields).kv is not None):
         what = f"{missing[0]} and {len(missing) - 1} more modules" if len(missing) > 1 else "".join(missing)
         raise fields.refuse(
-            f"its weights are said to be stored as {recipe.name}, but the model has no {what or 'weight for that'}; "
+            f"the config says that weights are stored as {recipe.name}, but the model has no {what or 'such weight'}; "
             "give the config.json of this checkpoint, with its quantisation"
         )
 
@@ -198,17 +198,17 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
     if kv is None:
         if stated is not None and not stated.code:
             raise fields.refuse(
-                f"keys and values stored in {stated.name} with the checkpoint's scales are priced (ridgeline plan, "
-                f"show, trace --priced) and do not run yet; give --kv {' or '.join(running)}"
+                f"keys and values stored in {stated.name} with the checkpoint's scales cannot run yet, only be priced "
+                f"(ridgeline plan, show, trace --priced); give --kv {' or '.join(running)}"
             )
         return stated
     own, priced_too = format_of(dtype), [known.name for known in KV_FORMATS]
     if own.is_called(kv):
         return None
     if kv not in running:
-        priced = ", which is priced (ridgeline plan --kv) and does not run" if kv in priced_too else ""
+        priced = ", which can only be priced (ridgeline plan --kv)" if kv in priced_too else ""
         names = ", ".join((own.name, *running))
-        raise ValueError(f"--kv is {kv!r}{priced}; keys and values of {fields.title} may be in {names}")
+        raise ValueError(f"--kv is {kv!r}{priced}; {fields.title} can store keys and values in {names}")
     return kv_format_named(kv)
 
 
@@ -226,6 +226,6 @@ def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
     """
     kept = [spec for spec in model.kv_specs if not spec.is_state]
     if kv is not None and not kept:
-        raise ValueError(f"{fields.source} keeps no keys and values; leave --kv {kv} out")
+        raise ValueError(f"{fields.source} has no KV cache; leave --kv {kv} out")
     if model.storage.kv is not None and model.storage.kv.stated and any(spec.is_latent for spec in kept):
-        raise fields.refuse("scales of latents in fp8 are not read; give --kv fp8, which does without")
+        raise fields.refuse("fp8 scales for latents are not supported; give --kv fp8, which does not need scales")

@@ -136,22 +136,24 @@ def family_of(fields: Fields) -> Family:
         return _of_kin(kin, fields)
     if any(family.builds(name) for family in DENOISERS):
         raise fields.refuse(
-            f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder, or "
-            "ridgeline video where it draws clips; give that of a language model"
+            f"{name} is a denoiser, a part of a pipeline that generates images or video: give the pipeline's folder to "
+            "ridgeline image or ridgeline video, and give the folder of a language model here"
         )
     if autoencoder_kl.FAMILY.builds(name):
         raise fields.refuse(
-            f"{name} makes pictures of latents, a part of a pipeline that draws: ridgeline image takes the pipeline's "
-            "folder; give that of a language model"
+            f"{name} is an autoencoder, a part of a pipeline that generates images: give the pipeline's folder to "
+            "ridgeline image, and give the folder of a language model here"
         )
     if vq_autoencoder.FAMILY.builds(name):
         raise fields.refuse(
-            f"{name} makes pictures of tokens, a part of Janus; from Python "
-            "ridgeline.backends.model_loader.load_vq_autoencoder runs it; give the folder of a language model"
+            f"{name} is the image-token autoencoder of Janus: load it in Python with "
+            "ridgeline.backends.model_loader.load_vq_autoencoder, and give the folder of a language model here"
         )
     called = name or kind
     if not called:
-        raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
+        raise fields.refuse(
+            "the config has neither architectures nor model_type; give the config.json of a language model"
+        )
     missing = not_built(called) or (not_built(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
@@ -159,7 +161,7 @@ def family_of(fields: Fields) -> Family:
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # by stem
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
-    known = "`ridgeline plan --list` shows models of those that are"
+    known = "`ridgeline plan --list` shows supported models"
     raise fields.refuse(f"architecture {called} is not supported{_text_inside(fields)}{nearest} {known}")
 
 
@@ -172,7 +174,9 @@ def _text_inside(fields: Fields) -> str:
         inside = Fields(section if isinstance(section, dict) else {}, path)
         for family in FAMILIES:
             if family.builds(inside.architecture) or inside.values.get("model_type") == family.model_type:
-                return f" (its {path} is a {family.architecture}, which is: give that section as a config.json)"
+                return (
+                    f" (its {path} is a {family.architecture}, which is supported: give that section as a config.json)"
+                )
     return ""
 
 
@@ -188,7 +192,7 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
     family = next((family for family in FAMILIES if family.model_type == model_type), None)
     if family is None:
         missing = missing_for(model_type)
-        raise fields.refuse(f"its text half is {missing or f'of the type {model_type}, which is not supported'}")
+        raise fields.refuse(f"its text model is {missing or f'of type {model_type}, which is not supported'}")
     return Family(
         kin.architecture,
         kin.model_type,
@@ -206,7 +210,7 @@ def not_built(name: str) -> str | None:
     The name may be that of the model or of its architecture.
     """
     missing = missing_for(name)
-    return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
+    return None if missing is None else f"{missing}; `ridgeline plan --list` shows supported models"
 
 
 def drawer_of(fields: Fields) -> Family:
@@ -219,7 +223,7 @@ def drawer_of(fields: Fields) -> Family:
         if family.builds(fields.architecture):
             return family
     names = ", ".join(family.architecture for family in DRAWERS)
-    raise fields.refuse(f"architecture {fields.architecture or '(none)'} writes no tokens of images; {names} does")
+    raise fields.refuse(f"architecture {fields.architecture or '(none)'} cannot generate image tokens; {names} can")
 
 
 def denoiser_of(fields: Fields) -> Family:
@@ -232,7 +236,7 @@ def denoiser_of(fields: Fields) -> Family:
         if family.builds(fields.architecture):
             return family
     names = ", ".join(family.architecture for family in DENOISERS)
-    raise fields.refuse(f"architecture {fields.architecture or '(none)'} is no denoiser that is built; {names} are")
+    raise fields.refuse(f"denoiser architecture {fields.architecture or '(none)'} is not supported; {names} are")
 
 
 _NO_LETTERS = re.compile(r"[^a-z0-9]")

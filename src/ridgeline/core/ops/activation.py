@@ -62,7 +62,7 @@ class ActivatedProjections(Projections):
         self.activation, self.function = activation, ACTIVATIONS[activation]
         results = [part for spec in specs.values() for part in spec.own_parts]
         assert len(results) == 1 or (len(results) == 2 and results[0] == results[1]), (
-            "a gate is as wide as what it gates"
+            "a gate has the width of the values that it gates"
         )
         self.gated, self.width = len(results) == 2, results[0]
 

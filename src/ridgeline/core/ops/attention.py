@@ -123,7 +123,7 @@ class Attention(Op):
             shard: This rank's share of the heads.
         """
         super().__init__()
-        assert spec.v_dim or value_dim, "a latent says how much of it is the value"
+        assert spec.v_dim or value_dim, "a latent spec needs the width of its values"
         self.layer, self.heads, self.spec, self.rope, self.shard = layer, heads, spec, rope, shard
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
@@ -180,7 +180,7 @@ class Attention(Op):
         if name == "sinks_H":
             return {name: self.shard.slice(full, 0)}
         if full.numel() != 1 or not full.item() > 0:
-            raise ValueError("is to be one scale above 0 of a layer's keys or values; the checkpoint is broken")
+            raise ValueError("must be a single scale above 0; the checkpoint is broken, fetch it again")
         return dict.fromkeys(_SCALES if name == ONE_SCALE else (name,), full.reshape(1).float())
 
     @cached_property
@@ -277,7 +277,7 @@ class Attention(Op):
     @override
     def cost_of(self, rows: int) -> Cost:
         """Raise AssertionError: the cost depends on the sequence lengths, which a row count does not contain."""
-        raise AssertionError("attention is priced by its pairs and keys, not by rows")
+        raise AssertionError("attention is priced by its query-key pairs and keys, not by rows")
 
     def attend_cost(self, sums: AttentionSum) -> Cost:
         """Return the cost of storing a step's keys and values and of attending to all visible ones."""

@@ -185,7 +185,7 @@ class Backend(
             groups: The KV groups of the layers.
             states: The pages of each recurrent layer's states.
         """
-        raise AssertionError("a model is prepared before it keeps anything in pages")
+        raise AssertionError("prepare the model before it stores anything in pages")
 
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         """Return the object that replays a prepared model's steps over KV pages of this backend."""

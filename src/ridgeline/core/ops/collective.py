@@ -35,7 +35,7 @@ class AllReduce(Op):
     def forward(self, x_TD: Tensor) -> Tensor:
         """Add up x_TD [rows, width] over the ranks, in place, and return it."""
         if not x_TD.is_meta:
-            assert self.gathered == 1, "rows that are gathered are priced, not run"
+            assert self.gathered == 1, "gathered rows can be priced, but not run"
             distributed.all_reduce(x_TD)
         return x_TD
 

@@ -60,7 +60,7 @@ class Stacked:
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """Return the checkpoint names of the two tensors with all experts of a layer, which have no biases."""
-        assert not bias, "nobody stores such experts with biases"
+        assert not bias, "this expert layout has no biases"
         return "gate_up_proj", "down_proj"
 
     def parts(
@@ -97,7 +97,7 @@ class Ungated:
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """Return the checkpoint names of the two tensors with all ungated experts of a layer, which have no biases."""
-        assert not bias, "nobody stores such experts with biases"
+        assert not bias, "this expert layout has no biases"
         return "up_proj", "down_proj"
 
     def parts(
@@ -122,7 +122,7 @@ class Interleaved:
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """Return the checkpoint names of the two weight tensors and the two bias tensors of gpt-oss's experts."""
-        assert bias, "its experts have biases"
+        assert bias, "this expert layout has biases"
         return "gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"
 
     def parts(
@@ -160,7 +160,7 @@ class Mxfp4(Interleaved):
 
     @override
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        assert bias, "its experts have biases"
+        assert bias, "this expert layout has biases"
         names = (f"{name}_{part}" for name in ("gate_up_proj", "down_proj") for part in ("blocks", "scales"))
         return (*names, "gate_up_proj_bias", "down_proj_bias")
 
@@ -222,6 +222,6 @@ def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]
 def _check(full: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise ValueError if a tensor of expert weights has another shape or dtype than expected."""
     if tuple(full.shape) != shape:
-        raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
+        raise ValueError(f"has shape {list(full.shape)}, but the config requires {list(shape)}")
     if full.dtype != dtype:
         raise ValueError(dtype_mismatch(full.dtype, dtype))

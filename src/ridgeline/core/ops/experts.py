@@ -110,7 +110,7 @@ class Experts(nn.ModuleList, Op):
         """
         super().__init__()
         self.gated = len(names) == 3
-        assert self.gated or (len(names) == 2 and isinstance(activation, str)), "a gate's activation wants a gate"
+        assert self.gated or (len(names) == 2 and isinstance(activation, str)), "a gated activation needs a gate matrix"
         self.count, self.active, self.hidden, self.dtype = sizes.count, sizes.active, hidden, dtype
         self.gathered, self.layout, self.adds = gathered, layout, adds
         self.weighs_inputs = weighs_inputs
@@ -132,7 +132,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        assert not len(self), "experts are stored in another form before they are created"
+        assert not len(self), "choose the storage of experts before you create them"
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
             matrices = self.expert().values()
@@ -298,7 +298,7 @@ class Experts(nn.ModuleList, Op):
         """
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # the data decide which experts are hit; the cost is an expectation
-        assert self.gathered == 1, "experts of several ranks' rows are priced, not run"
+        assert self.gathered == 1, "experts over the rows of several ranks can be priced, but not run"
         assert (onto_TD is not None) == self.adds
         return self.backend.experts(self, x_TD, weights_TK, picked_TK, onto_TD)
 

@@ -51,7 +51,7 @@ class Uncached:
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Attend each sequence to itself, or to its encoder positions in cross-attention; nothing is stored."""
-        assert k_NKD is not None, "nothing is kept from an earlier step"
+        assert k_NKD is not None, "no keys are cached from an earlier step"
         reach = op.reach
         seen = reach.keys if reach.kind == "cross" else reach.space
         return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])

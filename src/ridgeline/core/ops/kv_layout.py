@@ -264,8 +264,8 @@ class KVLayout:
     def unshared(self) -> str:
         """The reason why sequences with equal prefixes cannot share pages; "" if they can."""
         if self.state_bytes:
-            return "layers keep a state, and what it was at an earlier position is not known any more"
-        return "" if any(group.spec.grows for group in self.groups) else "layers keep nothing"
+            return "layers keep a recurrent state, which is not stored for earlier positions"
+        return "" if any(group.spec.grows for group in self.groups) else "layers store nothing"
 
     @property
     def reaches(self) -> frozenset[AttentionPattern]:
@@ -305,7 +305,7 @@ class KVLayout:
     def taken(self) -> str:
         """Return a text with one request's KV-cache memory: its bytes per token, and those of its states."""
         token = sum(len(group.layers) * group.spec.bytes_per_token for group in self.groups)
-        state = f"a state of {self.state_bytes:,.0f} bytes a request, however long it is"
+        state = f"a state of {self.state_bytes:,.0f} bytes a request of any length"
         return ", and ".join([f"{token:,.0f} bytes a token"] * (token > 0) + [state] * (self.state_bytes > 0))
 
     def holds(self) -> str:
@@ -352,9 +352,9 @@ def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVL
     Raises:
         ValueError: If the page size is below 1.
     """
-    assert all(spec.kept for spec in specs), "a layer that keeps nothing has no place in a page"
+    assert all(spec.kept for spec in specs), "a layer that stores nothing has no place in a page"
     if page_size < 1:
-        raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
+        raise ValueError(f"the page size is {page_size}; it must be at least 1 position")
     layers_of: dict[CacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers_of.setdefault(spec, []).append(layer)

@@ -267,7 +267,9 @@ class Projections(MatrixOp):
         self.names = tuple(specs)
         for name, spec in specs.items():
             self.add_module(name, matrix_of(spec))
-        assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
+        assert len({matrix.inputs for matrix in self.matrices}) == 1, (
+            "fused projections must have the same number of inputs"
+        )
 
     def matrix(self, name: str) -> Matrix:
         """Return the weight matrix with this name."""

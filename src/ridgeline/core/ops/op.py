@@ -163,7 +163,7 @@ class Op(StoredModule, ABC):
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """Set the weight format of each slot of an op before the weights are loaded; None is the model's dtype."""
-        assert not stored, f"no recipe chooses a format for {self.kind}"
+        assert not stored, f"a recipe cannot choose a format for {self.kind}"
 
     @property
     def idle_parameters(self) -> int:
@@ -183,7 +183,7 @@ class Op(StoredModule, ABC):
             added: The adapter's low-rank weights for this matrix.
             rows: The rows of each adapter in the running step.
         """
-        raise AssertionError(f"no adapter adds to {self.kind}")
+        raise AssertionError(f"{self.kind} does not support adapters")
 
     # -- which experts it runs ----------------------------------------------------------------------------------------
 

@@ -43,9 +43,9 @@ class PaddedText(Uncached):
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Attend tokens causally to the text, and padding to the whole text; the op must be purely causal."""
-        assert op.reach.kind == "causal", "padding of a text that looks both ways is another thing"
-        assert k_NKD is not None, "nothing is kept from an earlier step"
-        assert v_NKW is not None, "latents are not padded"
+        assert op.reach.kind == "causal", "padding is supported only for causal attention"
+        assert k_NKD is not None, "no keys are cached from an earlier step"
+        assert v_NKW is not None, "padding of latents is not supported"
         if q_THD.is_meta or self.text == len(q_THD):
             return super().attend(op, q_THD, k_NKD, v_NKW)
         k_KLD, v_KLW = k_NKD[: self.text].transpose(0, 1), v_NKW[: self.text].transpose(0, 1)
@@ -66,7 +66,7 @@ def padded_work(reaches: Iterable[AttentionPattern], text: int, rows: int) -> Wo
     """
     if text == rows:
         return Work.of([StepSegment(rows, rows)], reaches, rows)
-    assert set(reaches) == {CAUSAL}, "padding of a text that looks both ways is another thing"
+    assert set(reaches) == {CAUSAL}, "padding is supported only for causal attention"
     padding = rows - text
     parts = (StepSegment(text, text).attention(CAUSAL), AttentionSum(1, padding, padding * text, text, padding))
     return Work({TOKENS: rows, LOGITS: rows}, 1, {CAUSAL: AttentionWork.of(parts)})

@@ -157,7 +157,7 @@ class PartialKV:
         return self._others
 
     def _batch(self) -> ForwardBatch:
-        assert self._own_batch is not None, "a step in which torch attends is not replayed"
+        assert self._own_batch is not None, "a step that runs attention in torch cannot be replayed"
         return self._own_batch
 
 
@@ -194,7 +194,7 @@ class PagedKV:
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Store a layer's new keys and values, and attend each of the step's queries to its sequence: [T, H, W]."""
         if not op.spec.kept:
-            assert k_NKD is not None, "what is not kept is all there"
+            assert k_NKD is not None, "without a cache all keys must be given"
             counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
             return attend_each(op, q_THD, k_NKD, v_NKW, counts, counts)
         store, scales = self.layers[op.layer], op.kv_scales
@@ -209,7 +209,7 @@ class PagedKV:
             )
         for s in view.segments:
             if s.pages_1P is None:
-                assert k_NKD is not None, "new positions have keys"
+                assert k_NKD is not None, "new positions need keys"
                 k_KLD = k_NKD[s.start : s.stop].transpose(0, 1)
                 v_KLW = None if v_NKW is None else v_NKW[s.start : s.stop].transpose(0, 1)
             else:

@@ -103,7 +103,7 @@ class ExpertRouter(Linear):
 
     def __init__(self, spec: MatrixSpec, rule: RoutingRule) -> None:
         super().__init__(spec, exempt=True)
-        assert rule.active <= spec.outputs, "no more picks than experts"
+        assert rule.active <= spec.outputs, "a token cannot be routed to more experts than there are"
         self.rule, self.dtype = rule, spec.dtype
         self.e_score_correction_bias = weight(spec.outputs, dtype=torch.float32) if rule.corrected else None
 

@@ -114,7 +114,7 @@ class StepGraph(ABC):
 
     def moments(self, now: Callable[[], float]) -> list[float]:
         """Replay a step, and return the time before each of its kernel calls and after the last."""
-        raise AssertionError("a step that is replayed as one has no moments between its calls")
+        raise AssertionError("a step that is replayed as a whole has no hooks between its calls")
 
 
 class StepGraphs:
@@ -138,7 +138,7 @@ class StepGraphs:
             bucket: The result of `bucket(step)`.
             tables: The page tables of all requests.
         """
-        raise AssertionError("a step without a bucket is not replayed")
+        raise AssertionError("a step without a bucket cannot be replayed")
 
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         """Return the graph that replays this step, or None if one of the step's kernel calls cannot be replayed.
@@ -148,7 +148,7 @@ class StepGraphs:
             bucket: The result of `bucket(step)`.
             tables: The page tables of all requests.
         """
-        raise AssertionError("a step without a bucket is not replayed")
+        raise AssertionError("a step without a bucket cannot be replayed")
 
 
 def is_verify(item: StepItem) -> bool:

@@ -132,7 +132,7 @@ class StoredModule(BackendModule):
 
         It holds a token table that the checkpoint stores separately, although the model ties it to this one.
         """
-        raise AssertionError(f"{self} is not stored twice")
+        raise AssertionError(f"{self} cannot be stored again")
 
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
         """Return the parameters that a tied module, such as an LM head, shares with this one, by their names there."""
@@ -144,7 +144,10 @@ def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:
 
     Floats of another dtype cause no error; the loader casts them first.
     """
-    return f"is {held}, the config wants {wanted}; give the config.json of this checkpoint, with its quantisation"
+    return (
+        f"has dtype {held}, but the config requires {wanted}; "
+        "give the config.json of this checkpoint, with its quantisation"
+    )
 
 
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:

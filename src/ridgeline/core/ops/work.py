@@ -60,7 +60,7 @@ class AttentionPattern:
 
     def __post_init__(self) -> None:
         sized = self.kind in ("window", "chunked", "local", "recurrent")
-        assert (self.size > 0) == sized, f"{self} has a size that its kind does not"
+        assert (self.size > 0) == sized, f"{self}: the size does not fit the kind"
 
     @property
     def both_ways(self) -> bool:
@@ -104,7 +104,7 @@ class StepSegment:
     """The number of separate encoder inputs, such as images, that share the encoder positions equally."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
+        assert 0 < self.q_len <= self.kv_len, f"{self} runs more positions than the sequence has"
 
     def attention(self, reach: AttentionPattern) -> "AttentionSum":
         """Return the queries, query-key pairs and keys of one attention pattern in one layer for this sequence."""
@@ -124,7 +124,7 @@ class StepSegment:
             case "full":
                 return self.q_len * self.kv_len
             case "local":
-                assert self.q_len == self.kv_len, "a sequence that looks both ways runs whole"
+                assert self.q_len == self.kv_len, "a sequence with bidirectional attention must run as a whole"
                 near = min(size, end - 1)
                 return end * (2 * near + 1) - near * (near + 1)
             case "window":

@@ -42,7 +42,7 @@ class ArchitectureAlias:
         if not self.section or not fields.has(self.section):
             missing = next((name for name in unstated if not fields.has(name)), None)
             if missing is not None:
-                raise fields.refuse(f"{missing} is missing, and so is {self.section}; one of them is needed")
+                raise fields.refuse(f"both {missing} and {self.section} are missing; add one of them")
             return fields
         # The text model is built from its section alone; its family reads no field outside.
         fields.ignore(*(name for name in fields.values if not name.endswith(_OTHER_SECTION)))

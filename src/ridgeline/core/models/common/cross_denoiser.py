@@ -75,8 +75,7 @@ class CrossGrid:
         if most is not None and max(grid.frames, grid.rows, grid.columns) > most:
             fitting = (most, most * side, most * side)[3 - len(size) :]
             raise ValueError(
-                f"latents of {_written(size)} are more than the model has positions for; give at most "
-                f"{_written(fitting)}"
+                f"latents of {_written(size)} exceed the model's positions; give at most {_written(fitting)}"
             )
         return grid
 
@@ -275,7 +274,7 @@ class CrossDenoiser(Denoiser):
         """
         if len(size) != 2 + self.clips:
             wanted = "frames, height and width" if self.clips else "height and width"
-            raise ValueError(f"latents of {' x '.join(map(str, size))}; this denoiser has {wanted}")
+            raise ValueError(f"latents have the size {' x '.join(map(str, size))}; this denoiser needs {wanted}")
         return CrossGrid.of(size, self.patch, self.sizes.most)
 
     def _told(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
@@ -295,7 +294,9 @@ class CrossDenoiser(Denoiser):
         if self.sizes.text is None:
             return list(texts)
         if max(texts) > self.sizes.text:
-            raise ValueError(f"a text has {max(texts)} tokens, and the model reads {self.sizes.text}; shorten it")
+            raise ValueError(
+                f"a text has {max(texts)} tokens, but the model reads at most {self.sizes.text}; shorten it"
+            )
         return [self.sizes.text] * len(texts)
 
     # -- what it costs ------------------------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ def _runs(t: Level, clips: int, tokens: int) -> tuple[Sequence[float], Sequence[
     if not isinstance(t, Tensor):
         return for_each(t, clips), [tokens] * clips
     if t.shape != (clips, tokens):
-        raise ValueError(f"noise levels are {list(t.shape)}; give one a token, [{clips}, {tokens}]")
+        raise ValueError(f"noise levels have shape {list(t.shape)}; give one per token, [{clips}, {tokens}]")
     levels, runs = list[float](), list[int]()
     for own in t:
         values, counts = own.unique_consecutive(return_counts=True)

@@ -326,9 +326,7 @@ class Decoder(Model):
         assert isinstance(trunk, Backbone)
         every, last = len(trunk.layers), layers[-1]
         if not all(before < after for before, after in pairwise((0, *layers, every))):
-            raise ValueError(
-                f"the model has {every} layers; states are taken after 1 to {every - 1} of them, the first layers first"
-            )
+            raise ValueError(f"the model has {every} layers; give depths from 1 to {every - 1}, in ascending order")
         if self.has_head:
             self.drop_head()
         trunk.stop_after(*layers)

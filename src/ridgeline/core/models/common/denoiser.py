@@ -164,7 +164,7 @@ class Denoiser(PricedModule):
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
         """Return one prepared text per image, prepared now if the caller did not do so."""
         prepared = texts if isinstance(texts, Prepared) else self._prepared_once(texts)
-        assert len(prepared.lengths) == pictures, "a text for each picture"
+        assert len(prepared.lengths) == pictures, "a text for each image"
         return prepared
 
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
@@ -198,26 +198,26 @@ class Denoiser(PricedModule):
         """Raise ValueError if `pooled` or `guidance` is missing, misshapen, or not an input of the denoiser."""
         if (pooled is None) != (self.pooled_width is None):
             raise ValueError(
-                "this denoiser takes no pooled vector of a text; leave it out"
+                "this denoiser takes no pooled text vector; leave it out"
                 if self.pooled_width is None
-                else f"this denoiser takes a pooled vector of each text; give [{pictures}, {self.pooled_width}]"
+                else f"this denoiser needs a pooled vector of each text; give [{pictures}, {self.pooled_width}]"
             )
         if pooled is not None and pooled.shape != (pictures, self.pooled_width):
             raise ValueError(
-                f"pooled vectors are {list(pooled.shape)}; give one a picture, [{pictures}, {self.pooled_width}]"
+                f"pooled vectors have shape {list(pooled.shape)}; give one per image, [{pictures}, {self.pooled_width}]"
             )
         if (guidance is not None) != self.takes_guidance:
             raise ValueError(
-                "this denoiser takes the scale of guidance as an input; give it one"
+                "this denoiser takes the guidance scale as an input; give a guidance scale"
                 if self.takes_guidance
-                else "this denoiser takes no scale of guidance as an input; guide it in two passes, or leave it out"
+                else "this denoiser takes no guidance scale as an input; run guidance in two passes, or leave it out"
             )
 
 
 def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
     """Return a list with one number per image, from one number for all images or one for each."""
     each = [value] * pictures if isinstance(value, int | float) else value
-    assert len(each) == pictures, "a number for each picture"
+    assert len(each) == pictures, "a number for each image"
     return each
 
 
@@ -244,7 +244,7 @@ def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
     if not height or not width or height % side or width % side:
         raise ValueError(
             f"latents of {height} x {width} do not divide into patches of {side} x {side}; "
-            f"give a height and a width that {side} divides"
+            f"give a height and a width that are multiples of {side}"
         )
     return height // side, width // side
 
@@ -252,4 +252,4 @@ def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
 def check_texts(texts: Sequence[int]) -> None:
     """Raise ValueError unless there is a text and every text has a token, given the number of tokens of each."""
     if not texts or min(texts) < 1:
-        raise ValueError("a text has no tokens; give at least one for each picture")
+        raise ValueError("a text has no tokens; give at least one for each image")

@@ -146,5 +146,5 @@ def read_labels(fields: Fields) -> dict[str, Any]:
     said = fields.section("sentence_transformers").text("activation_fn", "Sigmoid")
     activation = fields.text("sbert_ce_default_activation_function", said).rpartition(".")[2]
     if labels == 1 and activation not in ("Sigmoid", "Identity"):
-        raise fields.refuse(f"scores passed through {activation} are not supported; Sigmoid and Identity are")
+        raise fields.refuse(f"the activation {activation} of scores is not supported; Sigmoid and Identity are")
     return {"labels": labels, "squashed": labels == 1 and activation == "Sigmoid"}

@@ -51,7 +51,9 @@ class ImageAutoencoder(PricedModule):
             ValueError: If it has another shape or is empty.
         """
         if x_BCHW.dim() != 4 or x_BCHW.shape[1] != channels or not x_BCHW.numel():
-            raise ValueError(f"{what} are {list(x_BCHW.shape)}; they are to be [images, {channels}, lines, columns]")
+            raise ValueError(
+                f"{what} have shape {list(x_BCHW.shape)}; they must be [images, {channels}, height, width]"
+            )
         return PixelGrid(x_BCHW.shape[0], *x_BCHW.shape[2:])
 
     def _latents_of(self, pixels_BCHW: Tensor) -> PixelGrid:
@@ -63,8 +65,8 @@ class ImageAutoencoder(PricedModule):
         grid = self._grid(pixels_BCHW, self.inputs, "pixels")
         if grid.height % self.factor or grid.width % self.factor:
             raise ValueError(
-                f"a picture of {grid.width} x {grid.height} pixels; width and height are to be multiples of "
-                f"{self.factor}: crop it, or scale it"
+                f"an image has {grid.width} x {grid.height} pixels, but width and height must be multiples of "
+                f"{self.factor}; crop or scale it"
             )
         return PixelGrid(grid.images, grid.height // self.factor, grid.width // self.factor)
 

@@ -102,7 +102,9 @@ def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingR
     """
     groups, best = read_groups(fields, sizes)
     if groups > 1 and sizes.count == groups:
-        raise fields.refuse(f"n_group {groups} leaves one expert a group; its score is that of the best two")
+        raise fields.refuse(
+            f"n_group {groups} leaves one expert per group, but a group's score needs its best two; lower n_group"
+        )
     return RoutingRule(
         sizes.active,
         "sigmoid",
@@ -120,9 +122,13 @@ def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
     """Read from a config the number of groups of experts, and how many of them a token may be routed to."""
     groups, best = (fields.count(name) for name in ("n_group", "topk_group"))
     if sizes.count % groups or best > groups:
-        raise fields.refuse(f"n_group {groups} and topk_group {best} are not groups of {sizes.count} experts")
+        raise fields.refuse(
+            f"n_group {groups} must divide {sizes.count} experts, and topk_group {best} must be at most n_group"
+        )
     if sizes.active > best * (sizes.count // groups):
-        raise fields.refuse(f"num_experts_per_tok {sizes.active} is more than the experts of topk_group {best}")
+        raise fields.refuse(
+            f"num_experts_per_tok {sizes.active} is more than the experts in {best} groups (topk_group)"
+        )
     return groups, best
 
 

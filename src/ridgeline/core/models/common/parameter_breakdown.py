@@ -60,7 +60,7 @@ def part_of(model: Model, path: str, op: Op) -> str:
         if part:
             assert part in PARTS
             return str(part)
-        assert path, f"{op} belongs to no part of the bill"
+        assert path, f"{op} belongs to no part of the parameter breakdown"
         path = path.rpartition(".")[0]
 
 

@@ -118,7 +118,10 @@ class PricedModule(BackendModule, ABC):
                     ties[f"{path}.weight"] = f"{home}.weight"
                 continue
             if f"{path}.weight" in self.ties:
-                said = f"{name} is not the embedding, though tie_word_embeddings says so; each is used as it is stored"
+                said = (
+                    f"{name} differs from the embedding, although tie_word_embeddings is true; "
+                    "the engine uses both as stored"
+                )
                 tables.notes = (*tables.notes, said)
             self._part_table(path, next(iter(tables.uses.values())))
             if tensor is not None:

@@ -122,10 +122,12 @@ def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults
         raise fields.refuse(f"partial_rotary_factor {share:g} is not supported; {'at most ' * unstated.partial}1 is")
     dim = int(head_dim * share)
     if dim < 2 or dim % 2:
-        raise fields.refuse(f"rotary dimension {dim} of head_dim {head_dim}; it must be even and at least 2")
+        raise fields.refuse(f"the rotary dimension is {dim} of head_dim {head_dim}; it must be even and at least 2")
     rope = Rope(dim, theta, _scaling(fields, section, dim, unstated), unstated.interleaved)
     if not _finite(rope):
-        raise fields.refuse(f"rope_theta {theta:g} and the rope's scaling give frequencies that are not finite")
+        raise fields.refuse(
+            f"rope_theta {theta:g} and the rope scaling give frequencies that are not finite; correct them"
+        )
     return rope
 
 
@@ -199,7 +201,7 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
     for name, numbers in factors.items():
         if len(numbers) != dim // 2:
             raise fields.refuse(
-                f"{name} has {len(numbers)} numbers; partial_rotary_factor x head_dim is {dim}, which wants {dim // 2}"
+                f"{name} has {len(numbers)} numbers; partial_rotary_factor x head_dim is {dim}, which needs {dim // 2}"
             )
     stretched = section.positive("factor") if section.has("factor") else context / original
     magnitude = 1.0
@@ -207,7 +209,7 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
         magnitude = section.positive("attention_factor")
     elif stretched > 1:
         if original == 1:
-            raise fields.refuse("original_max_position_embeddings is 1, for which attention_factor must be stated")
+            raise fields.refuse("original_max_position_embeddings is 1, so attention_factor must be given")
         magnitude = math.sqrt(1 + math.log(stretched) / math.log(original))
     return LongRope(factors["long_factor" if context > original else "short_factor"], magnitude)
 
@@ -218,5 +220,5 @@ def read_turned(fields: Fields) -> tuple[bool, ...]:
     if not listed:
         return tuple((layer + 1) % every != 0 for layer in range(fields.layers))
     if len(listed) < fields.layers:
-        raise fields.refuse(f"no_rope_layers must say 0 or 1 of {fields.layers} layers")
+        raise fields.refuse(f"no_rope_layers must list 0 or 1 for each of {fields.layers} layers")
     return tuple(map(bool, listed[: fields.layers]))

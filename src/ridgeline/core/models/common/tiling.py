@@ -27,7 +27,8 @@ class Tiling:
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= self.size // 2 or self.size < 1:
             raise ValueError(
-                f"tiles of {self.size} that overlap by {self.overlap}: give 1 or more, and an overlap of at most half"
+                f"tiles have size {self.size} and overlap by {self.overlap}; give a size of 1 or more, and an overlap "
+                "of at most half the size"
             )
 
     def starts(self, length: int) -> list[int]:

@@ -195,7 +195,7 @@ class ZImageGrid(ImageGrid):
         grid = cls(*patched(size, side), side, places)
         if grid.rows > places[1] or grid.columns > places[2]:
             raise ValueError(
-                f"latents of {height} x {width} are more than the model has positions for; "
+                f"latents of {height} x {width} exceed the model's positions; "
                 f"give at most {places[1] * side} x {places[2] * side}"
             )
         return grid
@@ -261,7 +261,7 @@ def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
     check_texts(texts)
     if padded(max(texts)) + 2 > places[0]:
         most = (places[0] - 2) // _MULTIPLE * _MULTIPLE
-        raise ValueError(f"a text has {max(texts)} tokens, and the model has positions for {most}; shorten it")
+        raise ValueError(f"a text has {max(texts)} tokens, but the model has positions for {most}; shorten it")
     return [padded(tokens) for tokens in texts]
 
 

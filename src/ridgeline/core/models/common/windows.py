@@ -25,7 +25,7 @@ def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) ->
     if kinds is None:
         return None
     if not isinstance(kinds, list) or len(kinds) != layers or not all(str(kind) in types for kind in kinds):
-        raise fields.refuse(f"layer_types must name {layers} layers, each one of {', '.join(types)}")
+        raise fields.refuse(f"layer_types must have {layers} entries, each one of {', '.join(types)}")
     return tuple(types[kind] for kind in kinds)
 
 

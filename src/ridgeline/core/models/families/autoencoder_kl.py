@@ -238,7 +238,7 @@ def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
     kind = fields.architecture
     if kind not in _DEFAULTS:
         raise fields.refuse(
-            f"architecture {kind or '(none)'} is no autoencoder that is built; {' and '.join(_DEFAULTS)} are"
+            f"autoencoder architecture {kind or '(none)'} is not supported; {' and '.join(_DEFAULTS)} are"
         )
     defaults = _DEFAULTS[kind]
     widths = _widths(fields, defaults, storage)
@@ -287,7 +287,9 @@ def _widths(fields: Fields, defaults: _Defaults, storage: StorageConfig) -> Widt
     for name, only in (("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")):
         kinds = fields.value(name) or [only] * blocks
         if kinds != [only] * len(channels):
-            raise fields.refuse(f"{name} is {kinds}; {len(channels)} of {only} are supported, one a width")
+            raise fields.refuse(
+                f"{name} is {kinds}; it must be {len(channels)} times {only}, one for each of block_out_channels"
+            )
     if fields.text("act_fn", "silu") not in ("silu", "swish"):
         raise fields.refuse(f"act_fn = {fields.text('act_fn')} is not supported; silu is")
     groups = fields.count("norm_num_groups", 32)

@@ -147,7 +147,7 @@ def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
         if not fields.flag(name, True):
             raise fields.refuse(f"{name} = false is not supported")
     if fields.has("decoder_vocab_size") and fields.count("decoder_vocab_size") != fields.count("vocab_size"):
-        raise fields.refuse("a decoder_vocab_size that is not vocab_size is not supported")
+        raise fields.refuse("a decoder_vocab_size that differs from vocab_size is not supported")
     return _build(fields, storage, lambda d: SinusoidalPositions(d.context, d.hidden, d.dtype))
 
 

@@ -213,7 +213,9 @@ def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int |
     hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
     rows = fields.count("max_position_embeddings", 512)
     if rows <= offset:
-        raise fields.refuse(f"max_position_embeddings is {rows}; the first {offset} are no positions, give more")
+        raise fields.refuse(
+            f"max_position_embeddings is {rows}; it must be more than {offset}, because the first {offset} are not used"
+        )
     d = Dimensions(
         vocabulary=fields.count("vocab_size", vocabulary),
         context=rows - offset,

@@ -112,7 +112,9 @@ def _build(
     q_rank = None if none else fields.count("q_lora_rank", 1536)
     latents, heads = read_latents(fields), fields.count("num_attention_heads")
     if fields.has("num_key_value_heads") and fields.count("num_key_value_heads") != heads:
-        raise fields.refuse("num_key_value_heads is not num_attention_heads; latent attention has no groups of heads")
+        raise fields.refuse(
+            "num_key_value_heads must equal num_attention_heads, because latent attention has no groups of heads"
+        )
     fields.ignore("head_dim", "qk_head_dim", "seq_aux")  # the first two are derived, the last is for training
     fields.require_off("moe_layer_freq", 1)
     d = read_dimensions(fields, storage, kv_heads=heads, head_dim=latents.key)
@@ -139,7 +141,7 @@ def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
     fields.require_off("scoring_func", "softmax")
     method, scale = fields.text("topk_method", "greedy"), fields.positive("routed_scaling_factor", 1.0)
     if method not in ("greedy", "group_limited_greedy"):
-        raise fields.refuse(f"topk_method {method!r} is not supported; greedy, group_limited_greedy are")
+        raise fields.refuse(f"topk_method {method!r} is not supported; greedy and group_limited_greedy are")
     groups, best = (1, 1) if method == "greedy" else read_groups(fields, sizes)
     fields.ignore("n_group", "topk_group")
     rule = RoutingRule(sizes.active, scale=scale, groups=groups, top_groups=best, wide=True)

@@ -28,7 +28,10 @@ def build(fields: Fields, storage: StorageConfig) -> MMDiT:
     axes = _axes(fields, (16, 56, 56))
     channels = fields.count("in_channels", 64)
     if channels % _PACKED**2:
-        raise fields.refuse(f"in_channels {channels} are not patches of {_PACKED} x {_PACKED} latents")
+        raise fields.refuse(
+            f"in_channels is {channels}; it must be a multiple of {_PACKED**2}, because a patch is "
+            f"{_PACKED} x {_PACKED} latents"
+        )
     d = _dimensions(fields, storage, axes, layers=19, heads=24, ratio=4.0, activation="gelu_pytorch_tanh", eps=_EPS)
     sizes = MMDiTSizes(
         channels=channels // _PACKED**2,
@@ -52,7 +55,7 @@ def build_second(fields: Fields, storage: StorageConfig) -> MMDiT:
     d = _dimensions(fields, storage, axes, layers=8, heads=48, ratio=ratio, activation="silu", eps=eps)
     sinusoids = fields.count("timestep_guidance_channels", _SINUSOIDS)
     if sinusoids % 2:
-        raise fields.refuse(f"timestep_guidance_channels {sinusoids} is to be even: a sine for each cosine")
+        raise fields.refuse(f"timestep_guidance_channels is {sinusoids}; it must be even, a sine for each cosine")
     sizes = MMDiTSizes(
         channels=channels,
         patch=1,
@@ -93,7 +96,7 @@ def _dimensions(
     """
     heads, width = fields.count("num_attention_heads", heads), fields.count("attention_head_dim", 128)
     if width != sum(axes):
-        raise fields.refuse(f"attention_head_dim {width} is not {sum(axes)}, the sum of axes_dims_rope")
+        raise fields.refuse(f"attention_head_dim is {width}; it must be {sum(axes)}, the sum of axes_dims_rope")
     hidden = heads * width
     return Dimensions(
         vocabulary=0,  # it reads no tokens
@@ -114,7 +117,7 @@ def _axes(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
     """Read the entries of a head that each coordinate of a position rotates."""
     axes = tuple(fields.integers("axes_dims_rope")) or default
     if len(axes) != len(default) or any(width < 1 or width % 2 for width in axes):
-        raise fields.refuse(f"axes_dims_rope {list(axes)} is not {len(default)} positive even numbers")
+        raise fields.refuse(f"axes_dims_rope is {list(axes)}; it must be {len(default)} positive even numbers")
     return axes
 
 

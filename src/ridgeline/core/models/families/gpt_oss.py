@@ -32,7 +32,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
     bias, window = fields.flag("attention_bias", True), read_window(fields, 128)
     listed = read_layer_types(fields) or tuple(layer % 2 == 0 for layer in range(d.layers))
     if not (fields.has("rope_scaling") or fields.has("rope_parameters")):
-        raise fields.refuse("rope_scaling is missing; releases stretch their context by it")
+        raise fields.refuse("rope_scaling is missing; add it, because every release extends its context by it")
     rope = read_rope(fields, d.head_dim, RopeDefaults(150_000.0))
 
     def block(layer: int) -> Block:

@@ -94,7 +94,7 @@ def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Visi
     patches = (image // patch) ** 2
     tokens = fields.count("num_image_tokens", 576)
     if tokens != patches:
-        raise fields.refuse(f"num_image_tokens is {tokens}; an image of {image} x {image} has {patches} patches")
+        raise fields.refuse(f"num_image_tokens is {tokens}, but an image of {image} x {image} has {patches} patches")
     hidden, heads = fields.count("hidden_size", 1024), fields.count("num_attention_heads", 16)
     d = Dimensions(
         vocabulary=1,
@@ -289,10 +289,10 @@ def build(fields: Fields, storage: StorageConfig) -> JanusReader:
     width = vision.count("projection_dim", 2048)
     aligner = Aligner(tower_d.hidden, width, _depth(vision, "depth"), tower_d.activation, d.dtype)
     if width != d.hidden:
-        raise fields.refuse(f"projection_dim of vision_config is not the text's hidden_size, {d.hidden}")
+        raise fields.refuse(f"projection_dim of vision_config must be the text's hidden_size, {d.hidden}")
     placeholder = fields.natural("image_token_id") if fields.has("image_token_id") else 100581
     if placeholder >= d.vocabulary:
-        raise fields.refuse(f"image_token_id is {placeholder}; the text has ids 0 to {d.vocabulary - 1}")
+        raise fields.refuse(f"image_token_id is {placeholder}; it must be from 0 to {d.vocabulary - 1}")
     return JanusReader(d, trunk, tower, aligner, placeholder, tied=fields.flag("tie_word_embeddings", True))
 
 
@@ -304,7 +304,7 @@ def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
     side = vision.count("image_size", 384) // vision.count("patch_size", 16)
     codes, code, width = vq.count("num_embeddings", 16384), vq.count("embed_dim", 8), vq.count("projection_dim", 2048)
     if vq.count("image_token_embed_dim", 2048) != d.hidden or width != d.hidden:
-        raise vq.refuse(f"image_token_embed_dim and projection_dim are not the text's hidden_size, {d.hidden}")
+        raise vq.refuse(f"image_token_embed_dim and projection_dim must be the text's hidden_size, {d.hidden}")
     activation = read_activation(vq, "hidden_act", "gelu")
     aligner = Aligner(code, width, _depth(vq, "num_hidden_layers"), activation, d.dtype)
     head = GenerationHead(d.hidden, width, codes, activation, d.dtype)
@@ -314,7 +314,7 @@ def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """Read the text model of a Janus config; return its sizes and its backbone."""
     if storage.shard.size > 1:
-        raise Indivisible("Janus is not divided over devices; give --devices 1")
+        raise Indivisible("Janus cannot be divided over devices; give --devices 1")
     text = fields.inner("text_config", "torch_dtype", "dtype")
     text.require("model_type", "llama")
     d, trunk = read_trunk(text, storage)

@@ -35,7 +35,7 @@ def read_chunks(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, .
     """
     listed = read_layer_types(fields, _LAYER_TYPES) or turned
     if any(listed) and "attention_chunk_size" in fields.values and not fields.has("attention_chunk_size"):
-        raise fields.refuse("attention_chunk_size is null, and there are layers of chunked attention; state it")
+        raise fields.refuse("attention_chunk_size is null, but there are layers with chunked attention; give its size")
     size = fields.count("attention_chunk_size", 8192)
     return tuple(size if chunked else None for chunked in listed)
 
@@ -76,7 +76,9 @@ def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNor
     if not fields.flag("use_qk_norm", True):
         return None
     if rope.magnitude != 1:
-        raise fields.refuse(f"a rope that multiplies by {rope.magnitude:g} is not supported beside use_qk_norm")
+        raise fields.refuse(
+            f"a rope with attention_factor {rope.magnitude:g} is not supported together with use_qk_norm"
+        )
     queries, keys = (UnweightedRMSNorm(d.head_dim, d.eps, d.dtype, heads) for heads in (d.own_heads, d.kv_spec().heads))
     return queries, keys
 

@@ -37,7 +37,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
     for name, only in _ALWAYS.items():
         fields.require(name, only)
     if set(fields.integers("attn_type_list")) - {1}:
-        raise fields.refuse("attn_type_list has another type than 1, full attention, which is not supported")
+        raise fields.refuse("attn_type_list has a type other than 1 (full attention), which is not supported")
     fields.ignore(*_OF_OTHERS)
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
     rule = RoutingRule(sizes.active, "sigmoid", renormalise=True, corrected=True)

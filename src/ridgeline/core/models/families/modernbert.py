@@ -206,7 +206,9 @@ def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
     d, encoder, norm_bias = _build(fields, storage)
     mode: PoolingMode = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "cls"
     if fields.text("classifier_pooling", "cls") not in ("cls", "mean"):
-        raise fields.refuse(f"classifier_pooling {fields.value('classifier_pooling')!r} is not cls or mean")
+        raise fields.refuse(
+            f"classifier_pooling {fields.value('classifier_pooling')!r} is not supported; cls and mean are"
+        )
     scores = read_labels(fields)
     head, classifier = (
         ModernBertHead(d, fields, norm_bias=norm_bias),

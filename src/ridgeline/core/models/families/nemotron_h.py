@@ -110,7 +110,7 @@ def read_layer_kinds(fields: Fields) -> tuple[str, ...]:
     kinds = tuple(_OLD_NAMES.get(str(kind), str(kind)) for kind in listed) if isinstance(listed, list) else ()
     if not 1 <= len(kinds) <= MAX_LAYERS or not set(kinds) <= set(_LETTERS.values()):
         raise fields.refuse(
-            f"hybrid_override_pattern {pattern!r} (layers_block_type) must name layers as {', '.join(_LETTERS)} "
+            f"hybrid_override_pattern {pattern!r} (layers_block_type) must list layers as {', '.join(_LETTERS)} "
             f"or {', '.join(_LETTERS.values())}"
         )
     return kinds
@@ -133,7 +133,7 @@ def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
     if fields.value("moe_latent_size"):
         raise fields.refuse(
             f"moe_latent_size = {fields.value('moe_latent_size')!r} is not supported; missing: experts that read and "
-            "write a latent, with projections from the hidden states to it and back (Nemotron 3 Super)"
+            "write a latent, with projections from the hidden states to the latent and back (Nemotron 3 Super)"
         )
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     rule, shared = read_corrected(fields, sizes, 1.0), fields.count("moe_shared_expert_intermediate_size")

@@ -74,11 +74,13 @@ def build(fields: Fields, storage: StorageConfig) -> PixArt:
     outputs = outputs or fields.count("out_channels", 8)
     if outputs not in (channels, 2 * channels):
         raise fields.refuse(
-            f"out_channels {outputs} are to be in_channels {channels}, or twice as many: a variance too"
+            f"out_channels is {outputs}; it must be in_channels {channels}, or twice that to include a variance"
         )
     sized = fields.flag("use_additional_conditions", side == 128)
     if hidden % 4 or (sized and hidden % 3):
-        raise fields.refuse(f"{hidden} hidden numbers do not divide into those of positions (4) and of sizes (3)")
+        raise fields.refuse(
+            f"the hidden size {hidden} must be a multiple of 4, and of 3 with use_additional_conditions"
+        )
     d = Dimensions(
         vocabulary=0,  # it reads no tokens
         context=side,

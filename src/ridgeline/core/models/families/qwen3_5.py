@@ -50,7 +50,7 @@ def _read(fields: Fields, storage: StorageConfig, width: int | None = None) -> D
     These are gated attention, and recurrent states in fp32.
     """
     if not fields.flag("attn_output_gate", True):
-        raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
+        raise fields.refuse("attn_output_gate = false is not supported; every release has a gate, so set it to true")
     fields.require_off("mamba_ssm_dtype", "float32")
     fields.require_off("mlp_only_layers")
     fields.require("output_gate_type", "swish", "silu")  # two names of the gate in its linear attention

@@ -253,7 +253,8 @@ class T5Stacks:
         self._shared_bias = shared_bias
         if self._buckets < 4 or self._farthest <= self._buckets // 2:
             raise fields.refuse(
-                f"{self._buckets} relative_attention_num_buckets up to a distance of {self._farthest} do not exist"
+                f"relative_attention_num_buckets is {self._buckets} and relative_attention_max_distance is "
+                f"{self._farthest}; give at least 4 buckets, and a distance of more than half their number"
             )
 
     def encoder(self, reach: AttentionPattern) -> T5Stack:
@@ -358,7 +359,9 @@ def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
     stated = fields.text("feed_forward_proj", default)
     activation = "gelu_new" if stated == "gated-gelu" else stated.removeprefix("gated-")
     if activation not in ACTIVATIONS:
-        raise fields.refuse(f"feed_forward_proj {stated!r} is not supported; {', '.join(ACTIVATIONS)} are, or gated-")
+        raise fields.refuse(
+            f"feed_forward_proj {stated!r} is not supported; {', '.join(ACTIVATIONS)} are, also after gated-"
+        )
     return stated.startswith("gated-"), activation
 
 

@@ -110,9 +110,9 @@ class VQAutoencoder(ImageAutoencoder):
             ValueError: If the shape is wrong, or a token is no row of the codebook.
         """
         if ids_BHW.dim() != 3 or not ids_BHW.numel():
-            raise ValueError(f"tokens are {list(ids_BHW.shape)}; they are to be [images, lines, columns]")
+            raise ValueError(f"tokens have shape {list(ids_BHW.shape)}; they must be [images, height, width]")
         if not 0 <= int(ids_BHW.min()) <= int(ids_BHW.max()) < self.shape.codes:
-            raise ValueError(f"a token is no row of the codebook; give numbers from 0 to {self.shape.codes - 1}")
+            raise ValueError(f"a token is outside the codebook; give numbers from 0 to {self.shape.codes - 1}")
         grids = self._grids(PixelGrid(*ids_BHW.shape))
         return grids[0].to_images(self._decode(ids_BHW.flatten(), grids))
 
@@ -168,8 +168,8 @@ def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
     base, multipliers = own.count("base_channels", 128), own.integers("channel_multiplier") or [1, 1, 2, 2, 4]
     if len(multipliers) > MAX_RESOLUTIONS or not all(1 <= base * times <= MAX_WIDTH for times in multipliers):
         raise own.refuse(
-            f"channel_multiplier is {multipliers}; it must be 1 to {MAX_RESOLUTIONS} integers, {base} times which are "
-            f"from 1 to {MAX_WIDTH}"
+            f"channel_multiplier is {multipliers}; it must be 1 to {MAX_RESOLUTIONS} integers whose products with "
+            f"base_channels {base} are from 1 to {MAX_WIDTH}"
         )
     if base % _GROUPS:
         raise own.refuse(f"base_channels {base} does not divide into {_GROUPS} groups")

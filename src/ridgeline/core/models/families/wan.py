@@ -48,17 +48,19 @@ def build(fields: Fields, storage: StorageConfig) -> Wan:
     """Build the denoiser of a text-to-video config of Wan 2.1 or 2.2."""
     for name in ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len"):
         if fields.has(name):
-            raise fields.refuse(f"{name} is set: Wan's models from an image to a video are not built; T2V and TI2V are")
+            raise fields.refuse(f"{name} is set, but Wan's image-to-video models are not supported; T2V and TI2V are")
     heads, head_dim = fields.count("num_attention_heads", 40), fields.count("attention_head_dim", 128)
     channels = fields.count("in_channels", 16)
     if head_dim % 2 or head_dim < 6:
-        raise fields.refuse(f"attention_head_dim {head_dim} is to be even and 6 or more: entries turn in pairs")
+        raise fields.refuse(
+            f"attention_head_dim is {head_dim}; it must be even and at least 6, because rotary rotates pairs"
+        )
     if heads * head_dim > MAX_WIDTH:
         raise fields.refuse(f"num_attention_heads {heads} x attention_head_dim {head_dim} is more than {MAX_WIDTH}")
     if fields.count("out_channels", 16) != channels:
         raise fields.refuse(
-            f"in_channels {channels} are not out_channels {fields.value('out_channels') or 16}: Wan's models from an "
-            "image to a video are not built; T2V and TI2V are"
+            f"in_channels {channels} differs from out_channels {fields.value('out_channels') or 16}, but Wan's "
+            "image-to-video models are not supported; T2V and TI2V are"
         )
     patch = fields.integers("patch_size") or [1, 2, 2]
     if len(patch) != 3 or patch[0] != 1 or patch[1] != patch[2] or not 1 <= patch[1] <= _MAX_PATCH:
@@ -95,7 +97,7 @@ def _even(fields: Fields, name: str, default: int) -> int:
     """Read a config field that must be an even number."""
     value = fields.count(name, default)
     if value % 2:
-        raise fields.refuse(f"{name} {value} is to be even: sines and cosines")
+        raise fields.refuse(f"{name} is {value}; it must be even, for sines and cosines")
     return value
 
 

@@ -381,9 +381,9 @@ def build(fields: Fields, storage: StorageConfig) -> ZImage:
     hidden, heads = fields.count("dim", 3840), fields.count("n_heads", 30)
     axes, places = (_three(fields, *each) for each in (("axes_dims", (32, 48, 48)), ("axes_lens", (1024, 512, 512))))
     if hidden != heads * sum(axes):
-        raise fields.refuse(f"dim {hidden} is not n_heads {heads} x {sum(axes)}, the sum of axes_dims")
+        raise fields.refuse(f"dim is {hidden}; it must be n_heads {heads} x {sum(axes)}, the sum of axes_dims")
     if any(width % 2 for width in axes):
-        raise fields.refuse(f"axes_dims {list(axes)} are to be even: entries turn in pairs")
+        raise fields.refuse(f"axes_dims is {list(axes)}; its numbers must be even, because rotary rotates pairs")
     fields.require("n_kv_heads", heads)
     fields.require("qk_norm", True)
     fields.require_off("siglip_feat_dim")
@@ -422,7 +422,7 @@ def _three(fields: Fields, name: str, default: tuple[int, int, int]) -> tuple[in
     """Read from a config a list of one positive number for each of the three coordinates."""
     values = tuple(fields.integers(name)) or default
     if len(values) != len(default) or min(values) < 1:
-        raise fields.refuse(f"{name} {list(values)} is not {len(default)} positive numbers")
+        raise fields.refuse(f"{name} is {list(values)}; it must be {len(default)} positive numbers")
     return values
 
 

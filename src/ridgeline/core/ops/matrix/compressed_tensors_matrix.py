@@ -86,7 +86,7 @@ class PackedMatrix(SignedMatrix):
             return super().put(name, full)
         shape = [self.spec.outputs, self.spec.inputs]
         if full.tolist() != shape:
-            raise ValueError(f"says {full.tolist()}, the config wants {shape}")
+            raise ValueError(f"says {full.tolist()}, but the config requires {shape}")
         return {}
 
     @override

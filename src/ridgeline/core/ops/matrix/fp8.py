@@ -50,6 +50,8 @@ class Fp8Matrix(PrequantisedMatrix):
         check_shape(full, *shape)
         check_scale_dtype(full)
         if full.abs().max() >= _MOST:
-            raise ValueError(f"holds {full.abs().max():.3g}; scales of fp8 are below {_MOST:.0f}")
+            raise ValueError(
+                f"holds {full.abs().max():.3g}, but scales of fp8 must be below {_MOST:.0f}; fetch the checkpoint again"
+            )
         own_OG = self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
         return self.put_scales(own_OG)

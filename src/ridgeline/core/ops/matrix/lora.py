@@ -74,7 +74,7 @@ class AdapterRows:
 
     def of(self, x_TI: Tensor) -> Tensor:
         """Select the rows of a tensor that have a LoRA adapter: [N, ...]."""
-        assert len(x_TI) == self.count, f"{len(x_TI)} rows run, adapters were chosen for {self.count}"
+        assert len(x_TI) == self.count, f"{len(x_TI)} rows run, but adapters were chosen for {self.count}"
         return x_TI if self.whole else x_TI.index_select(0, self.own_N)
 
 

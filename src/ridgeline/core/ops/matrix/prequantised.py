@@ -179,11 +179,13 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         order_I = groups_I.argsort(stable=True)
         if self.order is None and not torch.equal(groups_I, wanted_I):
             raise ValueError(
-                "puts inputs into groups in another order than theirs; correct desc_act or actorder in the config"
+                "reorders the inputs of groups, but the config says otherwise; correct its desc_act or actorder"
             )
         if not torch.equal(groups_I[order_I], wanted_I):
             group = self.stored.block[1]
-            raise ValueError(f"puts other than {group} inputs into a group; the checkpoint is broken, fetch it again")
+            raise ValueError(
+                f"has groups that do not have {group} inputs each; the checkpoint is broken, fetch it again"
+            )
         if self.order is None:
             return {}
         self._waiting["order"] = order_I.int()
@@ -214,16 +216,16 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 def check_shape(full: Tensor, *shape: int) -> None:
     """Raise ValueError if a checkpoint tensor has another shape than expected."""
     if tuple(full.shape) != shape:
-        raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
+        raise ValueError(f"has shape {list(full.shape)}, but the config requires {list(shape)}")
 
 
 def check_dtype(full: Tensor, dtype: torch.dtype) -> None:
     """Raise ValueError if a checkpoint tensor has another dtype than expected."""
     if full.dtype != dtype:
-        raise ValueError(f"is {full.dtype}, such weights are stored as {dtype}")
+        raise ValueError(f"has dtype {full.dtype}, but such weights must be stored as {dtype}")
 
 
 def check_scale_dtype(full: Tensor) -> None:
     """Raise ValueError if a quantised matrix's scales have a dtype other than fp32, bf16 and fp16."""
     if full.dtype not in _SCALES:
-        raise ValueError(f"is {full.dtype}; scales are float32, bfloat16 or float16")
+        raise ValueError(f"has dtype {full.dtype}, but scales must be float32, bfloat16 or float16")

@@ -135,7 +135,7 @@ class QuantisedMatrix(Matrix):
             found["zero"] = self.zero
         if not interleaved:
             return found
-        assert not self.interleaved, "codes are interleaved once"
+        assert not self.interleaved, "the codes are already interleaved"
         return {
             name: (codes_side_by_side if name == "codes" else scales_side_by_side)(own) for name, own in found.items()
         }
@@ -223,11 +223,11 @@ class QuantisedMatrix(Matrix):
             return {name: own}
         if full.dtype != self.spec.dtype:
             raise ValueError(dtype_mismatch(full.dtype, self.spec.dtype))
-        assert self.stored.block[0] == 1, "a plain weight is quantised with scales for each output"
+        assert self.stored.block[0] == 1, "quantising while loading needs scales for each output"
         rows_OI = own.t() if self.spec.transposed else own
         if rows_OI.shape != (self.outputs, self.inputs):
             wanted = [self.inputs, self.outputs] if self.spec.transposed else [self.outputs, self.inputs]
-            raise ValueError(f"is {list(own.shape)}, the config wants {wanted}")
+            raise ValueError(f"has shape {list(own.shape)}, but the config requires {wanted}")
         made = quantised(rows_OI, self.kind, self.group, self.scale_dtype, zeros=self.zero is not None)
         if not torch.isfinite(made["scale"]).all():
             raise ValueError("holds NaN or infinity; the checkpoint is broken, fetch it again")
@@ -292,7 +292,7 @@ def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, ze
     grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)
     largest = _LARGEST[kind]
     if zeros:
-        assert kind == "int4", "zeros are of integers of 4 bits"
+        assert kind == "int4", "only 4-bit integers have zero points"
         low_OG, high_OG = grouped_OGI.amin(-1).clamp(max=0), grouped_OGI.amax(-1).clamp(min=0)
         scale_OG = _nonzero(((high_OG - low_OG) / 15).to(dtype))
         zero_OG = (-low_OG / scale_OG.float()).round().clamp(0, 15)

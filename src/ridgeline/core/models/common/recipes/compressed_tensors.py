@@ -49,7 +49,7 @@ def read(section: Fields) -> Recipe:
     layout = section.text("format", "")
     groups = [group for name in listed.values if (group := _group(listed.section(name), layout)) is not None]
     if not groups:
-        raise section.refuse("config_groups says of no weights how they are stored")
+        raise section.refuse("config_groups does not say how any weights are stored")
     ignored = is_or_matches(section, names_listed(section, "ignore"))
 
     def choose(place: WeightSlot) -> WeightFormat | None:
@@ -85,7 +85,9 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
     number, bits = _number(weights), weights.count("num_bits", most=8)
     if number not in (f"int{bits}", "fp4", "fp8"):
         kind = weights.text("type", "int")
-        raise weights.refuse(f"{bits} bits of type {kind!r} are not known; int, and float of 4 or 8 bits, are")
+        raise weights.refuse(
+            f"{bits}-bit weights of type {kind!r} are not supported; int, and float of 4 or 8 bits, are"
+        )
     block, shape = _block(weights)
     known = {("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}.get((number, block[1] or 0))
     symmetric, packed, ordered = weights.flag("symmetric", True), layout == _PACKED, weights.value("actorder")
@@ -145,7 +147,9 @@ def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
                     return (high, wide), f"{high}x{wide}"
             raise weights.refuse(f"block_structure is {stated!r}; it must be two sizes, outputs and inputs")
         case other:
-            raise weights.refuse(f"strategy {other!r} is not known; tensor, channel, group, tensor_group and block are")
+            raise weights.refuse(
+                f"strategy {other!r} is not supported; tensor, channel, group, tensor_group and block are"
+            )
 
 
 def _scale_bits(weights: Fields, *, small: bool) -> int:
@@ -153,7 +157,7 @@ def _scale_bits(weights: Fields, *, small: bool) -> int:
     stated = weights.text("scale_dtype", "").removeprefix("torch.")
     by_name = {"float8_e4m3fn": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
     if stated and stated not in by_name:
-        raise weights.refuse(f"scale_dtype {stated!r} is not known; {', '.join(by_name)} are")
+        raise weights.refuse(f"scale_dtype {stated!r} is not supported; {', '.join(by_name)} are")
     return by_name[stated] if stated else 8 if small else _SCALE_BITS
 
 
@@ -165,7 +169,7 @@ def _activations(inputs: Fields) -> str | None:
     if number in ("int16", "fp16"):
         return None
     if number not in ("int8", "fp8", "int4", "fp4"):
-        raise inputs.refuse(f"activations in {number} are not known; int8, fp8, int4 and fp4 are")
+        raise inputs.refuse(f"activations in {number} are not supported; int8, fp8, int4 and fp4 are")
     return number
 
 
@@ -183,7 +187,7 @@ def kv_scheme(scheme: Fields) -> KVFormat:
     """
     number = _number(scheme, "float")
     if number not in ("fp8", "int8"):
-        raise scheme.refuse(f"keys and values in {number} are not known; fp8 and int8 are")
+        raise scheme.refuse(f"keys and values in {number} are not supported; fp8 and int8 are")
     return stated_kv(number)
 
 

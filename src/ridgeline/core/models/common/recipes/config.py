@@ -65,8 +65,8 @@ def read_recipe(fields: Fields) -> Recipe:
     section, method = fields.section(name), method_of(fields)
     if method not in METHODS:
         raise section.refuse(
-            f"weights quantised by {method or 'an unnamed method'!r} are not known; {', '.join(METHODS)} are "
-            "(the unquantised checkpoint's config is priced with --weights fp8, int8, int4 or q4_k_m)"
+            f"weights quantised by {method or 'an unnamed method'!r} are not supported; {', '.join(METHODS)} are "
+            "(to price the model, give the unquantised config and --weights fp8, int8, int4 or q4_k_m)"
         )
     recipe = METHODS[method](section)
     section.ignore(*_ELSEWHERE)
@@ -243,13 +243,13 @@ def _bitsandbytes(section: Fields) -> Recipe:
     """
     four, eight = section.flag("load_in_4bit", False), section.flag("load_in_8bit", False)
     if four == eight:
-        raise section.refuse("load_in_4bit or load_in_8bit must be true, and only one of them")
+        raise section.refuse("exactly one of load_in_4bit and load_in_8bit must be true")
     if eight:
         stored = WeightFormat("int8 channel", 8, (1, None), 32, activations="int8")
     else:
         number = section.text("bnb_4bit_quant_type", "fp4")
         if number not in ("fp4", "nf4"):
-            raise section.refuse(f"bnb_4bit_quant_type {number!r} is not known; fp4 and nf4 are")
+            raise section.refuse(f"bnb_4bit_quant_type {number!r} is not supported; fp4 and nf4 are")
         doubly = section.flag("bnb_4bit_use_double_quant", False)
         stored = WeightFormat(number, 4, (1, 64), 8 + 32 / 256 if doubly else 32)
     listed = section.has("llm_int8_skip_modules")
@@ -273,10 +273,10 @@ def _gguf(section: Fields) -> Recipe:
     for module in listed.values:
         kind = listed.text(module)
         if kind not in GGUF_BLOCKS:
-            raise listed.refuse(f"{module} is stored in {kind!r}, which is not read; {', '.join(GGUF_BLOCKS)} are")
+            raise listed.refuse(f"{module} is stored in {kind!r}, which is not supported; {', '.join(GGUF_BLOCKS)} are")
         by_name[module] = GGUF_BLOCKS[kind]
     if not by_name:
-        raise section.refuse("types is empty; leave the section out where nothing is quantised")
+        raise section.refuse("types is empty; leave the section out if no weights are quantised")
     formats = list(by_name.values())
     commonest = max(dict.fromkeys(formats), key=formats.count)
     mixed = " mixed" * (len(set(formats)) > 1)
@@ -315,24 +315,24 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
     stated = read_recipe(fields)
     if stated.name:
         raise fields.refuse(
-            f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
-            "or give the unquantised checkpoint"
+            f"its weights are already stored as {stated.name} and cannot be quantised again; leave --weights {weights} "
+            "out, or give the unquantised checkpoint"
         )
     plain = next((known for known in FORMATS if known.is_called(weights)), None)
     if plain is not None and plain.dtype == fields.dtype:
         return stated
     if plain is not None:
         raise ValueError(
-            f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
-            f"to another full format; leave it out, or give one of {', '.join(running_names())}"
+            f"--weights is {weights!r}, but the checkpoint's weights are in {format_of(fields.dtype).name} and are "
+            f"never converted to another unquantised format; leave it out, or give one of {', '.join(running_names())}"
         )
     bare, running = weights.removesuffix(WITH_HEAD), ", ".join(running_names())
     if bare not in recipe_names():
-        raise ValueError(f"unknown weight format {weights!r}; use one of {running}; a format may end in {WITH_HEAD}")
+        raise ValueError(f"unknown weight format {weights!r}; use one of {running}, optionally followed by {WITH_HEAD}")
     recipe = recipe_named(weights)
     if bare not in running_names():
         raise ValueError(
-            f"--weights is {weights!r}, which is priced (ridgeline plan, trace --priced) and does not run yet; give "
+            f"--weights is {weights!r}, which cannot run yet, only be priced (ridgeline plan, trace --priced); give "
             f"one of {running}"
         )
     return recipe

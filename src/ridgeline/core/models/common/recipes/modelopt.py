@@ -61,7 +61,7 @@ def read(section: Fields) -> Recipe:
     kv = _kv(section)
     if not section.has("quant_algo") and not section.has("quantized_layers"):
         if "quant_algo" not in section.values:  # null means unquantised weights
-            raise section.refuse("quant_algo is missing; it says how the weights are stored")
+            raise section.refuse("quant_algo is missing; add it, because it says how the weights are stored")
         return replace(PLAIN, kv=kv)
     algorithm = section.text("quant_algo", MIXED).upper()
     excluded = globs([*names_listed(section, "exclude_modules"), *names_listed(section, "ignore")])
@@ -88,9 +88,11 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
         stored = _format(own, own.text("quant_algo").upper())
         # Experts are priced as one op, so that all experts of a layer need the same format.
         if by_name.setdefault(_EXPERT.sub(".experts.0", module), stored) != stored:
-            raise listed.refuse(f"{module} is stored otherwise than other experts of its layer; that is not priced")
+            raise listed.refuse(
+                f"{module} is stored in another format than other experts of its layer, which is not supported"
+            )
     if not by_name:
-        raise section.refuse(f"quantized_layers is empty, and quant_algo is {MIXED}")
+        raise section.refuse(f"quantized_layers is empty, but quant_algo is {MIXED}; list the quantised layers")
     commonest = max(set(by_name.values()), key=list(by_name.values()).count)
 
     def choose(place: WeightSlot) -> WeightFormat | None:
@@ -118,7 +120,7 @@ def _modules_around(name: str) -> Iterator[str]:
 def _format(section: Fields, algorithm: str) -> WeightFormat:
     """Return the weight format of a ModelOpt algorithm, with the group size that the config states."""
     if algorithm not in ALGORITHMS:
-        raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
+        raise section.refuse(f"quant_algo {algorithm!r} is not supported; {', '.join(ALGORITHMS)} and {MIXED} are")
     stored = ALGORITHMS[algorithm]
     high, usual = stored.block
     section.ignore("group_size", "awq_block_size")
@@ -141,5 +143,5 @@ def _kv(section: Fields) -> KVFormat | None:
         return None
     algorithm = section.text(name).upper()
     if algorithm not in ("FP8", "INT8", "NVFP4"):
-        raise section.refuse(f"{name} {algorithm!r} is not known; FP8, INT8 and NVFP4 are")
+        raise section.refuse(f"{name} {algorithm!r} is not supported; FP8, INT8 and NVFP4 are")
     return stated_kv(algorithm.lower())

@@ -27,7 +27,7 @@ def names_listed(section: Fields, name: str) -> list[str]:
     """
     value = section.value(name) or []
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise section.refuse(f"{name} must be a list of names of modules")
+        raise section.refuse(f"{name} must be a list of module names")
     return value
 
 
@@ -77,11 +77,13 @@ def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
         ModelRefused: If it is invalid, or might take exponential time.
     """
     if len(entry) > _MAX_PATTERN or len(_WIDE.findall(entry)) > _MAX_WIDE or _REPEATED_GROUP.search(entry):
-        raise section.refuse(f"the pattern {entry[:80]!r} is too involved; simplify it, or list the modules' names")
+        raise section.refuse(
+            f"the pattern {entry[:80]!r} is too complex; simplify it, or list the names of the modules"
+        )
     try:
         return re.compile(expression)
     except (re.error, OverflowError) as error:
-        raise section.refuse(f"the pattern {entry[:80]!r} is no regular expression: {error}") from None
+        raise section.refuse(f"the pattern {entry[:80]!r} is not a regular expression: {error}") from None
 
 
 def beginnings(name: str) -> set[str]:

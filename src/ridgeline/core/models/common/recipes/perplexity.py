@@ -58,7 +58,7 @@ def costly_format(name: str) -> str | None:
     finest = min((other for other in alike if other.startswith("int4")), key=figures.rise)
     milder = "" if finest == name else f" or {finest} ({figures.rise(finest):+.0%})"
     return (
-        f"weights in {name} cost quality: perplexity of {figures.model} rose from {figures.plain:.1f} to "
+        f"weights in {name} reduce quality: the perplexity of {figures.model} rose from {figures.plain:.1f} to "
         f"{figures.formats[name]:.1f} ({figures.rise(name):+.0%}, docs/formats.md); use {best} "
         f"({figures.rise(best):+.1%}){milder}"
     )
