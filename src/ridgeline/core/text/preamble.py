@@ -13,15 +13,7 @@ IndexedMessage = tuple[int, Message]
 """A message and its index in the conversation."""
 
 PreamblePlace = Literal["with_calls", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
-"""The position of a preamble in the messages that the chat template receives.
-
-- the first value: in the message with the tool calls.
-- before: in a separate message, which also has the reasoning. The calls follow in the next one.
-- before_reasoning: in a separate message. The reasoning stays with the calls.
-- in_reasoning: at the end of the message's reasoning (gpt-oss: its template writes no commentary except calls).
-- once_a_turn: joined with the other texts of the assistant's turn, at the position of the last one. Mistral's older
-  templates reject a turn with two texts; messages with calls do not count.
-"""
+"""The position in a template's messages of the text that an assistant message has next to its tool calls."""
 PLACES: tuple[PreamblePlace, ...] = get_args(PreamblePlace)
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The keys under which a message can store its reasoning."""
@@ -38,7 +30,7 @@ class PreamblePlaces:
     """The positions at which a chat template does not drop an assistant's text next to tool calls, best first."""
 
     over: tuple[PreamblePlace, ...] = ("with_calls",)
-    """The positions in completed turns, which end with a later user message."""
+    """The positions of texts next to tool calls in completed turns, which end with a later user message."""
     running: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
