@@ -15,7 +15,7 @@ from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS
 
 
 def findings_json(findings: BenchFindings) -> dict[str, Any]:
-    """Return the JSON object of `--json`. Times are in seconds; a percentile of too few samples is null."""
+    """Return a benchmark's results as JSON (`--json`): times in seconds, null for percentiles of too few samples."""
     run = findings.run
     return {
         "format": 1,
@@ -40,7 +40,7 @@ def findings_json(findings: BenchFindings) -> dict[str, Any]:
 
 
 def requests_csv(findings: BenchFindings) -> str:
-    """Return a CSV line for each request of the main run."""
+    """Return CSV text with one line for each request of the benchmark run that is reported in detail."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -22,13 +22,13 @@ class BenchFindings:
     served: ServerInfo
     job: LoadJob
     run: BenchRun
-    """The run that is reported in detail; for a sweep, that at the knee."""
+    """The run that is reported in detail; for a sweep, the run at the highest good request rate (the knee)."""
     slo: SLO | None = None
     sweep: Sweep | None = None
     steps: dict[str, PhaseSteps] = field(default_factory=dict)
-    """The steps that a Ridgeline server reported for the run, by phase."""
+    """The numbers and times of engine steps that a Ridgeline server reported for the run, by phase."""
     predicted: Prediction | None = None
-    """The predicted performance; None if there is no price."""
+    """The server's performance as the cost model predicts it; None if there is no prediction."""
     unpredicted: str = ""
     """The reason why there is no prediction, if it is worth reporting."""
     fitted: bool = False
@@ -57,7 +57,7 @@ class BenchFindings:
 
     @property
     def verdict(self) -> str:
-        """The verdict in a word or two, such as `steady` or `overloaded`."""
+        """The verdict on the benchmark in a word or two, such as `steady` or `overloaded`."""
         if self.refused or self.run.client_limited:
             return "client limited"
         if self.run.stopped:
@@ -95,7 +95,7 @@ class BenchFindings:
         return tuple(told)
 
     def _lateness(self) -> str:
-        """Return how late the load generator was, what that means for the figures, and the likely cause."""
+        """Return sentences on how late the load generator sent, what that means for latencies, and the likely cause."""
         late = self.run.summary.latencies["lateness"]
         assert late is not None
         judged = highest(late)

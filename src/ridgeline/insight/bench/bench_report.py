@@ -142,7 +142,7 @@ def _knee(findings: BenchFindings) -> str:
 
 
 def _latencies(findings: BenchFindings) -> DocumentTable:
-    """Return the table of latencies in milliseconds."""
+    """Return the report's table of latencies: mean, percentiles and maximum of each in milliseconds."""
     rows: list[TableRow] = []
     for name in _ROWS:
         found = findings.run.summary.latencies[name]
@@ -184,7 +184,7 @@ def _failures(summary: Summary) -> DocumentTable:
 
 
 def _levels(findings: BenchFindings) -> DocumentTable:
-    """Return a table with a row for each rate of the sweep."""
+    """Return a table with one row for each request rate that a sweep tried."""
     assert findings.sweep is not None
     name = "the knee" if findings.sweep.reached else "the highest good rate"
     rows = [_level(level, name if level is findings.sweep.knee else "") for level in findings.sweep.levels]

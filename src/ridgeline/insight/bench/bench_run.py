@@ -38,7 +38,7 @@ class BenchRun:
     steadiness: Stationarity | None
     """The growth of the server's backlog in an open loop; None for a closed loop or too short a run."""
     steps: Mapping[str, PhaseSteps] = field(default_factory=dict)
-    """The steps that the server ran during the run, if it reports them."""
+    """The engine steps that the server ran during the benchmark run, by phase, if it reports them."""
 
     @property
     def overloaded(self) -> bool:
@@ -83,7 +83,7 @@ def run_of(job: LoadJob, parts: Sequence[client_pool.ClientResult], slo: SLO | N
 
 
 async def no_steps() -> Mapping[str, PhaseSteps]:
-    """Return no steps, for a server that does not report them."""
+    """Return an empty mapping of step counts, for a server that does not report its engine steps."""
     return {}
 
 

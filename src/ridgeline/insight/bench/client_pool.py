@@ -75,7 +75,7 @@ async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResu
 
 
 async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord]], None]) -> ClientResult:
-    """Run this process's part of a job, starting at a time of the machine's clock."""
+    """Run this process's part of a benchmark job, starting at a given time of the machine's clock."""
     clock = WallClock()
     transport = HttpTransport(job.target.url, job.target.headers, clock)
     load = LoadGenerator(job, open_prompts(job.data), RequestSender(transport, clock, start, job.target.timeout))
@@ -89,7 +89,7 @@ async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord
 
 
 def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
-    """Return the progress that a list of records shows."""
+    """Return how many requests were sent, ended, and failed, counted from their records."""
     over = [record for record in records if record.ended is not None]
     return ClientProgress(len(records), len(over), sum(record.outcome != "ok" for record in over))
 
@@ -98,11 +98,11 @@ def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
 
 
 class ClientReady(msgspec.Struct, tag=True):
-    """A message that a process has read its job."""
+    """The message by which a client process reports that it has read its benchmark job."""
 
 
 class ClientStart(msgspec.Struct, tag=True):
-    """A message that a process is to start at a time of the machine's clock, in nanoseconds."""
+    """The message that makes a client process start its job at a time of the machine's clock, in nanoseconds."""
 
     at: int
 
@@ -182,7 +182,7 @@ class ClientWorker:
         return message
 
     def stop(self) -> None:
-        """Stop the process's run by closing its standard input."""
+        """Stop a client process's benchmark run early, by closing the process's standard input."""
         self._into.close()
 
     async def end(self) -> None:

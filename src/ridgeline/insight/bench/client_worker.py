@@ -21,7 +21,7 @@ from ridgeline.util.frames import MessageCodec
 
 
 async def _work(out: IO[bytes]) -> None:
-    """Read the job, confirm it, start when told to, and stop early if standard input ends."""
+    """Read a benchmark job from standard input, run it once the start message arrives, stop early if input ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     orders: Inbox[ToWorker] = Inbox(reader, ToWorker)

@@ -29,7 +29,7 @@ def figures(findings: BenchFindings) -> Iterator[Chart | Spans]:
 
 
 def _rates(findings: BenchFindings) -> Iterator[Chart]:
-    """Yield goodput against the rate with the knee, and TTFT and TPOT against the rate with predictions."""
+    """Yield charts of goodput over the request rate with the knee, and of TTFT and TPOT with predictions."""
     assert findings.sweep is not None
     levels = [level for level in findings.sweep.levels if not level.run.summary.client_late]
     if not levels:
@@ -84,7 +84,7 @@ def _predicted_over_rate(findings: BenchFindings, latency: str, most: float) -> 
 
 
 def _load(findings: BenchFindings) -> Iterator[Chart]:
-    """Yield throughput against TPOT: what one user loses for what all users gain."""
+    """Yield the chart of throughput against TPOT: what one user loses for what all users gain."""
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
     measured = tuple(
         (run.summary.tokens_per_second, middle(found) * 1e3)

@@ -18,7 +18,7 @@ class LoadTarget(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     ignore_eos: bool = False
     more: dict[str, object] = {}
-    """Additional fields of every request."""
+    """The additional JSON fields that every benchmark request to the server has."""
     timeout: float = 600.0
     """The seconds after which a request fails."""
 
@@ -41,7 +41,7 @@ class PromptDataset(msgspec.Struct, frozen=True):
     """The source of a benchmark's prompts, and the lengths of prompts and responses."""
 
     kind: Literal["random", "file", "trace"] = "random"
-    """The source: random words, the prompts of a file, or the lengths and shared prefixes of a trace."""
+    """The source of prompts: random words, a file of prompts, or the lengths and shared prefixes of a trace."""
     path: str = ""
     input: str = "512"
     """The prompt length in tokens, in the notation of `traffic.lengths`."""

@@ -61,7 +61,7 @@ class LoadGenerator:
     # -- open loop ----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Start each session at its intended time, independent of earlier ones."""
+        """Start each conversation at its intended time, whether or not earlier ones have ended."""
         async with asyncio.TaskGroup() as tasks:
             for index, intended, item in self._schedule():
                 session = self.source.session(index, item)  # built before `aim` waits, to save time afterwards
@@ -176,6 +176,6 @@ def _replayed(items: Iterator[TraceRequest | None], speed: float) -> Iterator[tu
 
 
 def _share(job: LoadJob, name: str) -> int:
-    """Return this process's share of a number; shares differ by at most one and add up to the number."""
+    """Return this client process's share of the job's users or concurrent requests; shares differ by at most one."""
     whole = getattr(job.load, name)
     return len(range(job.process, whole, job.processes))

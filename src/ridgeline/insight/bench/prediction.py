@@ -43,7 +43,7 @@ class Prediction:
         return max(point.requests_per_second for point in self.points)
 
     def at_rate(self, rate: float) -> LoadPoint | None:
-        """Return the point with the fewest users that reach `rate` requests per second; None if none do."""
+        """Return the predicted performance with the fewest users that reach `rate` requests per second, or None."""
         return next((point for point in self.points if point.requests_per_second >= rate), None)
 
     @property

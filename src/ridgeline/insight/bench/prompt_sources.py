@@ -84,10 +84,10 @@ class SyntheticPrompts:
         self._output = None if data.output is None else parse_lengths(data.output, "--output")
 
     def check(self, target: LoadTarget) -> None:
-        """Accept any target, because every endpoint takes text."""
+        """Accept any server endpoint, because every endpoint takes text prompts."""
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """Yield None endlessly, because sessions depend only on their number."""
+        """Yield None once per session without end, because random prompts depend only on the session number."""
         return repeat(None)
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
@@ -112,7 +112,7 @@ class TracePrompts:
         next(self.items())  # reports an unreadable file before anything is sent
 
     def check(self, target: LoadTarget) -> None:
-        """Accept any target, because every endpoint takes text."""
+        """Accept any server endpoint, because every endpoint takes text prompts."""
 
     def items(self) -> Iterator[TraceRequest | None]:
         """Yield the requests of the trace as recorded."""
@@ -131,7 +131,7 @@ class TracePrompts:
 
 
 class FilePrompts:
-    """Prompts of a file, in order and repeated.
+    """A source of prompts that reads them from a file in order and starts over at its end.
 
     The file is a JSON list of conversations in ShareGPT format, or JSON lines with `prompt` or `messages` (and
     `max_tokens`).
@@ -156,7 +156,7 @@ class FilePrompts:
             body_of(target, [], Turn(prompt, output))
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """Yield None endlessly, because sessions depend only on their number."""
+        """Yield None once per session without end, because the session number selects the prompt of the file."""
         return repeat(None)
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
@@ -195,7 +195,7 @@ def _ids(name: str, count: int, vocabulary: int) -> list[int]:
 
 
 def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
-    """Yield the first human message of each conversation."""
+    """Yield the first human message of each conversation in a ShareGPT file, without an output length."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path} holds no list of conversations")

@@ -33,7 +33,7 @@ class RequestSender:
         return min(_MAX_LEAD, sorted(self._took)[len(self._took) // 2]) if len(self._took) >= _ENOUGH else 0
 
     async def aim(self, intended: int) -> int:
-        """Wait until sending a request has to start to meet its intended time; return that start, for `ask`."""
+        """Wait until a request must start being sent to reach the socket at its intended time; return that start."""
         begun = self.start + intended - self.lead
         await self.clock.until(begun)
         return begun
@@ -73,7 +73,7 @@ class RequestSender:
         return answer.text
 
     async def _read(self, reply: HttpResponse, record: RequestRecord, answer: StreamedResponse) -> None:
-        """Read the stream; all frames of one socket read get the same timestamp."""
+        """Read a streamed response into its record; all chunks of one socket read get the same time."""
         events = EventStreamParser()
         try:
             async for piece in reply.pieces():

@@ -38,7 +38,7 @@ class _StreamFrame(msgspec.Struct):
 
 
 SHORTER = "give shorter --input and --output"
-"""The hint for requests of random words that exceed the context."""
+"""The advice in an error message if a prompt of random words exceeds the model's context."""
 
 _READER = msgspec.json.Decoder(_StreamFrame)
 
@@ -61,7 +61,7 @@ class StreamedResponse:
         self.timings: dict[str, float] = {}
 
     def take(self, frame: bytes) -> bool:
-        """Process a frame and return whether it has content, rather than only a role or token counts.
+        """Process a frame of the stream and return whether it has content, not only a role or token counts.
 
         Raises:
             ValueError: If it is not a frame of the OpenAI format.
@@ -87,7 +87,7 @@ class StreamedResponse:
         self.cached = None if details is None else details.cached_tokens
 
     def _choice(self, choice: _Choice) -> bool:
-        """Process a choice and return whether it has content."""
+        """Process one choice of a streamed frame and return whether it has content."""
         self.finished |= choice.finish_reason is not None
         delta = choice.delta or _Delta()
         said = (choice.text or "") + (delta.content or "")

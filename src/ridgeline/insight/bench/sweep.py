@@ -55,12 +55,12 @@ class Sweep:
 
     @property
     def shown(self) -> BenchRun:
-        """The run to report in detail: the knee's, or else that of the lowest rate."""
+        """The benchmark run to report in detail: at the knee (highest good rate), or else at the lowest rate."""
         return (self.knee or self.levels[0]).run
 
 
 async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -> Sweep:
-    """Double the rate until a level is not good, then bisect until the interval is within 10 %.
+    """Double the request rate until the server no longer serves it well, then bisect to within 10 %.
 
     A level that says nothing of the server ends the sweep: the load generator was the limit, or it was too short.
     """
@@ -87,7 +87,7 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -
 
 
 def fault(run: BenchRun) -> str:
-    """Return why a run is not good, or "" if it is."""
+    """Return why a benchmark run does not count as well served by the server, or "" if it does."""
     if run.client_limited:
         return _LIMIT
     if run.overloaded or run.stopped:

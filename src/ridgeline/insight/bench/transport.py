@@ -38,7 +38,7 @@ class Transport(Protocol):
     """A connection to one endpoint of a server."""
 
     def post(self, body: bytes) -> AbstractAsyncContextManager[HttpResponse]:
-        """Post a body and return a context with the response.
+        """Post a request body and return an async context manager that yields the HTTP response.
 
         Raises:
             NoResponse: If there is no response.
@@ -97,7 +97,7 @@ class HttpTransport:
 
 
 def _why(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
-    """Return the operating system's error message."""
+    """Return the operating system's message on a failed connection, or that the URL is invalid."""
     if isinstance(error, aiohttp.InvalidURL):
         return "that is no URL"
     return error.strerror or type(error.os_error).__name__

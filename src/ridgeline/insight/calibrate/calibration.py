@@ -46,18 +46,18 @@ class Calibration:
     bandwidth: float
     caches: tuple[Cache, ...]
     products: Mapping[str, float]
-    """The FLOP/s of matrix products by format."""
+    """The measured FLOP/s of matrix products, by number format."""
     classes: Mapping[str, FittedClass]
     host: HostTime | None
-    """The host time of a step; None for a device that the engine does not run on."""
+    """The constants of the host (CPU) time per engine step; None for a device that the engine does not run on."""
     host_error: float
-    """The median error of the host time relative to whole steps."""
+    """The median error of the predicted host (CPU) time per step, relative to whole steps."""
     native: bool
     """Whether Ridgeline's own kernels ran (`backends/`)."""
     pace: Slowdown
-    """The times of undisturbed probes during the calibration, for which all figures hold."""
+    """The undisturbed times of the speed probes during calibration; the fitted constants hold at this speed."""
     disturbed: Slowdown | None
-    """How much longer probes took on average, other processes included; None for a GPU, which has no other users."""
+    """The average slowdown of the probes, other processes included; None for a GPU, which has no other users."""
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:

@@ -41,7 +41,7 @@ def cache_folder() -> Path:
 
 
 def gpu_kind(index: int) -> str:
-    """Return the name of a GPU in this module, by its index: `gpu`, `gpu-1`."""
+    """Return the short name of a GPU by its index, as in the calibration file's name: `gpu`, `gpu-1`."""
     return f"gpu-{index}" if index else "gpu"
 
 
@@ -69,7 +69,7 @@ def device_name(kind: str = "cpu") -> str:
 
 
 def current_key(kind: str = "cpu") -> dict[str, str]:
-    """Return everything that a calibration depends on besides the number of threads.
+    """Return the hardware, versions and code digests that a calibration depends on besides the thread count.
 
     That includes code: a changed kernel has other constants, and constants that are fitted or used differently have
     another meaning.

@@ -25,9 +25,9 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.insight.calibrate.steps import Stopwatch, TrialStep
 
 Pass = tuple[tuple[int, int], tuple[int, ...]]
-"""The latents' lines and columns, and the text tokens of each image in the batch."""
+"""A denoiser pass to time: the latents' lines and columns, and each image's text tokens in the batch."""
 Decode = tuple[int, int]
-"""The latents' lines and columns of one image."""
+"""An autoencoder decode to time: the latents' lines and columns of one image."""
 
 M = TypeVar("M", bound=PricedModule)
 S = TypeVar("S")
@@ -54,7 +54,7 @@ class DiffusionTrial(ABC, Generic[M, S]):
         return built
 
     def prepared(self, model: M, watch: Stopwatch) -> Iterator[TrialStep]:
-        """Yield the steps, to be run by the model that the stopwatch times."""
+        """Yield the trial's steps, ready to run on the model whose ops the stopwatch times."""
         for step in self.steps:
             yield self._prepared(model, step)
 

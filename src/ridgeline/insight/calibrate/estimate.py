@@ -91,7 +91,7 @@ def _kept(path: Path, key: dict[str, str]) -> Device | None:
 
 
 def _keep(path: Path, kept: _CachedProbe) -> None:
-    """Cache a probe; if the folder is not writable, the next command probes again."""
+    """Cache a probe's result in a file; if the folder is not writable, the next command probes again."""
     with suppress(OSError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, msgspec.json.encode(kept).decode())

@@ -35,17 +35,17 @@ class Observation:
     """The time of all kernels of one class in one step."""
 
     where: str
-    """The trial and its step, for the residuals."""
+    """The names of the observed trial and step, for the report of the fit's errors."""
     seconds: float
     """The measured seconds of all kernels of the class in the step."""
     calls: tuple[float, ...]
     """The number of launches of each kernel in the step."""
     compute: tuple[float, ...]
-    """The seconds of each kernel at the compute roof."""
+    """The seconds that each kernel's FLOPs take at peak FLOP/s."""
     memory: tuple[float, ...]
-    """The seconds of each kernel at the memory roof."""
+    """The seconds that each kernel's bytes take at full memory bandwidth."""
     recorded: bool = False
-    """Whether the step was a replayed recording."""
+    """Whether the step was replayed without the Python code that launches its ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Table:
         return (launches[0], launches[1]), errors_PG
 
     def launch(self, launches: tuple[Floats, Floats], best: int) -> float:
-        """Return the launch time of eager steps, or that of recorded ones if no eager step was observed."""
+        """Return the launch time in eager steps, or in replayed steps if no eager step was observed."""
         return float(launches[0 if self.slopes[0].any() else 1][best])
 
 

@@ -172,7 +172,7 @@ def _host_step(price: Price, known: Device, work: Work, whole: float, *, capture
 
 @dataclass(frozen=True, slots=True)
 class GpuHost:
-    """The host constants that follow from whole steps."""
+    """The constants of the host (CPU) time per step on a GPU, fitted to the times of whole engine steps."""
 
     host: HostTime
     saved: float
@@ -202,7 +202,7 @@ def fit_gpu_host(steps: Sequence[HostStep]) -> GpuHost:
 
 
 def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
-    """Fit the constants, given the steps that wait for the host (`asks`)."""
+    """Fit the host-time constants, given which steps (`asks`) make the GPU wait for the host."""
     others = [s for s in steps if s not in asks]
     captured = [-s.launches if s.recorded else 0.0 for s in others]
     beside_card = [_counts(s) for s in others]

@@ -78,7 +78,7 @@ class GpuTimer:
         return call
 
     def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
-        """Return the seconds of every call of each part in a run of the step."""
+        """Return the seconds of every call of each op part, from one timed run of a step."""
 
         def again() -> None:
             self._events.clear()
@@ -159,14 +159,14 @@ def event() -> torch.cuda.Event:
 
 
 def between(pair: Pair) -> float:
-    """Return the seconds between two events."""
+    """Return the seconds between two CUDA events."""
     return float(pair[0].elapsed_time(pair[1])) / 1e3
 
 
 def _timed_ops(
     taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[RowAxis]], whole: float
 ) -> list[TimedOp]:
-    """Return the median of every call, corrected so that all calls of a step add up to the whole."""
+    """Return the median time of every op call, corrected so that they add up to the time of the whole step."""
     calls, medians = list[tuple[Op, str, RowAxis]](), list[float]()
     for (op, part), runs in taken.items():
         spaces = spaces_of[op]

@@ -23,7 +23,7 @@ from ridgeline.price.slowdown import Slowdown
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The measured time of a kernel in a trial's step, and its time at either roof."""
+    """The measured time of a kernel in a trial's step, and its times at peak FLOP/s and at full bandwidth."""
 
     where: str
     kernel: Launch
@@ -62,7 +62,7 @@ def time_trial(
 def kernel_times(
     where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Slowdown, *, recorded: bool
 ) -> Iterator[KernelTime]:
-    """Yield the kernels of a step whose ops were timed, each with its seconds at either roof."""
+    """Yield the kernels of a timed step, each with its seconds at peak FLOP/s and at full bandwidth."""
     backend = price.backend_on(roofs)
     run = [
         (one.seconds, kernel)
@@ -77,7 +77,7 @@ def kernel_times(
 
 
 def observations(times: Sequence[KernelTime], pace: Slowdown) -> dict[Class, list[Observation]]:
-    """Return the observations by kernel class, one per step, converted to one pace."""
+    """Return the measured times by kernel class, one per step, converted to one speed of the machine."""
     groups: dict[Class, dict[str, list[KernelTime]]] = {}
     for one in times:
         groups.setdefault((one.kernel.name, one.kernel.number_format), {}).setdefault(one.where, []).append(one)

@@ -55,7 +55,7 @@ class StepOverhead:
     whole: float
     """The seconds of the whole step."""
     recorded: bool = False
-    """Whether the step was recorded, so that no Python launched its ops."""
+    """Whether the engine replayed the step's kernel calls, so that no Python code launched its ops."""
 
 
 def overheads(

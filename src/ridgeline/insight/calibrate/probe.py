@@ -61,6 +61,6 @@ class PaceProbe:
 
     @torch.inference_mode()
     def __call__(self) -> Slowdown:
-        """Measure and return the seconds of each probe."""
+        """Measure and return the seconds of each of the three speed probes."""
         self.taken.append(Slowdown(*(self._timer.seconds(call, _BUDGET) for call in self._calls)))
         return self.taken[-1]

@@ -85,7 +85,7 @@ def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
 
 
 def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...]:
-    """Return the caches that the streams show, nearest first.
+    """Return the sizes and speeds of the CPU caches that measured bandwidths reveal, nearest first.
 
     A cache's speed is that of the fastest stream that fits in it but not in the previous one. Its size is that of the
     largest stream that is closer to this speed than to that of the next level, because other processes may occupy a

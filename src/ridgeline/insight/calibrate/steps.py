@@ -35,7 +35,7 @@ SHORTEST = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class TimedOp:
-    """A part of an op (`Op.parts`) called over the rows of an axis in a step, with its seconds."""
+    """A timed part of an op in a step: the part (`Op.parts`), the row axis that it ran over, and its seconds."""
 
     op: Op
     part: str
@@ -136,7 +136,7 @@ class TrialRunner:
         return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
 
     def run(self, sequences: Sequences) -> None:
-        """Prepare a step of given sequences anew and run it.
+        """Prepare and run a step with the given sequences, each described by its new positions and length.
 
         A recorded step thereby finds the caches as the preceding Python leaves them, and the stopwatch times it.
         """

@@ -32,9 +32,9 @@ class Trial:
     share: float
     """The share of the time budget relative to other trials."""
     stored: WeightFormat | None = None
-    """The storage format of its matrices, embedding and head included; None for the dtype."""
+    """The storage format of the trial model's matrices, embedding and head included; None for its dtype."""
     kv: str | None = None
-    """The storage format of its KV cache; None for the dtype."""
+    """The storage format of the trial model's KV cache; None for its dtype."""
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """Return the model with random weights on a device."""
@@ -53,11 +53,11 @@ class Trial:
 
     @property
     def positions(self) -> int:
-        """The maximum positions of a step's sequences together, each rounded up to whole pages."""
+        """The KV-cache positions that the largest step needs, each sequence rounded up to whole pages."""
         return max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in self.steps)
 
     def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
-        """Yield the steps, to be run by the model that the stopwatch times."""
+        """Yield the trial's steps, ready to run on the model whose ops the stopwatch times."""
         stage = TrialRunner(model, self.positions, watch)
         for step in self.steps:
             yield TrialStep(describe(step), stage.work(step), partial(stage.run, step))

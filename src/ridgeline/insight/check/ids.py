@@ -43,7 +43,7 @@ def check_ids(
 
 
 def _outside(file: str, role: str, value: object, vocabulary: int | None) -> Iterator[str]:
-    """Yield the problems of one field: values that are no token ids, or ids outside the vocabulary."""
+    """Yield the problems of one config field with token ids: values that are no ids, or not in the vocabulary."""
     for token in value if isinstance(value, list) else [value]:
         if token is None or (token == _NO_PADDING and role == "pad_token_id"):
             continue

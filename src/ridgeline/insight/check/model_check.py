@@ -71,7 +71,7 @@ def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
 
 
 def _weights(source: ModelSource, built: Model | None, report: CheckReport, progress: Progress | None) -> bool:
-    """Check files, tensors and their numbers, and return whether they can be loaded."""
+    """Check a model's weight files, tensors and the values in them, and return whether they can be loaded."""
     checkpoint = _opened(source, report)
     if checkpoint is None:
         return False

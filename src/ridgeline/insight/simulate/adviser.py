@@ -174,7 +174,7 @@ def _beats(one: TriedSetting, other: TriedSetting) -> bool:
 
 
 def _figures(option: TriedSetting) -> tuple[float, ...]:
-    """Return the figures by which settings are compared; lower is better for each."""
+    """Return the three numbers that compare engine settings, lower is better: -good share, tail TTFT, tail ITL."""
     return -option.share, option.late("TTFT"), option.late("ITL")
 
 
@@ -203,7 +203,7 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
 
 
 Rebuilt = Callable[[Limits, float], Machine]
-"""A function that rebuilds the machine with other engine limits and another share of GPU memory."""
+"""A function that returns the simulated machine with other engine limits and GPU memory share."""
 
 Setting = tuple[Limits, float]
 """A point of the search: engine limits and the share of GPU memory."""

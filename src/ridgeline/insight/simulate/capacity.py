@@ -18,7 +18,7 @@ REQUESTS = 1500
 _NEAR = 1.03  # the ratio of the bad to the good rate at which bisection stops
 _STEP, _LEAST = 1.4, 100.0  # the ratio of successive rates while bracketing; the widest bracket
 At = Callable[[float, float], SimulationMetrics]
-"""A function that returns the metrics at a rate and at a multiple of the predicted price."""
+"""A function that simulates an arrival rate, with step prices times a factor, and returns the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SimulatedCapacity:
     levels: tuple[CapacityLevel, ...]
     """The rates tried at the predicted price, in ascending order."""
     attain: float
-    """The share of requests that had to be good."""
+    """The share of requests that had to meet their objectives for an arrival rate to count as good."""
 
     @property
     def above(self) -> CapacityLevel | None:

@@ -44,7 +44,10 @@ class Columns:
         return found
 
     def verdicts(self, answered: Mask, slo: SLO) -> list[bool | None]:
-        """Return whether each completed request met the objectives of its class, with None as in `SLO.met`."""
+        """Return for each completed request whether it met the objectives of its class.
+
+        The verdict is None if a metric with a limit is missing and no other limit is exceeded.
+        """
         limits = [slo.of(name) for name in self.classes]
         rows = zip(
             (self.first - self.arrived)[answered].tolist(),

@@ -77,7 +77,7 @@ class RecordedRun:
 
     @property
     def rest(self) -> RecordedStep:
-        """The additions and aborts after the last step, with an empty plan."""
+        """The requests added and aborted after the last recorded step, as a step with an empty plan."""
         return RecordedStep(tuple(self._added), tuple(self._aborted), "")
 
 

@@ -20,7 +20,7 @@ def machine_of(
     prefix_cache: bool = True,
     between: HostOverhead = NOTHING,
 ) -> Machine:
-    """Return the machine of a scenario with the given engine limits.
+    """Return the simulated machine (model, GPUs, KV pages and engine limits) of a pricing scenario.
 
     Args:
         case: The model and the GPUs.

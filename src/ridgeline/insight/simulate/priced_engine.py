@@ -1,7 +1,8 @@
 """The engine behind `serve --priced`: a real scheduler and KV cache without a model, in real time.
 
 It takes the place of a loaded model: steps last as long as they are priced on a GPU, and responses are filler text. The
-server's engine process starts it by name, as a Maker (engine/worker/engine_process.py).
+server's engine process calls `priced_engine`, whose name it gets in its start message, instead of loading a model
+(engine/worker/engine_process.py).
 """
 
 from collections.abc import Collection, Sequence

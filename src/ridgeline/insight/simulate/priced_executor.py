@@ -12,13 +12,13 @@ _END, _OTHER = Sampled(END_ID), Sampled(OTHER_ID)
 
 
 class PricedExecutor:
-    """An engine executor that only prices plans.
+    """An engine executor that runs no model and only computes the predicted duration of each step plan.
 
     It alone knows the response lengths in advance; the engine sees the end token when it is sampled.
     """
 
     def __init__(self, nanoseconds: Callable[[StepPlan], int]) -> None:
-        """Create an executor that prices plans with `nanoseconds`; `took` holds the duration of the last step."""
+        """Create an executor that gets a step plan's duration from `nanoseconds`; `took` is that of the last step."""
         self._nanoseconds = nanoseconds
         self.took = 0
         self._last: dict[int, int] = {}  # by request: the position whose logits give the last token

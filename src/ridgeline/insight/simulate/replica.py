@@ -27,7 +27,7 @@ _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A model on GPUs and the setup of its engine."""
+    """A simulated machine: a model on GPUs, and the setup of its engine."""
 
     case: Scenario
     layout: KVLayout

@@ -26,13 +26,13 @@ class SimulatedRequest:
     room: int = 0
     """The number of tokens that fit after the prompt."""
     first: int = NEVER
-    """The time at which the client received the first token."""
+    """The time at which the client received the request's first token."""
     last: int = NEVER
-    """The time at which the client received the latest token."""
+    """The time at which the client received the request's latest token."""
     worst: int = NEVER
-    """The longest gap between two tokens so far."""
+    """The longest gap so far between two tokens of the request."""
     made: int = 0
-    """The number of tokens generated on replicas that have finished their part of the request."""
+    """The request's output tokens so far, added when a replica (prefill, then decode) finishes its part."""
     cached: int = 0
     """The number of prompt tokens found in the prefix cache of its first replica."""
     begun: Timing | None = None

@@ -22,15 +22,15 @@ class HostOverhead:
     """The nanoseconds of host time between two steps."""
 
     step: int = 0
-    """The cost of each step, regardless of its content."""
+    """The host time before each engine step, regardless of the step's content."""
     sequence: int = 0
-    """The additional cost per sequence of the next step."""
+    """The additional host time per sequence of the next engine step."""
     request: int = 0
-    """The additional cost per request that is new in the next step."""
+    """The additional host time per request that is new in the next engine step."""
     idle: int = 0
-    """The additional cost of a step before which the engine was idle."""
+    """The additional host time of an engine step before which the engine was idle."""
     after: int = 0
-    """The additional cost of a step without new requests that follows one with new requests."""
+    """The additional host time of an engine step without new requests that follows one with new requests."""
 
     def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
         """Return the nanoseconds of host time before a step.
@@ -59,15 +59,15 @@ class ApiServerOverhead:
     """The nanoseconds of CPU time on the API server's core."""
 
     request: int = 0
-    """The cost of a request before the engine gets it."""
+    """The API server's CPU time for a request before the engine gets it."""
     step: int = 0
-    """The cost of a step's messages."""
+    """The API server's CPU time for the messages of an engine step."""
     token: int = 0
-    """The cost per token until the client has it."""
+    """The API server's CPU time per token until the client has it."""
     first: int = 0
-    """The additional cost of the first token of a response."""
+    """The API server's additional CPU time for the first token of a response."""
     answer: int = 0
-    """The cost of finishing a response."""
+    """The API server's CPU time for finishing a response."""
 
     def times(self, factor: float) -> "ApiServerOverhead":
         """Return the overhead with all costs multiplied by a factor."""
@@ -109,12 +109,12 @@ class ApiServerCore:
         return self._read
 
     def hears(self, now: int) -> None:
-        """Handle the message of a step that ended at `now`; its tokens follow."""
+        """Add the API server's work for the message of an engine step that ended at `now`; its tokens follow."""
         self.of_steps += self._costs.step
         self._tell(now, self._costs.step)
 
     def writes(self, *, first: bool = False) -> int:
-        """Write a token of that step, and return when its client has it.
+        """Add the work of writing a token of the latest step, and return when its client has it.
 
         Args:
             first: Whether it is the first token of its response.

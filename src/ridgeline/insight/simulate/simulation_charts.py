@@ -32,7 +32,7 @@ def charts(findings: SimulationFindings) -> Iterator[Chart | Spans]:
 
 
 def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[Chart]:
-    """Yield goodput, TPOT and TTFT against the arrival rate, TPOT with the load law's curve."""
+    """Yield charts of goodput, TPOT and TTFT over the arrival rate, TPOT with the load law's curve."""
     levels = found.levels
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
     good = tuple((each.rate, each.metrics.goodput.rate) for each in levels if each.metrics.goodput is not None)

@@ -28,7 +28,7 @@ LONGEST_SERIES = 10**6 * 10**9
 
 
 def findings_json(findings: SimulationFindings) -> dict[str, Any]:
-    """Return the JSON object of `--json` and `--out`. Times are in seconds; figures that do not exist are null."""
+    """Return a simulation's results as JSON (`--json`, `--out`): times in seconds, null for missing figures."""
     return {
         "format": 1,
         "kind": "simulate",

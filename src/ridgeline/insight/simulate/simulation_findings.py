@@ -279,4 +279,7 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
         lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda drawn: drawn.good
     ),
 }
-"""The figures with intervals by the names that `--require` accepts: seconds, rates per second, and shares up to 1."""
+"""The simulation figures with intervals, keyed by the names that `--require` accepts.
+
+They are in seconds, rates per second, or shares up to 1.
+"""

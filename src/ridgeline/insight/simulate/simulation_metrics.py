@@ -51,11 +51,11 @@ class MarginOfError:
     """The sampling error of figures: 1.96 standard errors relative to the figure, for independent requests."""
 
     requests: float
-    """The margin of the request rate, as a Poisson count."""
+    """The relative sampling error of the request rate, as a Poisson count."""
     tokens: float
-    """The margin of the token rate, as a compound Poisson sum over response lengths."""
+    """The relative sampling error of the token rate, as a compound Poisson sum over response lengths."""
     good: float
-    """The margin of the goodput, as a Poisson count."""
+    """The relative sampling error of the goodput, as a Poisson count."""
     good_share: tuple[float, float]
     """The Wilson interval of the share of good requests."""
 
@@ -88,7 +88,7 @@ class SimulationMetrics:
     """Latency distributions by name, in seconds."""
     goodput: Goodput | None
     good_share: float
-    """The share of all counted requests that met their objectives, or that completed if there are none."""
+    """The share of counted requests that met their objectives; without objectives, that completed."""
     found: float
     """The share of prompt tokens found in the prefix cache."""
     preemptions: int

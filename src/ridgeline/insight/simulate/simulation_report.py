@@ -141,7 +141,7 @@ def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
 
 
 def _options(advised: Advice) -> DocumentTable:
-    """Return the table of settings on the Pareto front, with the best and the user's own."""
+    """Return the table of engine settings on the Pareto front, with the best and the user's own."""
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
     for option in shown:
@@ -179,7 +179,7 @@ def _divisions(division: FleetSizing) -> DocumentTable:
 
 
 def answer(findings: SimulationFindings) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the report as name and text, with a capacity line if a capacity was searched for."""
+    """Yield the lines of a simulation report as name and text; a capacity search adds a capacity line."""
     if findings.capacity is not None:
         yield "capacity", _capacity(findings, findings.capacity)
     yield "verdict", _verdict(findings)

@@ -22,13 +22,13 @@ class ClassMetrics:
     answered: int
     """The number of counted requests of the class that completed."""
     goodput: Goodput | None
-    """The requests that met their objectives; None if there are none."""
+    """The requests of the class that met their objectives; None without objectives."""
     latencies: dict[str, Distribution | None]
     """The distributions of TTFT, TPOT and E2E latency in seconds."""
 
     @property
     def good_share(self) -> float:
-        """The share of the class's requests that met their objectives, or that completed if there are none."""
+        """The share of the class's requests that met their objectives; without objectives, that completed."""
         good = self.answered if self.goodput is None else self.goodput.good
         return good / max(1, self.requests)
 
@@ -44,7 +44,7 @@ class ClassMetrics:
 
     @property
     def good_drawn(self) -> float:
-        """The relative sampling error of the goodput, as in `MarginOfError.good`."""
+        """The relative sampling error of the class's goodput as a Poisson count: 1.96 standard errors."""
         return DEVIATIONS_95 / math.sqrt(self.goodput.good) if self.goodput is not None and self.goodput.good else 0.0
 
 

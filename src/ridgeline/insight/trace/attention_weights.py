@@ -21,7 +21,7 @@ class AttentionWeights:
 
     position: int
     weights: tuple[tuple[tuple[float, ...], ...], ...]
-    """`weights[i][head][p]` is the weight of position p in the i-th such layer; the weights of a head sum to 1."""
+    """The weight of position p as `weights[i][head][p]`, in the i-th layer with attention; each head sums to 1."""
     layers: tuple[int, ...]
     """The layer number of each entry of `weights`."""
 

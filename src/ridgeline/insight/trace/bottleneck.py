@@ -26,7 +26,7 @@ def slowest(ledger: StepLedger, name: str) -> str:
 
 
 def above_roofs(ledger: StepLedger, name: str) -> str:
-    """Return how close the ops of a step are to their roofs, and which lose most time against them.
+    """Return a phrase on how close a step's ops come to hardware limits, and which lose most time against them.
 
     A better kernel would gain most for these.
     """
@@ -43,7 +43,7 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:
-    """Return which roof an op is at, or that it is far from any."""
+    """Return a phrase on what limits an op: its launches, memory bandwidth or peak FLOP/s, and the share reached."""
     share = total.bound / total.measured
     moved, flops = total.cost.total_bytes, total.cost.total_flops
     each, work = total.measured / total.count, total.bound / total.count

@@ -58,11 +58,11 @@ class DenoiseStep:
         return self.plan.second if self.plan.second is not None and self.late else self.plan.guidance
 
     def lengths(self, texts: Sequence[int]) -> list[int]:
-        """Return the token counts of the texts with these indices."""
+        """Return the token counts of the request's texts with the given indices."""
         return [len(self.plan.texts[text]) for text in texts]
 
     def prepare(self, texts: Sequence[int]) -> Prepared:
-        """Return the denoiser's text-dependent inputs for the texts with these indices, computed once per request."""
+        """Return the denoiser's text-dependent inputs for texts with given indices, computed once per request."""
         return self.denoiser.prepare([self.texts[text] for text in texts])
 
     def predict(self, prepared: Prepared) -> Tensor:

@@ -53,11 +53,11 @@ class SourceLayer:
 
     layer: int
     shares: tuple[tuple[float, ...], ...]
-    """`shares[source][expert]` is the share of the source's picks (domain specialisation in arXiv:2409.02060)."""
+    """The share of each expert in a text's picks, `shares[source][expert]` (arXiv:2409.02060, specialisation)."""
     least: tuple[tuple[float, ...], ...]
-    """The minimum of each share over random assignments of pieces to sources."""
+    """The minimum of each expert's share over random assignments of text pieces to sources."""
     most: tuple[tuple[float, ...], ...]
-    """The maximum of each share over random assignments of pieces to sources."""
+    """The maximum of each expert's share over random assignments of text pieces to sources."""
     apart: RoutingEffect
     """The mean total variation distance between two sources: 0 if all are routed alike, 1 if none share an expert."""
     information: RoutingEffect
@@ -73,11 +73,11 @@ class TouchedExperts:
 
     batch: int
     mixed: float
-    """The number for a batch with tokens of all texts in equal parts."""
+    """The number of distinct experts that a batch with equal parts of all texts selects."""
     alone: float
-    """The number for a batch with tokens of one text."""
+    """The number of distinct experts that a batch with tokens of one text selects."""
     formula: float
-    """The number for a balanced router, E (1 - (1 - k/E)^T)."""
+    """The expected number of distinct experts with a balanced router, E (1 - (1 - k/E)^T)."""
 
 
 @dataclass(frozen=True, slots=True)

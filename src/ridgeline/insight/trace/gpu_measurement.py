@@ -40,7 +40,7 @@ class GpuStep:
     result: Callable[[], Tensor]
     """A function that runs the step as the engine does, up to its result."""
     follow: Callable[[Tensor], object]
-    """A function that processes the result, which counts as sampling."""
+    """A function that processes the step's logits or other output; its time counts as sampling."""
     recorded: bool = False
     """Whether `result` replays the step as a CUDA graph."""
 

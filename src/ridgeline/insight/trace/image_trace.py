@@ -125,7 +125,7 @@ def trace_image(
 
 
 _Measure = Callable[..., Measurement]
-"""The function `measure` with all arguments bound but the work, the function to run and its follow-up."""
+"""A function that measures a model run, given its work, the function to run, and what processes its result."""
 _Measured = Callable[[DenoiseStep, _Measure], Mapping[str, Measurement]]
 
 

@@ -198,7 +198,7 @@ def _repeated(
 
 
 def _hooked(tracer: Tracer, once: Callable[[], _MeasuredRun], ops: int) -> _MeasuredRun:
-    """Make a run that records when each op starts and ends."""
+    """Run a step once with hooks that record when each op starts and ends."""
     with tracer.timing() as (starts, ends):
         run = once()
     assert len(starts) == len(ends) == ops, "a step ran other ops than the time before"
@@ -276,7 +276,7 @@ def _medians(
     cost: HookCost,
     looks: Sequence[int] | None = None,
 ) -> Measurement:
-    """Return the medians of all parts, less the time that hooks take.
+    """Return a step's median times of ops, gaps and sampling over its runs, less the time that hooks take.
 
     Half of the hooks' `outside` cost is subtracted on either side of an op, and the `inside` cost as often as the clock
     is read within it (`looks`, by default once).

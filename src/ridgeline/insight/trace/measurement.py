@@ -23,7 +23,7 @@ class Measurement:
     sampling: float
     """The time from the logits to the token; for a denoiser, from its prediction to the next latents."""
     hooked: float
-    """The time of the whole step with hooks, less `hooks`."""
+    """The time of the whole step in runs with hooks, less the time that the hooks add (`hooks`)."""
     unhooked: float
     """The time of the whole step without hooks."""
     hooks: float

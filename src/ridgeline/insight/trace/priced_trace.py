@@ -21,7 +21,7 @@ from ridgeline.price.plan.score_matrix import ScoresRow, scores_of
 from ridgeline.price.price import StepPrice
 
 Dimension = int | str
-"""A dimension of a shape: a number, or the letter of a row axis, whose size depends on the step."""
+"""A dimension of a tensor's shape: a number, or a letter for a number of rows that depends on the step."""
 
 LETTERS: dict[RowAxis, str] = {TOKENS: "N", LOGITS: "R", ENCODER: "E"}
 _ROWS = (1031, 1021, 1019, 1013, 1009)  # row counts that identify each row axis in a traced shape; TOKENS has most
@@ -62,19 +62,19 @@ class PricedStep:
     name: str
     work: Work
     seen: int
-    """The number of positions that its last row attends to, without those of an encoder."""
+    """The number of positions that the step's last token attends to, without those of an encoder."""
     price: StepPrice
     calls: tuple[PricedCall, ...]
     """Each distinct op that runs in the step, in order."""
     limit: str
-    """The bottleneck: compute, memory or communication, as in `ridgeline plan`."""
+    """The bottleneck of the step: compute, memory or communication."""
     scores: ScoresRow
-    """The attention ops together, with and without their score matrices in memory."""
+    """The cost of the step's attention ops together, with and without their score matrices in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PricedTrace:
-    """A request of a model in a pricing scenario."""
+    """The predicted cost of every op in a request, for a model and GPUs."""
 
     model: str
     case: Scenario

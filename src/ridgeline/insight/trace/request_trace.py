@@ -274,7 +274,7 @@ def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[s
 
 
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: TraceOptions, adapter: str) -> Ledger:
-    """Return the ledger with the captured activations that the options request."""
+    """Return the trace's ledger (one row per op), extended by the captured activations that the options request."""
     model = llm.loaded.model
     if model.encodes:
         begun = llm.loaded.texts.decoder_prompt(ids)

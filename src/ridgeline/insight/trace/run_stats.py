@@ -60,7 +60,7 @@ class RunStats:
 
 
 def verdict(account: RunStats, device: Device) -> list[str]:
-    """Return two sentences on a run, with the share of its roof that it reached and which roof that is.
+    """Return two sentences on a run: the share of the hardware limit that it reached, and which limit that is.
 
     The list is empty if nothing ran.
     """
@@ -81,7 +81,7 @@ def _number_format(price: Price) -> str:
 
 
 def _roofs(phase: PhaseThroughput, device: Device, number_format: str) -> tuple[float, float]:
-    """Return the seconds at the compute roof and at the roof of the memory that holds a step's working set."""
+    """Return a phase's seconds at peak FLOP/s, and at the bandwidth of the memory that holds a step's data."""
     working_set = phase.nbytes / phase.steps
     return phase.flops / device.peak(number_format), phase.nbytes / device.bandwidth_of(working_set)
 

@@ -17,7 +17,7 @@ from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.insight.trace.token_candidates import Token
 
 MOST = 20
-"""The number of candidates that a view keeps of each sampled token."""
+"""The maximum number of candidate tokens that a trace shows for each sampled token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DrawCandidate:
     It is None if the token was removed or sampling is greedy.
     """
     start: float | None
-    """The start of the token's interval in [0, 1); None as for `drawn`."""
+    """The start of the token's interval in [0, 1); None if it cannot be sampled or sampling is greedy."""
     removed: str
     """The rule that removed the token (top-k, top-p or min-p), or ""."""
 
@@ -70,7 +70,9 @@ def plain(params: SamplingParams) -> SamplingParams:
 
 
 def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> list[TokenDraw]:
-    """Return how the first `count` tokens after a prompt are sampled, by seeded parameters without such rules.
+    """Return how the first `count` tokens after a prompt are sampled, by seeded, history-free parameters.
+
+    Parameters are history-free if they have no penalties, biases or constraints (`plain`).
 
     Raises:
         ValueError: If the request fails.

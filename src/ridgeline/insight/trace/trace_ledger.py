@@ -39,7 +39,7 @@ class LedgerEntry:
     expected: float
     """The predicted seconds, with the calibrated efficiency of the kernels."""
     limit: str
-    """The roof that determines the bound."""
+    """The hardware limit that determines the op's lower time bound: compute, memory or communication."""
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     measured: float

@@ -62,7 +62,7 @@ class OpenLoop:
         return taken
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """Do nothing, because arrivals do not depend on responses."""
+        """Ignore that a request has ended, because open-loop arrivals do not depend on responses."""
 
 
 class ClosedLoop:

@@ -114,7 +114,7 @@ COLUMNS = (
 
 
 def row(record: RequestRecord) -> tuple[object, ...]:
-    """Return the columns of one record, with times in seconds and None for missing values."""
+    """Return one request's record as a table row, with times in seconds and None for missing values."""
     return (
         record.index, record.session, record.turn, record.process, record.outcome, record.status, record.reason,
         *map(_seconds, (record.intended, record.ready, record.sent)),
@@ -127,7 +127,7 @@ def row(record: RequestRecord) -> tuple[object, ...]:
 
 
 def columns(records: Iterable[RequestRecord]) -> dict[str, list[object]]:
-    """Return many records as a table of columns."""
+    """Return many request records as a table: a list of values for each column name."""
     rows = [row(record) for record in records]
     return {name: [cells[place] for cells in rows] for place, name in enumerate(COLUMNS)}
 

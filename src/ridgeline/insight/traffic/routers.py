@@ -74,7 +74,7 @@ class LeastLoaded:
     """A router that takes the least loaded replica, the first of equals."""
 
     def __init__(self, seed: int) -> None:
-        """Ignore the seed, because this router draws nothing."""
+        """Create a router to the least loaded replica; its seed is ignored, because it makes no random choice."""
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
         """Return the index of the least loaded replica."""

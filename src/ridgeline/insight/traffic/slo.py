@@ -28,7 +28,7 @@ class SLO:
     e2e: int | None = None
     """The limit of the end-to-end latency."""
     classes: Mapping[str, "SLO"] = field(default_factory=dict, hash=False)
-    """The objectives of request classes, which replace these."""
+    """The objectives of request classes, which replace the general ones for their requests."""
 
     def __bool__(self) -> bool:
         return bool(self.classes) or any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))

@@ -125,7 +125,7 @@ def highest(samples: Distribution) -> tuple[int, float] | None:
 
 
 def middle(samples: Distribution) -> float:
-    """Return the median, or the mean if there are too few samples."""
+    """Return the median of a distribution, or the mean if there are too few samples."""
     found = samples.percentiles.get(50)
     return samples.mean if found is None else found.mid
 

@@ -217,7 +217,7 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
 
 
 def _of_record(block: int, line: str) -> list[TraceRequest]:
-    """Return the requests of a line of a recording.
+    """Return the requests that one line of a server's recording describes.
 
     The list is empty for steps and for rejected requests, whose response length is unknown.
     """

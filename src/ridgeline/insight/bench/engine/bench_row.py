@@ -46,7 +46,7 @@ class BenchFigure:
     floor: float
     """The lower bound of the time in seconds, by the roofline."""
     roof: BindingRoof
-    """The roof that accounts for most of the floor."""
+    """The hardware limit, a memory bandwidth or peak FLOP/s, that accounts for most of the lower time bound."""
 
     @property
     def rate(self) -> float:
@@ -55,12 +55,12 @@ class BenchFigure:
 
     @property
     def ceiling(self) -> float:
-        """The tokens per second that the roofs allow."""
+        """The highest tokens per second that the hardware's bandwidth and peak FLOP/s allow."""
         return self.tokens / self.floor
 
     @property
     def share(self) -> float:
-        """The share of the ceiling that was reached."""
+        """The measured tokens per second as a share of the ceiling that the hardware sets."""
         return self.floor / self.seconds
 
 
@@ -71,7 +71,7 @@ class BenchRow:
     workload: EngineWorkload
     rounds: tuple[Mapping[str, BenchFigure], ...]
     devices: tuple[Device, ...]
-    """The measured roofs of the machine in each round."""
+    """The machine with its measured bandwidth and peak FLOP/s, once per round."""
     preemptions: int
     """The number of preemptions in all rounds."""
 
@@ -81,11 +81,11 @@ class BenchRow:
         return list(self.rounds[0])
 
     def each(self, name: str) -> list[BenchFigure]:
-        """Return the figure with a given name in each round."""
+        """Return one throughput figure of a workload (output, prefill or decode) in each round."""
         return [figures[name] for figures in self.rounds]
 
     def median(self, name: str) -> "BenchMedian":
-        """Return the medians of a figure over the rounds."""
+        """Return the medians over all rounds of a throughput figure, its ceiling, and its share of the ceiling."""
         each = self.each(name)
         rates = [figure.rate for figure in each]
         binding = Counter(figure.roof.name for figure in each).most_common(1)[0][0]
@@ -101,7 +101,7 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchMedian:
-    """A figure over several rounds, each number as a median; `spread` is the lowest and highest measured rate."""
+    """A throughput figure over several rounds, in medians; `spread` is the lowest and highest measured rate."""
 
     ceiling: float
     measured: float
@@ -168,7 +168,7 @@ def _figure(steps: Sequence[EngineStep], tokens: int, seconds: float, price: Pri
 
 
 def _binding(cost: Cost, device: Device) -> BindingRoof:
-    """Return the roof that determines the floor of a step."""
+    """Return the hardware limit, a bandwidth or peak FLOP/s, that sets the minimum time of an engine step."""
     nbytes = cost.memory_bytes
     bandwidth = device.bandwidth_of(nbytes)
     if compute_seconds(cost, device) <= nbytes / bandwidth:

@@ -48,7 +48,7 @@ def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document
 
 
 def _lead(rows: Sequence[BenchRow], roofs: RoofMeter) -> str:
-    """Return which roofs apply and how high they are."""
+    """Return the report's first sentence: the measured bandwidth and peak FLOP/s, and how they were measured."""
     devices = [device for row in rows for device in row.devices]
     rates = [f"{name} {say(rate, 'FLOP/s')}" for name, rate in _peaks(devices).items()]
     told = ", ".join([f"memory {say(_bandwidth(devices), 'B/s')}", *rates])

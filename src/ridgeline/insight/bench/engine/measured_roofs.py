@@ -1,4 +1,4 @@
-"""The roofs of the machine while a workload runs.
+"""The roofs (memory bandwidth and peak FLOP/s) of the machine while a workload runs.
 
 They come from its calibration. If there is none, or probing is requested because other processes slow the machine down,
 they are the mean of two probes before and after the run.
@@ -24,7 +24,7 @@ _PROCESSOR = torch.device("cpu")
 
 
 class RoofMeter:
-    """A source of roofs for the CPU with a number of threads, or for a GPU.
+    """A meter of the bandwidth and peak FLOP/s (roofs) of the CPU with a number of threads, or of a GPU.
 
     `calibrated` is the calibrated device, or None if each run is probed. `why` is the reason for a missing calibration;
     empty if probing was requested.

@@ -68,7 +68,7 @@ class EngineWorkload:
         return self.prompt[1] + self.output[1]
 
     def asks(self, vocabulary: int) -> list[WorkloadRequest]:
-        """Return the requests, for a model with a vocabulary of the given size.
+        """Return the workload's requests, with random token ids below the given vocabulary size as prompts.
 
         Raises:
             ValueError: If the vocabulary is too small to draw from.

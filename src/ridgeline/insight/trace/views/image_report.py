@@ -39,7 +39,7 @@ STAGES = {
 
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
-    """Return the report: a summary, or selected stages op by op; with all stages selected, both.
+    """Return the report of a traced image request: a summary, or selected stages op by op; for all stages both.
 
     A layer number refers to the denoiser.
 
@@ -119,7 +119,7 @@ class _ImageStep:
 
 
 def _runs(ledger: ImageLedger) -> list[_ImageStep]:
-    """Return all that the request runs, as if all its denoising steps were like the traced one."""
+    """Return every step of an image request with its number of runs, as if all denoising steps were alike."""
     counts = {"denoise": ledger.plan.schedule.steps, "decode": ledger.plan.geometry.frames}
     runs = []
     for name, stage in ledger.stages.items():

@@ -53,7 +53,7 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ..
 
 
 def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> TableRow:
-    """Return a row with attention weights by position, and the largest of them."""
+    """Return a table row with a token's attention weights by position, and the positions of the largest."""
     top = sorted(range(len(weights)), key=lambda position: -weights[position])[:_TOP]
     seen = "  ".join(f"{position} {show_piece(tokens[position], 14)} {weights[position]:.2f}" for position in top)
     return TableRow((name, Heat(tuple(weights), UNEVEN), seen))

@@ -13,7 +13,7 @@ from ridgeline.util.document.panels import Band, Lines, Panel, Panels
 
 
 def draw_panels(ledger: ImageLedger) -> Panels | None:
-    """Return the figure with all requested panels, or None if none was requested."""
+    """Return a figure with the trace's image panels (guidance, word attention), or None without any."""
     bands = tuple(_bands(ledger))
     if not bands:
         return None
@@ -80,7 +80,7 @@ def _grey(pixels_CHW: Tensor) -> Lines:
 
 
 def panels_json(ledger: ImageLedger) -> dict[str, Any]:
-    """Return the data of the panels as JSON, without decoded images."""
+    """Return a trace's guidance and word-attention data as JSON, without decoded images."""
     fields: dict[str, Any] = {}
     if ledger.pull is not None:
         fields["pull"] = {"norms": ledger.pull.norms, "relative": ledger.pull.relative}

@@ -86,7 +86,7 @@ def physics_guard(ledger: StepLedger) -> list[DocumentBlock]:
 
 
 def _request(ledger: Ledger) -> Facts:
-    """Return the request from text to tokens to response, and the device."""
+    """Return the report section with a request's text, tokens and response, and with its device."""
     tokens = " ".join(show_piece(token) for token in ledger.prompt[:_TOKENS_SHOWN])
     ids = " ".join(str(token.id) for token in ledger.prompt[:_TOKENS_SHOWN])
     more = f" ... {len(ledger.prompt) - _TOKENS_SHOWN} more" if len(ledger.prompt) > _TOKENS_SHOWN else ""
