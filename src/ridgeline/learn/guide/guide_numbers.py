@@ -64,7 +64,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
-    """Return the expression and the format of each number, by name.
+    """Return the expression and the format of each number in the guide, keyed by the number's name.
 
     Raises:
         ValueError: If a format is unknown or a name occurs twice.
@@ -81,7 +81,7 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
 
 
 def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
-    """Return every number, computed by the cost model.
+    """Return every number that the guide quotes, computed by the cost model.
 
     An expression is Python over the methods of `ledger`, `math`, and earlier numbers as `n["name"]`. It may be
     evaluated because the file is part of this package.
@@ -109,7 +109,7 @@ def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> d
 
 
 def read_lock(path: Path = LOCK) -> dict[str, GuideNumber]:
-    """Return the numbers stored in the lock file."""
+    """Return the guide's computed numbers as stored in numbers.lock, keyed by name."""
     return {name: GuideNumber(*entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
 
 

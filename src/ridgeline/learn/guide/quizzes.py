@@ -46,13 +46,13 @@ class QuizQuestion:
     ask: str
     """The text of the quiz question."""
     choices: tuple[QuizChoice, ...] = ()
-    """Three or four choices; empty if the answer is a number."""
+    """The three or four choices of a quiz question; empty if its answer is a number."""
     answer: GuideNumber | None = None
-    """The number that answers the question, if it has no choices."""
+    """The number that answers the quiz question, if it has no choices."""
     within: float = 0.0
-    """The relative error up to which a number counts as right."""
+    """The relative error up to which a reader's number counts as the right answer."""
     why: str = ""
-    """The explanation of a numeric answer."""
+    """The explanation of the right number, for a quiz question without choices."""
 
     @property
     def unit(self) -> str:
@@ -67,7 +67,7 @@ class QuizQuestion:
         return number_in(self.answer.text)
 
     def judge(self, said: float) -> bool:
-        """Return whether a number is close enough to the answer."""
+        """Return whether a reader's number is close enough to the answer of a quiz question."""
         return abs(said - self.shown) <= self.within * abs(self.shown)
 
 

@@ -27,7 +27,7 @@ def shares(query: list[float], keys: list[list[float]]) -> list[float]:
 
 
 def mix(parts: list[float], values: list[list[float]]) -> list[float]:
-    """Return the weighted sum of the values."""
+    """Return attention's output: the sum of the value vectors, each multiplied by its weight."""
     return [sum(p * value[n] for p, value in zip(parts, values, strict=True)) for n in range(len(values[0]))]
 
 

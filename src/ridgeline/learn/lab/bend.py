@@ -40,7 +40,7 @@ def collapse() -> tuple[float, int]:
 
 
 def losses() -> dict[str, float]:
-    """Return the loss in nats per token on a story, by the function that replaces the activation."""
+    """Return the built-in model's loss (nats per token) on a story for each replacement of its activation."""
     tales = InstrumentedModel()
     ids, found = tales.ids(STORY), {}
     functions = {"SiLU, as trained": functional.silu, "ReLU": torch.relu, "none (identity)": lambda x: x}
@@ -53,7 +53,7 @@ def losses() -> dict[str, float]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment on XOR, on stacked linear layers, and on the model."""
+    """Run the experiment on nonlinearity: XOR, stacked linear layers, and a model with other activations."""
     said, error = best_line()
     curved = bent()
     difference, rank = collapse()

@@ -28,7 +28,7 @@ def without(weights_HTT: torch.Tensor, column: int) -> torch.Tensor:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: compare both sentences layer by layer."""
+    """Run the experiment: compare attention in two sentences that differ in one word, layer by layer."""
     tales = InstrumentedModel()
     one, other = tales.ids(ONE), tales.ids(OTHER)
     (word,) = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]

@@ -15,10 +15,10 @@ BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, PROMPT + USERS)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The waiting times with one token budget."""
+    """The waiting times if a long prompt runs next to decoding users, with one token budget per step."""
 
     steps: int
-    """The number of steps for the prompt."""
+    """The number of engine steps in which the long prompt is computed."""
     ttft: float
     """The seconds to the prompt's first token."""
     itl: float
@@ -28,7 +28,7 @@ class Waits:
 
 
 def arrive(ledger: CostCalculator, budget: int) -> Waits:
-    """Return the waits if steps have at most `budget` positions, one for each user and the rest for the prompt."""
+    """Return the waiting times if steps have at most `budget` positions: one per user, the rest for the prompt."""
     done, seconds = 0, list[float]()
     while done < PROMPT:
         chunk = min(PROMPT - done, budget - USERS)

@@ -17,9 +17,9 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 BUDGET, ROOM = 48, 304
-"""The positions per step, and the positions that fit into KV memory: fewer than all requests need in the end."""
+"""The maximum positions per engine step, and those that KV memory holds: too few for all requests."""
 REQUESTS = {"a long prompt": (0, 150, 40), "a short one": (0, 12, 60), "a late one": (3, 70, 40)}
-"""The step before which each request arrives, the length of its prompt, and that of its output."""
+"""The experiment's requests by name: the step before which each arrives, its prompt and output length."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ def asked(length: int, answer: int) -> GenerationRequest:
 
 
 def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
-    """Run all requests of the experiment in one engine and record their counters.
+    """Run all requests in one engine and record the known tokens and computed positions of each.
 
     Returns:
         The counters of each request, the positions of each step, and the number of preemptions.
@@ -82,7 +82,7 @@ def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: all requests together, and each of them alone."""
+    """Run the experiment: count known tokens and computed positions of requests together, and run each alone."""
     tales = InstrumentedModel()
     races, ran, preempted = race(tales)
     same = [alone(tales, length, answer) for _, length, answer in REQUESTS.values()]

@@ -17,7 +17,7 @@ ASKED = (
     ("prince", "boy", "girl", "princess"),
     ("father", "boy", "girl", "mother"),
 )
-"""The terms of each sum a - b + c, and the word that should be nearest to it."""
+"""The word sums a - b + c of the experiment, each with the word whose embedding should be nearest."""
 
 
 class WordVectors:
@@ -49,23 +49,23 @@ class WordVectors:
         return ids[0]
 
     def nearest(self, vector: Tensor, without: set[int], count: int = 3) -> list[tuple[str, float]]:
-        """Return the words with the largest cosine to a vector, without some tokens."""
+        """Return the words whose embeddings have the largest cosine to a vector, except the tokens in `without`."""
         cosines = torch.cosine_similarity(self.rows, vector[None], dim=1)
         order = [token for token in cosines.argsort(descending=True).tolist() if token not in without]
         return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
 
     def made(self, a: str, b: str, c: str) -> Tensor:
-        """Return the vector a - b + c."""
+        """Return the vector a - b + c, computed from the embeddings of three words."""
         first, minus, plus = (self.rows[self.token(word)] for word in (a, b, c))
         return first - minus + plus
 
     def sum(self, a: str, b: str, c: str) -> list[tuple[str, float]]:
-        """Return the words nearest to a - b + c, without the three themselves."""
+        """Return the words whose embeddings are nearest to a - b + c, without these three words."""
         return self.nearest(self.made(a, b, c), {self.token(word) for word in (a, b, c)})
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: six sums, and the one with king and queen."""
+    """Run the experiment on word embeddings: six sums a - b + c, and the one with king and queen."""
     tales = InstrumentedModel()
     words = WordVectors(tales.table, tales.tokenizer)
     found = {f"{a} - {b} + {c}": (words.sum(a, b, c), wanted) for a, b, c, wanted in ASKED}

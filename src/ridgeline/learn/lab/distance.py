@@ -14,13 +14,13 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 FARTHEST, PLACES = 48, (48, 100, 211, 463)
 """The maximum distance between query and key in tokens, and the positions of the query."""
 DRAWN = ((2, 3), (3, 3), (4, 1))
-"""The layers and heads in the figure, counted from 1."""
+"""The layers and heads of the model that the figure shows, counted from 1."""
 
 _ALIKE = 1e-4  # fp32 rounding error of angles at large positions
 
 
 def score(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int, distance: int) -> float:
-    """Return the score of a query at position `at` with a key `distance` tokens before it."""
+    """Return the attention score of a rotated query at position `at` and a key `distance` tokens before it."""
     angles = table(torch.tensor([at, at - distance]))
     turned_2D = rotate(torch.stack([q_D, k_D])[:, None], angles)[:, 0]
     return float(turned_2D[0] @ turned_2D[1]) / math.sqrt(len(q_D))
@@ -32,7 +32,7 @@ def curve(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int = PLACES[0]) -> 
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment on an equal query and key, and on the mean queries and keys of the model's heads."""
+    """Run the experiment on rotary embedding: equal query and key, then mean queries and keys of a model's heads."""
     tales = InstrumentedModel()
     table = tales.model.get_submodule("model.rotary")
     assert isinstance(table, RotaryTable)

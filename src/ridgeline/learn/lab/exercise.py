@@ -26,7 +26,7 @@ _ELEMENTS = 8  # maximum elements of a container in a message
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A function for the reader to write."""
+    """A programming exercise: a function for the reader to write, and the cases that check it."""
 
     name: str
     """The name of the function to write."""

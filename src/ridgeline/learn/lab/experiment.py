@@ -14,7 +14,7 @@ class ExperimentOutcome:
     held: tuple[tuple[bool, str], ...]
     """The verdict on each expectation: whether it held, and the figures that show it."""
     blocks: tuple[DocumentBlock, ...]
-    """The tables and the figure of the report."""
+    """The tables and the figure of an experiment's report."""
     data: dict[str, Any]
     """The figures of an experiment for JSON output."""
 

@@ -20,7 +20,7 @@ from ridgeline.util.document.humanize import say
 MODEL, CARD, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 NEARER = {"registers": 132 * 256 * 1024, "shared memory": 132 * 228 * 1024}
-"""The bytes of an H100 SXM that are closer to its units than its caches.
+"""The bytes of an H100 SXM's registers and shared memory, which are closer to its units than its caches.
 
 They are 132 multiprocessors with 256 KiB of registers and 228 KiB of shared memory each (NVIDIA H100 Tensor Core GPU
 Architecture, whitepaper of 2022, tables 2 and 3).

@@ -8,7 +8,7 @@ from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 16, 24, 28, 32, 36, 40)
 FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
-"""The token budgets of a step to compare, and the requests per second at which they are compared."""
+"""The three token budgets per step to compare, and the requests per second for that comparison."""
 
 
 def run() -> ExperimentOutcome:

@@ -41,12 +41,12 @@ class Regrouped(ExperimentContext):
 
 
 def one_for_all(x_TKD: Tensor) -> Tensor:
-    """Return the mean of all heads in place of each head."""
+    """Return keys or values [T, K, D] in which the mean over all KV heads replaces each head."""
     return x_TKD.mean(1, keepdim=True).expand_as(x_TKD)
 
 
 def losses(tales: InstrumentedModel) -> dict[str, float]:
-    """Return the loss in nats per token on a story, by the way in which KV heads are shared."""
+    """Return the built-in model's loss (nats per token) on a story for each way of sharing KV heads."""
     ids = tales.ids(STORY)
     each = HEADS_OF_TALES[0] // HEADS_OF_TALES[1]
     return {
@@ -57,7 +57,7 @@ def losses(tales: InstrumentedModel) -> dict[str, float]:
 
 
 def as_if(folder: Path, heads: int) -> str:
-    """Write the model's config.json with another number of KV heads to a folder and return its path."""
+    """Write a model's config.json with another number of KV heads to a folder and return its path."""
     path = folder / str(heads) / "config.json"
     path.parent.mkdir()
     path.write_text(json.dumps(dict(read_config(MODEL).values) | {"num_key_value_heads": heads}), encoding="utf-8")

@@ -28,7 +28,10 @@ Head = tuple[int, int]
 
 
 def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, float]]:
-    """Return the mean weight on the target of each role, by head (layer and number, counted from 1)."""
+    """Return each attention head's mean weight on the target of each role (own, previous or first token).
+
+    Heads are pairs of layer and number, both counted from 1.
+    """
     return {
         role: {
             (layer, head): float(of(w_TT).mean())

@@ -100,7 +100,7 @@ class InstrumentedModel:
         return out
 
     def loss(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> float:
-        """Return the mean cross-entropy in nats per token, from the second token on."""
+        """Return the model's mean cross-entropy on token ids in nats per token, from the second token on."""
         logits_TV = self.logits(ids, context, turned=turned)
         return float(functional.cross_entropy(logits_TV[:-1], torch.tensor(ids[1:])))
 

@@ -26,7 +26,7 @@ PROMPT, ANSWER, REPEATS, CARD = 32, 64, 60, "h100-sxm"
 
 
 def usual(run: Callable[[], object]) -> float:
-    """Return the median seconds of a call."""
+    """Return the median seconds that a function takes, over several calls."""
     taken = list[float]()
     for _ in range(REPEATS):
         start = time.perf_counter()

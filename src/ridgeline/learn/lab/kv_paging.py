@@ -16,7 +16,7 @@ REQUESTS, MEDIAN, SPREAD, SEED = 20_000, 800, 0.9, 1
 
 
 def lengths() -> list[int]:
-    """Return the final length in tokens of each request."""
+    """Return the random final length in tokens of each chat request, drawn from a log-normal distribution."""
     draw = random.Random(SEED)
     return [min(LONGEST, max(1, round(draw.lognormvariate(0, SPREAD) * MEDIAN))) for _ in range(REQUESTS)]
 
@@ -54,7 +54,7 @@ def in_pages(size: int) -> Callable[[int], int]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: three ways to give memory to requests of unknown length."""
+    """Run the experiment: compare three ways to reserve KV memory for requests of unknown length."""
     ledger = CostCalculator()
     left = ledger.users(MODEL, CARD, 2000).steps[-1].left
     room = kv_layout(ledger.model(MODEL), left).tokens

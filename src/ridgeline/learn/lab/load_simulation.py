@@ -47,7 +47,7 @@ class LoadOutcome:
     """The outcome of simulated requests to one replica."""
 
     metrics: SimulationMetrics
-    """The measured metrics, as in `ridgeline simulate --json`."""
+    """The metrics of the simulated requests (rates, latencies, goodput), as `ridgeline simulate` reports them."""
     law: LoadLaw
     """The load law's prediction for the simulated requests."""
     log: RunLog = field(repr=False)

@@ -20,13 +20,13 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 Pair = tuple[str, str]
 Word = tuple[str, ...]
 WORDS = re.compile(r" ?[A-Za-z]+| ?[^A-Za-z\s]+|\s+")
-"""The parts of a text across which nothing is merged; a word includes the space before it.
+"""The pattern that splits a text into words, across which no pieces are joined.
 
-So no piece has a space in its middle.
+A word includes the space before it, so no piece has a space in its middle.
 """
 LEARNED, FIRST = 160, 10
 OWN = ("there", "princess", "queen", "Elizabeth")
-"""The words to tokenize with the rules of `tales`, each after a space."""
+"""The words to tokenize by hand with the merge rules of the built-in model `tales`, each after a space."""
 
 
 def joined(word: Word, pair: Pair) -> Word:

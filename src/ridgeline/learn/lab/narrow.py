@@ -46,7 +46,7 @@ def narrowed(tales: InstrumentedModel, bits: int, group: int | None) -> Iterator
 
 
 def losses(tales: InstrumentedModel, group: int | None) -> dict[int, float]:
-    """Return the loss on the story in nats per token, by number of bits."""
+    """Return the built-in model's loss (nats per token) on a story, keyed by the number of bits per weight."""
     ids, found = tales.ids(STORY), {}
     for bits in BITS:
         with narrowed(tales, bits, group):
@@ -55,7 +55,7 @@ def losses(tales: InstrumentedModel, group: int | None) -> dict[int, float]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment with fewer and fewer bits, with a scale per row and with a scale per 32 numbers."""
+    """Run the weight-quantisation experiment with fewer and fewer bits, and a scale per row or per 32 numbers."""
     tales = InstrumentedModel()
     whole = tales.loss(tales.ids(STORY))
     by_row, by_group = losses(tales, None), losses(tales, GROUP)

@@ -13,7 +13,7 @@ _ALIKE = 2e-6  # rounding error of fp32 sums in another order
 
 
 def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list[float]:
-    """Return the relative difference of the last word's state between both sentences.
+    """Return the relative difference of the last word's state between two sentences with two words swapped.
 
     It has one value for the embedding and one after each layer.
     """
@@ -26,7 +26,7 @@ def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment in three ways, and measure the loss on a story without rotations."""
+    """Run the experiment on word order with rotation and causal mask, with the mask alone, and with neither."""
     tales = InstrumentedModel()
     found = {
         "neither": differences(tales, turned=False, masked=False),

@@ -30,7 +30,7 @@ def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment on four sizes of one family, and on the largest as a textbook computes it."""
+    """Run the experiment: count the parameters of four models of one family, and of the largest by a textbook."""
     ledger = CostCalculator()
     sums, bills = {name: by_hand(name) for name in MODELS}, {name: ledger.bill(name) for name in MODELS}
     equal = all(sums[name] == bills[name].parameters for name in MODELS)

@@ -165,7 +165,7 @@ def document(both: PhaseComparison, model: str) -> Document:
 
 
 def as_json(both: PhaseComparison, model: str) -> dict[str, object]:
-    """Return the figures of every step, and the points at which decode and prefill become compute-bound."""
+    """Return the comparison of prefill and decode steps as JSON data, with the points where each is compute-bound."""
     return {
         "model": model,
         "device": both.device.name,

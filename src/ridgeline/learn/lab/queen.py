@@ -30,7 +30,7 @@ def words_of(model: str) -> WordVectors:
 
 
 def pair(words: WordVectors) -> tuple[str, str]:
-    """Return the pair with which the sum is computed.
+    """Return the first pair of words like man and woman that are one token each, for the sum with king.
 
     Raises:
         ValueError: If king, queen, or a word of every pair has several tokens.
@@ -91,7 +91,7 @@ def run(words: WordVectors) -> ExperimentOutcome:
 
 
 def experiment(model: str) -> Experiment:
-    """Return the experiment on a model's embedding table, which is read now."""
+    """Return the word-vector experiment on a model's embedding table, which is read now."""
     words = words_of(model)
     minus, plus = pair(words)
     several = [word for word in PAIRS[0] if len(words.pieces(word)) > 1]

@@ -57,7 +57,7 @@ def sizes(name: str) -> dict[str, int]:
 
 
 def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
-    """Return the attention op's output for one query at the last position."""
+    """Return the engine's attention output for one query at the last position, from given keys and values."""
     return causal([query], keys, values)[0]
 
 
@@ -82,20 +82,20 @@ def nearest(rows: list[Vector], vector: Vector, without: list[int]) -> int:
 
 
 def normalised(x: Vector, weight: Vector, eps: float) -> Vector:
-    """Return the output of the RMSNorm op."""
+    """Return the output of the engine's RMSNorm op for a vector and its weights."""
     norm = RMSNorm(len(x), eps, torch.float32)
     norm.weight = torch.nn.Parameter(torch.tensor(weight), requires_grad=False)
     return [float(value) for value in norm(torch.tensor([x]))[0]]
 
 
 def rotated(x: Vector, position: int, theta: float) -> Vector:
-    """Return a vector rotated by the rotary op."""
+    """Return a query or key vector rotated by the engine's rotary op for a position."""
     angles = RotaryTable(Rope(len(x), theta))(torch.tensor([position]))
     return [float(value) for value in rotate(torch.tensor([[x]]), angles)[0, 0]]
 
 
 def drawn(logits: Vector, temperature: float, u: float) -> int:
-    """Return the token that the engine's sampler draws for u."""
+    """Return the token that the engine's sampler draws from logits for a uniform random number u."""
     logits_V = np.array(logits, dtype=np.float32)
     if temperature == 0:
         return int(logits_V.argmax())

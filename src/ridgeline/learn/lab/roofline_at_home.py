@@ -26,7 +26,7 @@ EDGE, ROWS, FORMAT, NBYTES = 4096, (1, 2, 8, 32, 128), "fp32", 4
 The matrix is larger than most caches. The rows stand for one user, a few, a batch, and a prompt.
 """
 REPEATS, DOUBT, THREADS = 7, 1.1, 1
-"""The timings of each shape, the factor by which a point may exceed its roof, and the threads.
+"""The timed repeats per matrix shape, the factor by which FLOP/s may exceed the roof, and the CPU threads.
 
 A point may exceed its roof a little, because both the time and the roof are measured.
 """
@@ -38,7 +38,7 @@ def work(rows: int) -> tuple[int, int]:
 
 
 def seconds(rows: int, matrix: torch.Tensor) -> float:
-    """Return the median seconds of a product."""
+    """Return the median seconds of a matrix product, over several timings."""
     given, taken = torch.randn(rows, EDGE), list[float]()
     multiply = partial(torch.matmul, given, matrix)
     multiply()
@@ -58,7 +58,7 @@ def point(rows: int, device: Device, took: float) -> Point:
 
 @torch.inference_mode()
 def run() -> ExperimentOutcome:
-    """Run the experiment: every shape on one core."""
+    """Run the roofline experiment: time matrix products of every shape on one core."""
     torch.set_num_threads(THREADS)
     try:
         device = this_device(THREADS)

@@ -56,7 +56,7 @@ def top_p_of(logits: Sequence[float], ranked: list[int], temperature: float, p: 
 
 
 def candidates(logits: Sequence[float], params: SamplingParams) -> list[int]:
-    """Return the tokens that may be drawn, in the order of their ids."""
+    """Return the ids of the tokens that top-k and top-p leave to draw from, in ascending order."""
     ranked = likeliest_first(logits)
     if params.top_k:
         ranked = ranked[: params.top_k]
@@ -115,7 +115,7 @@ class Continuation:
     text: str
     """The text that the sampling setting generated."""
     tokens: list[int]
-    """The tokens that the sampling setting generated."""
+    """The ids of the tokens that the model generated with this sampling setting."""
     agreed: list[bool]
     """Whether the engine's sampler and our own drew the same token, for each token."""
     kept: list[int]
@@ -125,7 +125,7 @@ class Continuation:
 
 
 def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
-    """Run the experiment: every setting continues the same prompt with the same seed."""
+    """Run the experiment: every sampling setting continues the same prompt with the same seed."""
     runner = llm.engine.executor
     assert isinstance(runner, Runner)
     found = []
@@ -182,7 +182,7 @@ def _line(temperature: float, shares: Sequence[float]) -> Series:
 
 
 def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
-    """Return the text, tokens and numbers of candidates of every setting."""
+    """Return each sampling setting's text, token ids, and number of candidates per token as JSON data."""
     settings = {
         o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written
     }

@@ -8,20 +8,20 @@ from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 20, 28)
 WAYS = {"evenly": 100.0, "by chance": 1.0, "in bursts": 0.25}
-"""The arrival patterns and the shape of the gaps between requests: the larger it is, the more equal the gaps."""
+"""The arrival patterns by name, with the shape of the gaps between requests: larger means more equal gaps."""
 LOW, HIGH = 8, 28
 COUNT = 400  # requests of each run
 
 
 def mean_tpot(one: LoadOutcome) -> float:
-    """Return the mean time per output token after the first, in seconds."""
+    """Return the mean time per output token after the first in a simulated run, in seconds."""
     found = one.metrics.latencies["TPOT"]
     assert found is not None
     return found.mean
 
 
 def off(one: LoadOutcome) -> float:
-    """Return the relative error of the load law's time per output token."""
+    """Return the relative error of the load law's time per output token, compared with a simulated run."""
     assert one.law.tpot is not None
     return abs(mean_tpot(one) / one.law.tpot - 1)
 

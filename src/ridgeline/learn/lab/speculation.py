@@ -22,7 +22,7 @@ class SpeculativeRun:
     """A generation with or without speculative decoding."""
 
     tokens: list[int]
-    """The tokens of the run."""
+    """The tokens that the model generated in the run."""
     steps: int
     """The number of model steps that generated the run's tokens."""
     guessed: int = 0
@@ -41,7 +41,7 @@ def write(speculation: Speculation | None = None) -> SpeculativeRun:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment in the engine, and in the cost model for one user and for many."""
+    """Run the experiment on speculative decoding: in the engine, then in the cost model for one and many users."""
     ledger = CostCalculator()
     plain, fast = write(), write(Speculation("ngram", GUESSES))
     alone = {n: ledger.decode(MODEL, CARD, n, CONTEXT) for n in USERS}

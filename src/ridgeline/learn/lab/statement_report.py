@@ -16,7 +16,7 @@ from ridgeline.util.document.elements import Document, Facts, Heading, Paragraph
 
 
 def statements(ledger: CostCalculator) -> list[Statement]:
-    """Return all statements: the numbered ones in their order, then folklore."""
+    """Return all textbook statements on inference with the cost model's results: numbered ones, then folklore."""
     found = [*steps(ledger), *models(ledger), *words_and_pictures(ledger)]
     return sorted(found, key=lambda one: (one.row is None, one.row or 0))
 

@@ -12,7 +12,7 @@ _SMALL, _LARGE, _HUGE, _MIXTURE = "llama-3-8b", "llama-3-70b", "llama-3.1-405b",
 
 
 def keys_and_values(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 3, 4 and 15 on keys and values, and one on the cost of attention with a cache."""
+    """Yield the textbook statements 3, 4 and 15 on keys and values, and one on attention with a cache."""
     token, grouped, single = (ledger.kv(_SMALL, heads) for heads in (None, 32, 1))
     yield Statement(
         "kv-of-a-token", 3, "Llama-3-8B keeps 2 x 32 x 8 x 128 x 2 = 131,072 bytes a token; 2,000 tokens are 256 MB.",
@@ -56,7 +56,7 @@ def keys_and_values(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def configs(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 9, 10 and 11 on what a config and an architecture's name tell."""
+    """Yield the textbook statements 9, 10 and 11 on what a config and an architecture's name tell."""
     counted = ledger.bill(_HUGE)
     attention, ffn, layer = counted.layer["attention"], counted.layer["feed-forward"], sum(counted.layer.values())
     hidden, width, vocabulary, layers = 16384, 53248, 128256, 126
@@ -90,7 +90,7 @@ def configs(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def weights(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 21, 22 and 25 on where a model's parameters are, and one on small models."""
+    """Yield the textbook statements 21, 22 and 25 on where a model's parameters are, and one on small models."""
     small = ledger.bill(_SMALL)
     share, of_layer = (
         small.parameters["feed-forward"] / small.total,

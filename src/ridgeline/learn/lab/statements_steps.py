@@ -11,7 +11,7 @@ _CONTEXTS = (128, 256, 512, 700)
 
 
 def one_user(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 1, 6, 7 and 8 on the steps of one user."""
+    """Yield the textbook statements 1, 6, 7 and 8 on the steps of one user."""
     card = ledger.card("h100-sxm")
     ridge = card.ridge("bf16")
     yield Statement(
@@ -56,7 +56,7 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def many_users(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 2, 5, 16, 17 and 18 on batches and concurrency."""
+    """Yield the textbook statements 2, 5, 16, 17 and 18 on batches and concurrency."""
     batches = {context: ledger.critical_batch(_SMALL, "a100", context) for context in (1, *_CONTEXTS)}
     never = {card: ledger.never_from(_SMALL, card) for card in ("a100", "h100-sxm")}
     endless = ledger.endless_batch(_SMALL, "a100", 2000)
@@ -103,7 +103,7 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def prompts(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statement 26 on prefill, and two on the cost of attention."""
+    """Yield the textbook statement 26 on prefill, and two on the cost of attention."""
     lengths = {card: ledger.compute_bound_prompt(_SMALL, card) or 0 for card in ("a100", "h100-sxm")}
     layer = sum(count for part, count in ledger.bill(_SMALL).layer.items() if part in ("attention", "feed-forward"))
     yield Statement(

@@ -33,7 +33,7 @@ VERSE = (
 
 
 def by_hand(_: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 14, 23 and 24 on calculations by hand."""
+    """Yield the textbook statements 14, 23 and 24 on calculations by hand."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     yield Statement(
@@ -61,7 +61,7 @@ def by_hand(_: CostCalculator) -> Iterator[Statement]:
 
 
 def words(_: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 19 and 20 on tokenizers, and one on model runs per word."""
+    """Yield the textbook statements 19 and 20 on tokenizers, and one on model runs per word."""
     yield Statement(
         "byte-tokenizer", 19, "A tokenizer of bytes has 257 symbols.",
         f"{BYTE_SYMBOLS}: all values of a byte, and one that begins and ends texts.",
@@ -85,7 +85,7 @@ def words(_: CostCalculator) -> Iterator[Statement]:
 
 
 def experts(_: CostCalculator) -> Iterator[Statement]:
-    """Yield a statement on experts and domains, measured on the built-in mixture."""
+    """Yield a textbook statement on experts and domains, measured on the built-in mixture of experts."""
     model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
     texts = {"prose": PROSE, "old drama": VERSE}
     found = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})

@@ -26,7 +26,7 @@ def alike(tales: InstrumentedModel, word: str, sentences: tuple[str, str]) -> li
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: every word, layer by layer."""
+    """Run the experiment: compare each word's states in two sentences, layer by layer."""
     tales = InstrumentedModel()
     found = {word: alike(tales, word, sentences) for word, sentences in PAIRS.items()}
     layers = len(next(iter(found.values()))) - 1

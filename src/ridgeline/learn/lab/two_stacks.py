@@ -33,7 +33,7 @@ def encoded(model: Model, ids: Sequence[int]) -> torch.Tensor:
 
 
 def translated(llm: LLM) -> CrossAttentionWeights:
-    """Translate the source and return the cross-attention weights of each generated token."""
+    """Translate the experiment's sentence and return the cross-attention weights of each generated token."""
     (answer,) = llm.generate([SOURCE], SamplingParams(temperature=0.0))
     read = llm.tokenizer.encode(SOURCE)
     sources, produced = (

@@ -33,7 +33,7 @@ class TextbookUsers:
     """
 
     card: float
-    """The bytes of GPU memory, by the size in the product's name."""
+    """The bytes of GPU memory, by the size in the GPU's name."""
     weights: float
     """The bytes of the model's weights by the textbook's count."""
     left: float
@@ -124,7 +124,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
 
 
 def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> tuple[Subtraction, ...]:
-    """Return every subtraction from the memory, in order."""
+    """Return every item that is subtracted from a GPU's memory (weights, activations, overhead), in order."""
     left, steps = memory.total, []
     for name, nbytes in {
         f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,

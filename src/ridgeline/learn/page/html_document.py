@@ -19,7 +19,7 @@ from ridgeline.learn.page.assets import STATIC, Asset, assets, of_type
 _HEAD = "<!-- assets -->"
 _START = "app.js"
 _LONG = 2048
-"""The bytes from which on a block is compressed."""
+"""The length from which on a data block of the single-file page is compressed."""
 _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-trusted-types-for 'script'"
 """The rules in both Content-Security-Policies of the page: that of a server and that of the single file.
 

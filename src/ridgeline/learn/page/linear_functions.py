@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 Values = Mapping[str, float]
-"""The figures by name; a missing figure is 0."""
+"""A function's results: numbers, such as FLOPs or bytes, keyed by name; a missing one is 0."""
 
 Line = list[float]
 """The coefficients of a linear function: a constant, then a slope per argument, without trailing zeros."""
@@ -12,7 +12,7 @@ EXACT = 1e-12  # relative rounding error of a slope that is an integer or zero
 
 
 def straight(values_at: Callable[[Sequence[int]], Values | None], base: Sequence[int]) -> dict[str, Line]:
-    """Return the linear functions that the figures follow around a base point, by name.
+    """Return a linear function for each named result of another function, found around a base point.
 
     Each slope comes from one more evaluation, moved along one argument. An argument that cannot change there
     (`values_at` returns None) has slope 0.

@@ -44,7 +44,7 @@ _COST: Key = ("", "", "", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class OpFigures:
-    """The figures of an op for a step: its cost, its kernels, and its kernels on our CPU backend."""
+    """The FLOPs, bytes and calls of an op in a step: in total, per kernel, and per kernel of our CPU backend."""
 
     cost: Values
     """The op's cost in a step: FLOPs and bytes by name."""
@@ -59,11 +59,11 @@ class OpFigures:
         return tuple(self.kernels), tuple(self.native)
 
     def keys_of(self, of: str) -> tuple[Key, ...]:
-        """Return the kernels in one of the lists; the cost counts as one kernel with a key without names."""
+        """Return the kernel identities in one list: `kernels`, `native`, or `cost` with a single nameless one."""
         return (_COST,) if of == "cost" else tuple(self.kernels if of == "kernels" else self.native)
 
     def values_of(self, of: str, key: Key) -> Values:
-        """Return the figures of one kernel in one of the lists, or none if it is not there."""
+        """Return the FLOPs, bytes and calls of one kernel in one list, empty if it is not there."""
         return self.cost if of == "cost" else (self.kernels if of == "kernels" else self.native).get(key, {})
 
     @property
@@ -88,7 +88,7 @@ class ProbedCase:
     said: OpFigures
     """The op's figures at the point of the case."""
     lines: dict[str, list[Record]]
-    """The linear functions of the case by list, in the order of the list's kernels."""
+    """The linear functions of the case, keyed by list (cost, kernels, native), in the order of the kernels."""
 
 
 Cases = Mapping[str, Mapping[int, ProbedCase]]
@@ -126,7 +126,7 @@ class OpProbe:
         return {"steps": self.steps} | touched
 
     def said(self, asked: Asked) -> OpFigures:
-        """Return the figures of the probed op for a step."""
+        """Return the FLOPs, bytes and calls of the probed op in a step, in total and per kernel."""
         work = self._work(asked)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
         return OpFigures(_figures(self.priced.cost(work)), *kernels)

@@ -99,7 +99,7 @@ def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[d
 
 
 def _written(key: Key) -> dict[str, Any]:
-    """Return the names of a kernel without default values."""
+    """Return a kernel's name, formats and number of sharers as table fields, without default values."""
     name, number_format, stored, sharers, _ = key
     values = {"name": name, "format": number_format, "stored": stored}
     return {field: value for field, value in values.items() if value} | ({"sharers": sharers} if sharers != 1 else {})

@@ -40,9 +40,9 @@ INSPECTOR = f"{__name__}:inspect"
 
 _WRITTEN = 8
 _PREFILLS, _DECODES = 6, 2 * _WRITTEN
-"""The passes of a recording in addition to the measured ones.
+"""The prefills and decode steps that a recording runs in addition to the measured ones.
 
-They are a warm-up, the response, the draws, the views of the model's inside, and attention.
+They are those of a warm-up, the response, the sampling, the views of the model's inside, and attention.
 """
 _BYTES = 1e15  # effectively unlimited KV memory; `most_tokens` limits the pages
 _MOST_SHARES = 400_000

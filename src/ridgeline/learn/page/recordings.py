@@ -28,7 +28,7 @@ from ridgeline.price.device import Device
 
 _MODEL = "tales"
 RUNS = "runs.json"
-"""The name by which the page requests the runs."""
+"""The file name by which the page requests the recorded engine runs."""
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,11 @@ COLUMNS = (
     "measured", "gap", "expected", "bound", "floor", "limit", "compute", "memory",
     "flops", "weights", "read", "written", "activations", "inputs", "outputs", "impossible", "note",
 )  # fmt: skip
-"""The columns of an op in a step.
+"""The names of the values that a recording stores for an op in a step: times, FLOPs, bytes and shapes.
 
-compute and memory are the seconds of either alone, at the roof. weights, read, written and activations are bytes; read
-and written are those of keys and values. gap is the seconds before the op that belong to no op.
+compute and memory are the seconds of the op at peak FLOP/s alone, and at full bandwidth alone. weights, read, written
+and activations are bytes; read and written are those of keys and values. gap is the seconds before the op that belong
+to no op.
 """
 
 _DIGITS, _DECIMALS = 7, 4
@@ -55,12 +56,12 @@ def recording(
     special: Collection[int],
     pause: RecordingTime,
 ) -> dict[str, Any]:
-    """Return a trace's ledger of one request as plain data for the page.
+    """Return a traced request (tokens, op times, sampling, attention) as plain data for the web page.
 
     Args:
-        ledger: Ledger of the trace.
+        ledger: Trace of the request, with one row for each op.
         params: Sampling parameters.
-        draws: Sampling of the ledger's steps with these parameters.
+        draws: Sampling of the trace's steps with these parameters.
         attention: Attention weights of positions of the prompt, including the last one.
         special: Ids of special tokens.
         pause: Seconds during which no other request ran.
