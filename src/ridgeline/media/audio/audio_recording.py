@@ -106,7 +106,7 @@ class AudioRecording:
             return self._held[:count].copy()
 
     def _drop(self, start: int) -> None:
-        """Discard the audio samples before `start`."""
+        """Discard the audio samples before position `start` of the recording."""
         gone = min(start - self._first, len(self._held))
         self._held, self._first = self._held[gone:], self._first + gone
 

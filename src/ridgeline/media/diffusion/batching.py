@@ -46,7 +46,7 @@ class Batching:
 
 
 def batching_of(images: int, passes: int, seconds: Seconds) -> Batching:
-    """Return the batching with which a step of `images` images, each with `passes` passes, takes the least time.
+    """Return the batching with which a denoising step of `images` images, each with `passes` passes, is fastest.
 
     Among those within MARGIN of the least time it chooses the one with the fewest images in a call.
     """

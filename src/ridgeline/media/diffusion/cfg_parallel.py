@@ -12,7 +12,9 @@ from ridgeline.media.diffusion.guidance import Guidance, Pass, Text, guided
 
 
 class CFGParallelPair:
-    """The membership of this process in torch.distributed's default group of two; rank 0 runs the prompt's passes.
+    """The membership of this process in a pair that shares a request; rank 0 runs the prompt's passes.
+
+    The pair is torch.distributed's default group of two processes.
 
     Raises:
         ValueError: If there is no such group.

@@ -93,7 +93,7 @@ def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
 
 
 def _epitaph(child: "subprocess.Popen[bytes]") -> str | None:
-    """Return how a process ended, or None if it is still running after a short wait."""
+    """Return a description of how the second process ended, or None if it runs on after a short wait."""
     assert child.stdout is not None
     try:
         code = child.wait(_LAST_WORDS)

@@ -29,7 +29,7 @@ Decoding them takes 2.5 TFLOP for Z-Image and FLUX.1, a twentieth of a pass at 1
 
 
 def tiles_of(size: int) -> Tiling:
-    """Return a tiling with `size` latents per side, a quarter of which overlap.
+    """Return a tiling for decoding latents, with `size` latents per tile side, a quarter of which overlap.
 
     Raises:
         ValueError: If `size` is below 1.

@@ -23,7 +23,7 @@ class ParallelDegrees:
     """The degrees of parallelism of a diffusion request: by guidance pass and by sequence."""
 
     guidance: int = 1
-    """The value 2 if the two guidance passes run on different GPUs, else 1."""
+    """The number of GPU groups that share the guidance passes: 2 if both run on different GPUs, else 1."""
     sequence: int = 1
     """The number of parts into which the rows of a pass are divided."""
 
@@ -73,7 +73,7 @@ class ParallelPass:
         return min(op.heads for op, _ in self._attention)
 
     def of(self, work: Work) -> Work:
-        """Return one GPU's share of a pass over one image: its rows of each space, and some heads over all rows.
+        """Return one GPU's share of a denoiser pass over one image: its own rows, and some heads over all rows.
 
         A text that is only attended to (cross-attention) is complete on every GPU.
         """
@@ -128,5 +128,5 @@ def heads_of(price: Price) -> int:
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:
-    """Return the bytes of some messages between GPUs, as each GPU has them after the communication."""
+    """Return the total bytes of messages between GPUs, as each GPU has them after the communication."""
     return sum(cost.communication_bytes for cost in costs)

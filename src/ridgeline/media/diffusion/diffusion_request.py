@@ -68,13 +68,13 @@ class DiffusionPlan:
     """A validated diffusion request whose open values are all filled in."""
 
     request: DiffusionRequest
-    """The diffusion request as it was received."""
+    """The diffusion request from which the plan was made, as it was received."""
     seed: int
     """The seed of the plan's first image."""
     scale: float | None
     """The guidance scale in the convention of the model's pipeline; None if the model has none."""
     geometry: Geometry
-    """The shapes of pixels, latents and tokens that follow from the size and the frames."""
+    """The shapes of pixels, latents and tokens that follow from the request's size and number of frames."""
     schedule: Schedule
     """The noise levels and timesteps that follow from the number of steps."""
     guidance: Guidance
@@ -99,5 +99,5 @@ class DiffusionPlan:
 
     @property
     def steps(self) -> int:
-        """The number of `DenoiseOutput`s that the plan yields, over all groups."""
+        """The number of denoising results that the plan yields, over all groups of images."""
         return len(self.groups) * self.schedule.steps

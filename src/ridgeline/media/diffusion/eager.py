@@ -20,12 +20,12 @@ from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.price import Price
 
 _FUSED = ("elementwise", "norm", "embedding")
-"""The classes of our kernels that do the work of diffusers' unfused ops."""
+"""The classes of this package's kernels that do the work of diffusers' unfused ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """The ops of a pass that are neither a matrix product nor attention."""
+    """The ops of a denoiser pass that are neither a matrix product nor attention, as diffusers runs them."""
 
     kernels: tuple[tuple[int, int, int], ...]
     """The ops by kind: (bytes moved for any image, additional bytes per token of latents, number of ops)."""

@@ -19,7 +19,7 @@ STAGES = ("encode", "denoise", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected seconds of each stage of a plan, and its memory."""
+    """The expected seconds of each stage of a diffusion plan, and the memory that the plan needs."""
 
     seconds: Mapping[str, float]
     memory: PipelineMemory
@@ -41,7 +41,7 @@ class Forecaster:
         return self._price.call(self._device, geometry, texts).expected
 
     def forecast(self, plan: DiffusionPlan, tiling: Tiling | None) -> Forecast:
-        """Return the time and memory of a plan, with its batching.
+        """Return the expected time and memory of a diffusion plan, with its batching.
 
         The models run on the meta device, as in `PipelinePrice.memory`, so no other thread may run them at the same
         time.
@@ -84,7 +84,7 @@ class Forecaster:
         return self._price.decoder.activations(geometry)
 
     def _calls(self, plan: DiffusionPlan, images: int) -> list[list[int]]:
-        """Return for each denoiser call in a step with `images` images the token counts of the images' texts."""
+        """Return the denoiser calls of a step with `images` images, each as the token counts of its texts."""
         texts = [len(text) for text in plan.texts]
         if plan.batching.paired:
             return [[text for text in texts for _ in range(images)]]

@@ -42,7 +42,10 @@ GRAIN = 32  # pixels: a multiple of the pixels per token side in all these model
 
 
 def menu(sides: Iterable[int]) -> tuple[Size, ...]:
-    """Return sizes of about side * side pixels for each side and each of RATIOS, in multiples of GRAIN."""
+    """Return image sizes of about side * side pixels, for each side in seven aspect ratios.
+
+    The ratios are RATIOS; widths and heights are multiples of GRAIN.
+    """
 
     def near(pixels: float) -> int:
         return round(pixels / GRAIN) * GRAIN
@@ -65,7 +68,7 @@ class PipelineLayout:
     temporal: int = 1
     """The frames per latent, except that the first latent has only a video's first frame."""
     patch: tuple[int, int, int] = (1, 2, 2)
-    """The latents that become one token: frames, rows, columns."""
+    """The latents that become one token of the denoiser, as numbers of frames, rows and columns."""
     most_frames: int = 1
     """The maximum number of frames of a video; 1 for image models."""
 
@@ -166,4 +169,7 @@ LAYOUTS = {
         48, (Size(1280, 704), Size(704, 1280), *_WAN_480P), spatial=16, temporal=4, most_frames=_WAN_FRAMES
     ),
 }
-"""The layouts of released models, by family or, if the releases of a family support different sizes, by release."""
+"""The pixel, latent and token layouts of released diffusion models, with their image sizes.
+
+They are listed by family or, if the releases of a family support different sizes, by release.
+"""

@@ -23,7 +23,7 @@ MAX_SCALE = 100.0
 
 Text = TypeVar("Text")
 Pass = Callable[[Tensor, float, Text], Tensor]
-"""A denoiser: (latents, t, text) -> prediction; t goes from 1 (noise) to 0 (data)."""
+"""A denoiser as a function: (latents, t, text) -> prediction; t goes from 1 (noise) to 0 (data)."""
 
 
 class Convention(Enum):

@@ -8,7 +8,7 @@ from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Size
 from ridgeline.util.document.humanize import three_digits
 
 PICTURE = "z-image"
-"""The image model to compare with, at 1024 x 1024."""
+"""The image model with which video models are compared, at 1024 x 1024."""
 _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
 
@@ -17,9 +17,9 @@ class QuotedRatio:
     """A quantity of a video model relative to an image model, with the range that is often quoted for this ratio."""
 
     own: int
-    """The parameters or latents of the video model."""
+    """The number of parameters or latents of the video model."""
     picture: int
-    """The parameters or latents of the image model."""
+    """The number of parameters or latents of the image model."""
     least: float
     """The lower end of the range that is often quoted for the ratio."""
     most: float

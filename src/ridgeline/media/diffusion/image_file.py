@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
-"""The image formats by file suffix."""
+"""Pillow's names of the supported image formats, keyed by file suffix."""
 PARAMETERS = "parameters"
 """The name of the PNG chunk with all parameters as JSON.
 
@@ -69,7 +69,7 @@ def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any]
 
 
 def to_image(pixels_CHW: Tensor) -> "Image":
-    """Return a Pillow image, grey or RGB.
+    """Return pixels as a Pillow image, grey or RGB.
 
     Raises:
         ValueError: If the number of channels is neither 1 nor 3.
@@ -84,7 +84,7 @@ def to_image(pixels_CHW: Tensor) -> "Image":
 
 
 def pillow_options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments for Pillow's `save`."""
+    """Return the keyword arguments for Pillow's `save` that set quality and metadata."""
     software = f"ridgeline {__version__}"
     if format_ == "PNG":
         from PIL.PngImagePlugin import PngInfo

@@ -199,7 +199,7 @@ class Pipeline:
         return replace(found, negative=guidance.negative)
 
     def rows(self, geometry: Geometry, text: int) -> int:
-        """Return the rows of a pass over one image with a text of `text` tokens, in most blocks of the denoiser."""
+        """Return the rows (tokens) in most denoiser blocks of a pass over one image with a text of `text` tokens."""
         rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
@@ -307,7 +307,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class DenoiserCalls:
-    """The way in which the denoiser is called for one batch."""
+    """The options of calling the denoiser for one batch: images per call, paired passes, process pair and cache."""
 
     images: int
     """The number of images in a denoiser call."""

@@ -39,7 +39,7 @@ class PipelineClass:
     convention: Convention
     """The convention of the pipeline's guidance scale."""
     layout: PipelineLayout
-    """The layout with the image sizes that the class's releases support.
+    """The pixel and latent layout, with the image sizes that the class's releases support.
 
     The parts of a folder define the rest of the layout.
     """
@@ -52,7 +52,7 @@ class PipelineClass:
     frames: int = 1
     """The default number of frames of a video; 1 for images."""
     layout_of: Callable[[Denoiser], PipelineLayout] | None = None
-    """The function from the denoiser to the layout, if releases of the class support different sizes."""
+    """The function from a denoiser to its layout, if releases of the class support different sizes."""
     settled: "Callable[[PipelineClass, ModelSource], PipelineClass] | None" = None
     """The function that adapts the pipeline class to one folder, if its releases work in several ways."""
 
@@ -63,7 +63,7 @@ class PipelineClass:
 
 
 def _klein(found: PipelineClass, source: ModelSource) -> PipelineClass:
-    """Return the class of a FLUX.2-klein folder.
+    """Return the pipeline class of a FLUX.2-klein folder, distilled or not.
 
     If model_index.json states that it is distilled, it uses no guidance and four steps.
     """
@@ -74,7 +74,7 @@ def _klein(found: PipelineClass, source: ModelSource) -> PipelineClass:
 
 
 def _flux(found: PipelineClass, source: ModelSource) -> PipelineClass:
-    """Return the class of a FLUX.1 folder.
+    """Return the pipeline class of a FLUX.1 folder: that of dev, or of schnell.
 
     schnell, whose denoiser has no guidance input, reads half as many text tokens and takes four steps.
     """
@@ -192,7 +192,7 @@ def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
 
 
 def _listed(source: ModelSource, part: str) -> Component:
-    """Return a part that the pipeline's index lists.
+    """Return the entry of a part in the pipeline's index, model_index.json.
 
     Raises:
         ModelRefused: If the index does not list the part.

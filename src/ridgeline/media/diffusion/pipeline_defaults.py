@@ -54,10 +54,10 @@ class PipelineDefaults:
     """The default request of a pipeline: sizes, steps, guidance and frames."""
 
     readings: tuple[EncoderSpec, ...]
-    """The text encoders and how they read texts."""
+    """The pipeline's text encoders, each with the way in which it reads texts."""
 
     layout: PipelineLayout
-    """The layout, with the sizes that a request may have."""
+    """The pixel and latent layout, with the sizes that a request may have."""
     size: Size
     """The default image size."""
     steps: int
@@ -107,7 +107,7 @@ class PipelineDefaults:
         return ((self.tokens or PROMPT), (self.tokens or NEGATIVE))[:passes]
 
     def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return for each text encoder the token counts of some texts as that encoder reads them."""
+        """Return the token counts of some texts as each text encoder of the pipeline reads them, with padding."""
         return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
 
 

@@ -150,7 +150,7 @@ def load_vae(
 
 
 def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
-    """Return a progress function for each part, which report to `progress` as if all parts were one.
+    """Return a progress function for each part of a pipeline; together they report as if all were one part.
 
     `sizes` has the bytes of each part, in loading order.
     """
@@ -239,9 +239,9 @@ def requests_of(
 
 
 def _with_defaults(kind: PipelineClass, source: ModelSource) -> PipelineClass:
-    """Return the class with the defaults in generation_config.json: steps, guidance and the frames of a video.
+    """Return the pipeline class with a folder's defaults: steps, guidance and the frames of a video.
 
-    The file uses the names of diffusers' arguments.
+    They are read from generation_config.json, which uses the names of diffusers' arguments.
     """
     stated = _stated(source)
     steps = stated.count("num_inference_steps", kind.steps)
@@ -256,10 +256,10 @@ def _layout(
     denoiser: Denoiser,
     autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
 ) -> PipelineLayout:
-    """Return the layout of a pipeline's folder, whose parts define channels, patches and pixels per latent.
+    """Return the pixel and latent layout of a pipeline's folder, as its parts define it, with image sizes.
 
-    The supported sizes are the `sizes` of its generation_config.json, which no other file of a pipeline contains;
-    without them, the sizes of the class's releases.
+    Its parts define channels, patches and pixels per latent. The supported sizes are the `sizes` of its
+    generation_config.json, which no other file of a pipeline contains; without them, the sizes of the class's releases.
 
     Raises:
         ModelRefused: If the parts cannot make one of the sizes.

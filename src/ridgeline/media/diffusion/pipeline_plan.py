@@ -60,7 +60,7 @@ class MemoryFit:
 
     @property
     def how(self) -> str:
-        """The way in which the request fits: yes, tiled (only with tiles), in turns (one part at a time), or no."""
+        """The way in which the request fits into GPU memory: yes, tiled (decode), in turns (one part), or no."""
         choices = {"yes": self.resident, "tiled": self.tiled, "in turns": self.taking_turns}
         return next((how for how, nbytes in choices.items() if nbytes + self.overhead <= self.budget), "no")
 
@@ -134,7 +134,7 @@ class PipelinePlan:
         return PipelineWorkload(geometry, steps, texts, count, self.usual.read(texts))
 
     def _ways(self, devices: int) -> dict[ParallelDegrees, RequestPrice]:
-        """Return the price of the request for each way to divide it among `devices` GPUs, the fastest first."""
+        """Return the prices of the request divided among `devices` GPUs in each possible way, the fastest first."""
         device, ops = self.engine.on(self.card, devices), self.unfused if self.eager else None
         ways = self.price.divisions(self.job, devices)
         found = {each: self.price.on(device, self.job, None, each, ops) for each in ways}
@@ -147,7 +147,7 @@ class PipelinePlan:
 
     @property
     def each(self) -> Estimate:
-        """The seconds per image or video if all of the request's are generated together."""
+        """The seconds per image or video if all images of the request are generated together."""
         return self.request.seconds * (1 / self.job.pictures)
 
     @property
@@ -209,7 +209,7 @@ class PipelinePlan:
 
     @cached_property
     def otherwise(self) -> Variant | None:
-        """The planned request with fusion if the plan is without, or the reverse; None without recorded ops."""
+        """The same request with fused ops if the plan has none, or the reverse; None without recorded ops."""
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
@@ -217,7 +217,7 @@ class PipelinePlan:
 
     @property
     def alone(self) -> Variant:
-        """The planned request without changes, on one GPU."""
+        """The planned request without changes on one GPU, as a baseline for changed ones."""
         return Variant("as asked", self.alone_request.seconds, self.job.passes)
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:

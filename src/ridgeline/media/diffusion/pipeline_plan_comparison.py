@@ -11,7 +11,7 @@ from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
-    """Return the rankings, first that of the seller with the most GPUs, with a note on GPUs whose memory is short."""
+    """Return a document that ranks GPUs for an image or video, per seller, with a note on too small GPUs."""
     some, rows = plans[0], list[TableRow | str]()
     for seller, ranked in _rankings(plans):
         heading = f"{seller}: cheapest {image_or_video(some)}s first" if seller else f"{unpriced.words}: fastest first"
@@ -33,7 +33,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
 
 
 def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
-    """Return the GPUs in the order of the rankings, then those whose memory is too small."""
+    """Return the GPUs for an image or video as JSON data, in ranked order, then those with too little memory."""
     ranked = [plan for _, each in _rankings(plans) for plan in each]
     unable = (plan for plan in plans if plan.fit.how == "no")
     return {"cards": [_offer(plan) for plan in (*ranked, *unable)], "notes": refusals(plans[0])}

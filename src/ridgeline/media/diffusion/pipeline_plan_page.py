@@ -28,7 +28,7 @@ _MORE = "more: --full, --section NAME; figures: --json"
 
 
 def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None) -> Document:
-    """Return the summary and the table of stages, or the sections in `sections`.
+    """Return the plan of an image or video request: its summary and stages, or the sections in `sections`.
 
     If all SECTIONS are requested, the summary precedes them.
     """
@@ -171,7 +171,7 @@ def refusals(plan: PipelinePlan) -> list[str]:
 
 
 def _eager(plan: PipelinePlan) -> str:
-    """Return the time on one GPU without fusion, and the bytes that its unfused ops move per pass."""
+    """Return sentences on the time of a plan on one GPU without fused ops, and the bytes that these move."""
     assert plan.otherwise is not None
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
@@ -230,7 +230,7 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
 
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
-    """Return the table of other steps, guidance and images per pass, all on one GPU."""
+    """Return the table of the planned request with other steps, guidance and images per pass, on one GPU."""
     asked = plan.alone.seconds.expected
     variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
@@ -277,14 +277,14 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
         ),
     }
 )
-"""The sections that can be requested by name, in the order of --full."""
+"""The sections of a pipeline plan that can be requested by name, in the order of --full."""
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
-    """Return all figures of a plan in SI units, bytes and seconds."""
+    """Return all figures of a pipeline's plan as JSON data, in SI units, bytes and seconds."""
     request, fit, price = plan.request, plan.fit, plan.card.price
     frames, rows, columns_ = plan.geometry.grid
     return {
@@ -312,7 +312,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
 
 
 def answer_json(plan: PipelinePlan) -> dict[str, Any]:
-    """Return the seconds and dollars per image or video."""
+    """Return a plan's seconds and dollars per image or video, rate and memory fit as JSON data."""
     return {
         "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
         "dollars": plan.dollars, "fits": plan.fit.how, "division": _division(plan.request.division),

@@ -96,7 +96,7 @@ class PipelineWorkload:
     read: tuple[tuple[int, ...], ...] = ()
     """The tokens of each text as each encoder reads it, including padding, by encoder; if empty, as in `texts`."""
     seen: tuple[int, ...] = ()
-    """The tokens of each text without padding, if padding is masked."""
+    """The tokens of each text that the denoiser attends to, without padding, if padding is masked."""
 
     @property
     def passes(self) -> int:
@@ -130,7 +130,7 @@ class StagePrice:
 
     @property
     def runs(self) -> int:
-        """The number of model runs in the stage: one per text and encoder, per pass, or per tile."""
+        """The number of model runs in one stage of a request: one per text and encoder, per pass, or per tile."""
         return self.count * self.once.steps
 
     @property
@@ -209,7 +209,7 @@ class RequestPrice:
 
     @property
     def stages(self) -> tuple[StagePrice, StagePrice, StagePrice]:
-        """The prices of the stages in their order."""
+        """The prices of the stages in order: encode, denoise, decode."""
         return self.encode, self.denoise, self.decode
 
     @property
@@ -361,7 +361,7 @@ class PipelinePrice:
         )
 
     def _texts_read(self, job: PipelineWorkload) -> tuple[tuple[int, ...], ...]:
-        """Return for each encoder the token counts of the texts that it reads."""
+        """Return the token counts of the request's texts as each text encoder reads them, with padding."""
         return job.read or (job.texts,) * len(self._encoders)
 
 
@@ -372,7 +372,7 @@ def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
 
 
 def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
-    """Return a description like `2 x 4,096 tokens of latents`."""
+    """Return a description of a denoiser call's rows, like `2 x 4,096 tokens of latents`."""
     return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
 
 

@@ -40,7 +40,7 @@ class SamplerState:
     x: Tensor
     """The latents that the denoiser sees next."""
     data: tuple[Tensor, ...] = ()
-    """The latest guesses of the data, newest last: at most two, and none for single-step samplers."""
+    """The sampler's latest guesses of the data, newest last: at most two, none for single-step samplers."""
     origin: Tensor | None = None
     """The latents at the start of the last step if the corrector repeats it (UniPC), else None."""
 
@@ -147,13 +147,13 @@ def _weights(h: float) -> tuple[float, float, float]:
 
 
 def _guessed_before(schedule: Schedule, step: int) -> float:
-    """Return the u of the previous guess: its distance from the start of this step in units of the step, negative."""
+    """Return the time of the previous guess relative to a sampling step, in step lengths from its start (u < 0)."""
     earlier, here, there = (level.half_log_snr for level in schedule.levels[step - 1 : step + 2])
     return (earlier - here) / (there - here)
 
 
 def _carried(schedule: Schedule, step: int, x: Tensor) -> Tensor:
-    """Return the exact term of a step: x scaled down to the noise level after the step."""
+    """Return the exact part of a sampling step: the latents x scaled down to the noise level after it."""
     here, there = schedule.levels[step : step + 2]
     return there.sigma / here.sigma * x
 

@@ -196,7 +196,7 @@ READERS: dict[str, Callable[[Fields, TimestepCall], DiffusionScheduler]] = {
     "DPMSolverMultistepScheduler": _dpmpp,
     "LCMScheduler": _lcm,
 }
-"""The functions that read a config, by the scheduler's class name in diffusers."""
+"""The functions that read a scheduler's config, keyed by the scheduler's class name in diffusers."""
 
 OPTIONS = (
     "algorithm_type", "base_image_seq_len", "base_shift", "beta_end", "beta_schedule", "beta_start", "clip_sample",
@@ -225,7 +225,7 @@ def _name(fields: Fields) -> str:
 
 
 def _refuse_but_read_as(fields: Fields, name: str, built: str, *same: str) -> None:
-    """Refuse every value of an option except `built` and the values that diffusers treats like it (`same`)."""
+    """Refuse every value of a scheduler option except `built` and those in `same`, which diffusers treats alike."""
     if fields.value(name) not in same:
         fields.require(name, built)
 

@@ -209,7 +209,7 @@ def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: in
 
 
 def _spaced(steps: int, train_steps: int, spacing: Spacing, offset: int) -> list[int]:
-    """Return the timesteps of a spacing, rounded as in diffusers."""
+    """Return the training timesteps of a schedule with a given spacing, rounded as in diffusers."""
     even: Floats
     if spacing == "linspace":
         even = np.linspace(0, train_steps - 1, steps + 1).round()[:0:-1]

@@ -121,7 +121,7 @@ class _CachedBlockRunner:
         return fresh
 
     def _again(self, after_PND: Tensor, like: ResidualStream) -> ResidualStream:
-        """Return the input of the last norm after a skipped pass: its rows plus the blocks' cached contribution."""
+        """Return the input of the denoiser's last norm after a skipped pass: its rows plus the cached contribution."""
         assert self._rest is not None
         gate_PD = None if like.gate_RD is None else torch.ones_like(like.gate_RD)
         return ResidualStream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)

@@ -45,7 +45,7 @@ class TextEncoder(ABC):
     @property
     @abstractmethod
     def models(self) -> tuple[Model, ...]:
-        """The models that encode the texts."""
+        """The models that encode the texts: one, or more if a second one gives a pooled vector."""
 
     @abstractmethod
     def ids(self, text: str, what: str = "prompt") -> list[int]:
@@ -65,7 +65,7 @@ class TextEncoder(ABC):
         """Return the hidden states of token ids [tokens, width]."""
 
     def work(self, ids: Sequence[int]) -> Work:
-        """Return the work of `encode`, for the first of `models`."""
+        """Return the work (for a price) of encoding token ids with the first of the encoder's models."""
         return padded_work(self.models[0].reaches, self.seen(ids), len(ids))
 
     def seen(self, ids: Sequence[int]) -> int:
@@ -84,7 +84,7 @@ class TextEncoder(ABC):
         return None
 
     def pooled_ids(self, text: str) -> list[int]:
-        """Return the token ids that `pooled` reads."""
+        """Return the token ids of a text from which the encoder computes its pooled vector."""
         raise AssertionError("this encoder gives no vector of a text")
 
 
@@ -251,7 +251,7 @@ class TextCache:
         return self._kept(text, made)
 
     def _kept(self, key: tuple[int, ...] | str, make: Callable[[], Tensor]) -> Tensor:
-        """Return the cached value of a key, or compute and cache it."""
+        """Return the cached tensor of a text, or compute and cache it."""
         found = self._states.get(key)
         if found is not None:
             self._states.move_to_end(key)

@@ -24,14 +24,14 @@ class TimestepCall:
     pipeline: str
     """The name of the pipeline class, for errors."""
     sigmas: Callable[[int], Floats] | None = None
-    """The function that computes the sigmas which the pipeline passes; None if it passes none."""
+    """The function from steps to the noise levels that the pipeline class passes to its scheduler, or None."""
     except_flow: bool = False
     """Whether the pipeline passes no sigmas if the scheduler's config has `use_flow_sigmas`."""
     mu: Callable[[Fields], Mu] | None = None
-    """The function that reads the pipeline's mu from the scheduler's config; None if it passes none."""
+    """The function that reads the pipeline's mu (of dynamic shifting) from the scheduler's config, or None."""
 
     def passed_sigmas(self, fields: Fields) -> Callable[[int], Floats] | None:
-        """Return the function that computes the sigmas for a scheduler with this config, None if none are passed."""
+        """Return the function that computes the sigmas to pass to a scheduler with this config; None if none."""
         return None if self.except_flow and fields.flag("use_flow_sigmas", False) else self.sigmas
 
 
@@ -54,9 +54,9 @@ class TokenMu:
     """A mu that grows linearly with the tokens of the latent (FLUX.1)."""
 
     base: tuple[int, float]
-    """The first point of the line: (tokens, mu)."""
+    """The first point of the line from tokens to mu, as (tokens, mu)."""
     most: tuple[int, float]
-    """The second point of the line: (tokens, mu)."""
+    """The second point of the line from tokens to mu, as (tokens, mu)."""
 
     def __call__(self, tokens: int, steps: int) -> float:
         """Return the dynamic-shifting mu for a latent of `tokens` tokens; it does not depend on the steps."""

@@ -114,7 +114,7 @@ class VideoAutoencoder:
             yield self._unpacked(pixels).float().clamp(-1, 1).cpu()
 
     def _unpacked(self, pixels: Tensor) -> Tensor:
-        """Return pixels whose channels are unpacked into squares of pixels, as Wan 2.2 requires."""
+        """Return decoded pixels whose channels are unpacked into squares of pixels, as Wan 2.2 requires."""
         side = self.theirs.config.patch_size
         if not side or side == 1:
             return pixels

@@ -35,9 +35,9 @@ class DecodeLayer:
     cost: Cost
     """The FLOPs and bytes of all calls of the layer together."""
     numbers: int
-    """The values that one call of the layer reads and writes."""
+    """The number of tensor elements that one call of the VAE layer reads and writes."""
     kept: int = 0
-    """The values that the layer caches from one call to the next."""
+    """The number of tensor elements that the VAE layer caches from one call to the next."""
     parameters: int = 0
     """The number of the layer's parameters."""
 
@@ -51,7 +51,7 @@ class _FeatureMapSize:
     rate: int
     """The number of frames at this layer for each latent frame except the first."""
     pixels: int
-    """The pixels per frame at this layer."""
+    """The number of pixels of one frame in the feature maps at this VAE layer."""
 
     @property
     def frames(self) -> int:
@@ -201,7 +201,7 @@ class VideoDecodePrice:
 
 
 def _classes(rows: Sequence[tuple[DecodeLayer, OpTime]], bound: float) -> tuple[ClassRow, ...]:
-    """Return the ops by class, the longest first."""
+    """Return the cost of a video decode by kind of layer, the longest first."""
     found = []
     for kind in dict.fromkeys(layer.kind for layer, _ in rows):
         own = [(layer, time) for layer, time in rows if layer.kind == kind]

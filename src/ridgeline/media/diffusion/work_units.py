@@ -25,7 +25,7 @@ class WorkUnit:
     stage: StageName
     """The pipeline stage of the unit."""
     step: DenoiseOutput | None = None
-    """The denoiser's result, for a denoising unit."""
+    """The result of the denoising step that the unit ran (latents, preview guess); None for other units."""
     image: int | None = None
     """The index of the decoded image or video in the request, counted from 0."""
     pixels: Tensor | None = None
@@ -38,9 +38,10 @@ class WorkUnit:
 
 
 def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
-    """Run a diffusion plan unit by unit, and decode each image as soon as its latents are finished.
+    """Run a diffusion plan and yield each unit of work: text encoding, denoising steps, and image decodes.
 
-    So the first image is ready early. The pixels equal those of `Pipeline.draw` bit for bit.
+    Each image is decoded as soon as its latents are finished, so the first image is ready early. The pixels equal those
+    of `Pipeline.draw` bit for bit.
 
     Args:
         pipeline: Pipeline to run.

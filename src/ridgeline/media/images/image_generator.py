@@ -58,7 +58,7 @@ class TokenForecast:
 
     @property
     def cost(self) -> Cost:
-        """The total cost of all stages."""
+        """The total FLOPs and bytes of all stages of generating the images."""
         total = Cost()
         for stage in self.costs.values():
             total += stage

@@ -167,7 +167,7 @@ def _read(said: dict[str, Any], path: Path) -> Preprocessing:
 
 
 def _numbers(value: Any, name: str, path: Path) -> tuple[float, ...]:
-    """Return a value as three numbers, one per channel.
+    """Return a config value as a tuple of three numbers, one per colour channel.
 
     Raises:
         ValueError: If it is not a list of three numbers.

@@ -56,7 +56,7 @@ def with_images(text: str, images: int) -> list[dict[str, Any]]:
 
 
 def before(ids: Sequence[int], tokenizer: Tokenizer, rows: PlacedRows, images: int) -> list[int]:
-    """Return the ids of a text without a template, with placeholders for images in front of the text.
+    """Return the token ids of a text without a chat template, with image placeholders in front of the text.
 
     The placeholders come after the tokens that begin every text.
     """

@@ -135,12 +135,12 @@ class _Ids:
         self.source, self.tokenizer, self.vocabulary = source, tokenizer, vocabulary
 
     def of(self, field: str, literal: str) -> int:
-        """Return the id that a config field states, else that of a special token."""
+        """Return the token id that a config field states, else that of a special token."""
         stated = self._stated(field)
         return self.known(stated[0] if isinstance(stated, list) and stated else stated, literal)
 
     def known(self, stated: Any, literal: str) -> int:
-        """Return a stated id, else the id of a special token.
+        """Return a token id that a config states, else the id of a special token.
 
         Raises:
             ModelRefused: If there is neither.
@@ -151,7 +151,7 @@ class _Ids:
         return int(found)
 
     def listed(self, field: str) -> tuple[int, ...]:
-        """Return the ids of a list in the config; none if there is no list."""
+        """Return the token ids of a list in the config; none if there is no list."""
         stated = self._stated(field) or []
         if not isinstance(stated, list) or not all(map(self._is_id, stated)):
             raise ModelRefused(f"{self.source.title}: {field} is no list of its token ids; fetch its files again")

@@ -193,7 +193,7 @@ class Transcriber:
     async def _hear(
         self, samples: Samples, start: int, language: str | None, options: TranscriptionOptions
     ) -> tuple[list[TranscriptSegment], float, str | None]:
-        """Return the segments of a window, the seconds of it that are finished, and its language."""
+        """Transcribe one audio window; return its segments, the seconds of it that are finished, and its language."""
         vocabulary = self.vocabulary
         features = await asyncio.to_thread(self.features, samples, start)
         prompt, rules = vocabulary.prompt(language, options.task, timestamps=options.timestamps)
