@@ -18,9 +18,10 @@ from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch
 
 FEW_ROWS = 8
-"""The most rows for which our matrix products read a matrix as it is stored.
+"""The most rows of a matrix product in the kernel class "few".
 
-For more rows they repack the matrix first (STREAMED_ROWS of backends/cpu/native/product.h).
+Up to so many rows, our CPU kernels read a matrix as it is stored. From more rows on, by instruction set, they may
+repack it first (STREAMED_ROWS of backends/cpu/native/product.h).
 """
 
 

@@ -1,7 +1,8 @@
-"""A backend wrapper that measures the time of each op of a step, including replayed steps.
+"""A backend wrapper that measures the time of each op of a step, including steps that are replayed call by call.
 
 An `OpTimer` measures the parts of ops (`Op.parts`) when they are called. A replayed step does not call them, so the
-timer measures its kernel calls one by one and adds up those of each part.
+timer measures its kernel calls one by one and adds up those of each part. A step that is replayed as a whole, such as a
+CUDA graph, is not measured.
 """
 
 import statistics

@@ -40,7 +40,7 @@ class NoOpOption:
     values: tuple[str, ...]
     """The values that the option accepts, in lower case."""
     why: str
-    """The explanation of the actual behaviour and of the alternative."""
+    """The text for the error message: what Ridgeline does with or without the option, and what to use instead."""
     flag: bool = False
     marks: str = "--kv-memory"
     """The option that a command must have for this option without effect to be accepted."""

@@ -93,7 +93,10 @@ def draw_tokens(
 def plan_lines(
     source: ModelSource, drawer: TokenImageGenerator, plan: TokenPlan, forecast: TokenForecast
 ) -> Iterator[str]:
-    """Yield lines that describe a request: image size, forward passes, FLOPs and bytes, and predicted seconds."""
+    """Yield lines that describe a request to a model that generates images as tokens, not by diffusion.
+
+    They state the image size, the forward passes, FLOPs and bytes, and the predicted seconds.
+    """
     side, one = drawer.pixels, plan.images == 1
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
     yield f"{source.name}: {'a picture' if one else f'{plan.images} pictures'} of {side}x{side} pixels, {seeds}"

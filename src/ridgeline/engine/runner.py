@@ -1,7 +1,8 @@
 """The runner, which executes a StepPlan on the model's device. It contains only what every model needs.
 
 A step has two halves, with a call each: `forward` computes logits, and `sampler` tokens. Only these cross to the host:
-the tokens, the log-probabilities of prompt tokens if requested, and the experts that a mixture picked.
+the tokens, log-probabilities if requested, the experts that a mixture picked, and the hidden states of a model without
+a head.
 
 Shapes: R rows that a plan wants, S of them scored, D hidden, V vocabulary.
 """

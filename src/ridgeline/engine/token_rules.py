@@ -90,7 +90,10 @@ class TokenRuleProcessor:
         return self._mask
 
     def dead_end(self, held: Collection[int]) -> DeadEnd | None:
-        """Return None: the rules allow a token at each place, so if none can be sampled, the model is at fault."""
+        """Return None, which means that the output has not reached a dead end.
+
+        Token rules allow a next token at each place of the response. If none can be sampled, the model is at fault.
+        """
         return None
 
     def _allowed_now(self) -> NDArray[np.bool_]:

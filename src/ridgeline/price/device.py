@@ -201,9 +201,9 @@ class Device:
     calibrated: bool = False
     """Whether `efficiency` and `host` were measured on this very machine."""
     disturbed: Slowdown | None = None
-    """The average slowdown that other load caused during calibration; None if it was not measured.
+    """The average slowdown that other load caused during calibration; None if not measured or already applied.
 
-    `efficiency` and `host` hold for an undisturbed machine.
+    `efficiency` and `host` hold for an undisturbed machine until `as_disturbed` applies the slowdown.
     """
     basis: Basis = "file"
     """The origin of the efficiency constants of a device that is not calibrated."""

@@ -15,6 +15,8 @@ def under_floor(measured: float, floor: float) -> bool:
 def beats_floor(measured: float, floor: float) -> str | None:
     """Return a line that says by how much measured seconds beat the floor, or None if they do not.
 
+    Seconds that are below the floor by no more than the tolerance `SLACK` do not count as beating it.
+
     Raises:
         ValueError: If a time is negative or not finite. 0 is valid, since a coarse timer may report it.
     """

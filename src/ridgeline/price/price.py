@@ -144,7 +144,8 @@ class Price:
     def backend_on(self, device: Device) -> Backend:
         """Return the backend whose kernels run the model on the device.
 
-        It is Ridgeline's own if that supports the model's dtype, otherwise another engine's.
+        It is Ridgeline's own if the device runs Ridgeline's kernels (`Device.native`) and they support the model's
+        dtype, otherwise another engine's.
         """
         return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
 

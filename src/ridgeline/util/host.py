@@ -75,6 +75,8 @@ def check_threads(threads: int, name: str = "threads") -> int:
 def threads_for(weight_bytes: float, threads: int | None = None, ranks: int = 1) -> int:
     """Return the number of threads for a model: `threads`, else one for a small model and all cores for others.
 
+    Without `threads`, several ranks share the cores evenly, whatever the size of the model.
+
     Args:
         weight_bytes: The size of the weights.
         threads: The requested number; None for the default.

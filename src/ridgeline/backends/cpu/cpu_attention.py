@@ -1,4 +1,4 @@
-"""Attention over KV pages, and the rotary embedding before it, as functions of tensors.
+"""The C++ kernels for attention over KV pages, and for the rotary embedding before it, as functions of tensors.
 
 Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value.
 """

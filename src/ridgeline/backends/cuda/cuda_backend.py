@@ -57,7 +57,10 @@ class CudaBackend(Backend):
     @staticmethod
     @override
     def serves(device: torch.device) -> bool:
-        """Return whether Triton is installed and a device is a GPU, or Triton's interpreter is enabled."""
+        """Return whether our Triton kernels run on a device: on a GPU, or on a CPU in Triton's interpreter.
+
+        They run on neither if Triton is not installed, or RIDGELINE_KERNELS is `off`.
+        """
         return triton_on(device) is not None
 
     @cached_property

@@ -1,4 +1,6 @@
-"""Attention over paged KV memory with our GPU kernels, which read each page in place through page tables on the GPU.
+"""Attention over paged KV memory with our GPU kernels, which find the pages through page tables on the GPU.
+
+The kernels read each page in place, but keys and values of long prompts may be copied out of their pages first.
 
 Shapes as in attention.py and forward_batch.py.
 """

@@ -22,7 +22,7 @@ class Casts:
         self._rounded: dict[tuple[torch.dtype, torch.dtype], str] = {}  # the first tensor whose numbers changed
 
     def cast(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Cast a checkpoint tensor to another dtype, as the function `cast` does, and record the cast.
+        """Cast a checkpoint tensor as the function `cast` does, and record the cast if it could change numbers.
 
         Raises:
             ModelRefused: If a number is beyond the range of the dtype.

@@ -1,4 +1,4 @@
-"""Checkpoint folders: one safetensors file, or shards with an index."""
+"""Checkpoint folders: one safetensors file, or several shards with or without an index."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -37,10 +37,10 @@ class ParameterMap:
         return own in self.places or (self._tables is not None and own in self._tables.names)
 
     def ignored(self, name: str) -> bool:
-        """Return whether no module loads a checkpoint tensor.
+        """Return whether a checkpoint tensor that fills no parameter may be left out, judged by its name.
 
-        Such tensors are redundant copies of a token table, those that the family ignores, and scales of keys and values
-        that the engine stores in another format than the checkpoint declares.
+        Such tensors are redundant copies of a token table, those that the family or the model does not load, and scales
+        of keys and values that the engine stores in another format than the checkpoint declares.
         """
         if not self.place(name):
             return True

@@ -33,7 +33,7 @@ def entry_width(dtype: str) -> int:
 class TensorEntry:
     """A tensor as described in the header of its file.
 
-    `begin` and `end` are byte offsets from the start of the data.
+    `begin` and `end` are byte offsets from the start of the data, or in a GGUF file from the start of the file.
     """
 
     name: str

@@ -44,7 +44,7 @@ _GGUF = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part of a pipeline that is a model of its own: a text model, an encoder, a VAE, an adapter."""
+    """A model or an adapter, with its config: a part of a pipeline (text model, encoder, VAE), or of a folder."""
 
     name: str
     """The name of a component in its pipeline."""
@@ -68,9 +68,13 @@ class ModelSource:
     folder: Path | None
     """The folder of a model's weights and tokenizer, or its GGUF file; None for a catalogue config, without either."""
     components: Mapping[str, Component]
-    """The parts of a model source that are models of their own, by name: of a pipeline several, else one."""
+    """The models found under a name, by component name: the parts of a pipeline, or a model, an adapter or both."""
     generation: Mapping[str, Any]
-    """The contents of generation_config.json; for a pipeline of the catalogue its usual request settings."""
+    """The contents of generation_config.json.
+
+    For a pipeline of the catalogue it is the pipeline's usual request settings, for a GGUF file the ids of the end
+    tokens.
+    """
     pipeline: str = ""
     """The class of a pipeline with several components, or "" for a single model."""
     gguf: GGUFHeader | None = None

@@ -58,7 +58,7 @@ class Convolution(Op):
 
     @property
     def results(self) -> int:
-        """The number of output positions that each row of a convolution over time holds."""
+        """The number of output positions that a convolution packs into each row: a row's input positions / stride."""
         return self.positions // self.stride
 
     @override

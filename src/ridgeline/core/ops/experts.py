@@ -189,9 +189,9 @@ class Experts(nn.ModuleList, Op):
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """Choose the layout in which this checkpoint stores the experts.
 
-        Older tools write one tensor for each matrix of each expert, newer ones a single tensor for a layer. Llama 4 has
-        the latter, transposed, or the former in checkpoints meant for quantisation. gpt-oss has a single tensor for a
-        layer, in one of two number formats.
+        Older tools write one tensor for each matrix of each expert, newer ones one tensor for each kind of matrix,
+        which holds all experts of a layer. Llama 4 has the latter, transposed, or the former in checkpoints meant for
+        quantisation. gpt-oss has the latter, with gate and up interleaved, in one of two number formats.
         """
         layout, first = (STACKED, "gate_up_proj") if self.gated else (UNGATED, "up_proj")
         whole = dtype_of(first) is not None

@@ -112,7 +112,7 @@ class KVPages:
         groups: Sequence[KVGroup],
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
-        """Create the pages of a model's KV cache.
+        """Combine the pages of a model's layers, which exist already, into one KV cache.
 
         Args:
             layers: The pages of each attention layer, by layer index (`Attention.layer`).

@@ -58,7 +58,7 @@ class LongRope:
 
 
 Scaling = LinearScaling | Llama3Scaling | Yarn | LongRope
-"""A method to extend the context of rotary position embedding."""
+"""The parameters of a method to extend the context of rotary position embedding; their class says which method."""
 Angles = tuple[Tensor, ...]
 """The rotation of each row's position: cos and sin, fp32 [rows, 1, dim / 2] each.
 

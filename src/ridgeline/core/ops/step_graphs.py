@@ -152,9 +152,10 @@ class StepGraphs:
 
 
 def is_verify(item: StepItem) -> bool:
-    """Return whether a request's token is sampled at each position of a step: one, or one and draft tokens to verify.
+    """Return whether a step needs logits at every position that it runs of a request, as to verify draft tokens.
 
-    Items with an encoder or an adapter do not count. Adapters run partly in PyTorch, and the rows that use them change
-    from step to step.
+    That is one position without draft tokens, and one more than there are draft tokens otherwise. The result is False
+    for an item with an encoder or an adapter. Adapters run partly in PyTorch, and the rows that use them change from
+    step to step.
     """
     return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)

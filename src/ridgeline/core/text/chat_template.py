@@ -55,8 +55,9 @@ class RenderedPrompt:
 class ChatTemplate:
     """A compiled chat template, bound to the tokenizer whose control tokens it writes.
 
-    `variables` are the names that a request can set: those that the template reads in addition to messages, tools,
-    documents and add_generation_prompt (`enable_thinking`, `date_string`).
+    `variables` are the names that a request can set, such as `enable_thinking` and `date_string`: those that the
+    template reads, except messages, tools, documents, add_generation_prompt, special tokens (`bos_token`) and the
+    globals of the Jinja environment.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, *, where: str = "chat template") -> None:

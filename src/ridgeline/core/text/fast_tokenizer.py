@@ -1,4 +1,4 @@
-"""Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or a pipeline built by bpe.py."""
+"""Tokenizers of the Hugging Face `tokenizers` library, from tokenizer.json or as a pipeline built from other files."""
 
 import json
 import secrets

@@ -34,7 +34,7 @@ class PreamblePlaces:
     running: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
-    """Whether the template also writes a message's reasoning with its text at these positions in the current turn."""
+    """Whether the template also writes a message's reasoning if its text is at one of the `running` positions."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:

@@ -8,7 +8,10 @@ class StopResult(NamedTuple):
     """The text that one step of stop-string matching releases."""
 
     safe: str
-    """The text that can be shown to the client, because no stop string can begin in it."""
+    """The text that can be shown to the client: the text before any possible stop string.
+
+    The matched stop string follows at its end if the matcher includes stop strings.
+    """
     matched: str | None = None
     """The stop string that ended the text, or None."""
     rest: str = ""

@@ -83,7 +83,10 @@ class CallForm:
     several: bool = True
     """Whether a template writes all tool calls of a message, instead of only the first or none."""
     preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
-    """The positions in which a template preserves the text of a message that also has tool calls."""
+    """The places to which the text beside tool calls can be moved so that the template does not drop it.
+
+    Examples are the message with the calls itself, a message before it, and its reasoning (`PreamblePlace`).
+    """
 
     def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
         """Return a test message that calls the given functions; `ids` replaces the default call ids."""

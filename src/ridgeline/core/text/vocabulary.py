@@ -19,7 +19,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tables of a vocabulary, indexed by token id."""
+    """The tables of a vocabulary: the bytes of each token by id, and the ids of special and control tokens."""
 
     tokens: list[bytes]
     """The exact bytes of each token of a vocabulary; for a special token its literal."""

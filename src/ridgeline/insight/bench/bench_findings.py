@@ -57,7 +57,7 @@ class BenchFindings:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the benchmark in a word or two, such as `steady` or `overloaded`."""
+        """The verdict on the benchmark in a few words, such as `steady`, `overloaded` or `too short to tell`."""
         if self.refused or self.run.client_limited:
             return "client limited"
         if self.run.stopped:

@@ -171,9 +171,10 @@ class FilePrompts:
 
 
 def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
-    """Return a prompt made of named pieces with token counts; equal names give equal text.
+    """Return a prompt made of named pieces with token counts; equal names and counts give equal text.
 
-    The tokens that the server adds to every prompt (`TokensPerWord.fixed`) are deducted from the last piece.
+    A prompt of token ids has exactly these counts, one of random words approximately. From the last piece of words, the
+    tokens that the server adds to every prompt (`TokensPerWord.fixed`) are deducted.
     """
     if data.vocabulary is not None:
         return list(chain.from_iterable(_ids(name, tokens, data.vocabulary) for name, tokens in pieces))

@@ -60,7 +60,7 @@ class ServerInfo:
 
     @property
     def local(self) -> bool:
-        """Whether the server runs on this machine."""
+        """Whether the server runs on this machine, as far as its URL shows: the host is localhost, 127.0.0.1 or ::1."""
         return (urlsplit(self.base).hostname or "") in ("localhost", "127.0.0.1", "::1")
 
 

@@ -98,7 +98,7 @@ class TriedSetting:
         return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
 
     def beside(self, other: "TriedSetting") -> "TriedSetting":
-        """Return a copy of this result that counts the same requests as another result."""
+        """Return a copy of this result whose `share` is computed over the requests that another result counts."""
         return replace(self, counted=other.counted)
 
     def late(self, name: str) -> float:

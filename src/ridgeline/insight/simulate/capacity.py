@@ -36,9 +36,13 @@ class SimulatedCapacity:
     """The highest rate that the replicas sustain within the objectives, and all rates that were tried."""
 
     rate: Interval
-    """The highest good rate at the predicted price, with its range over the price's error; 0 if no rate is good."""
+    """The highest good arrival rate at the predicted step times; 0 if no rate is good.
+
+    Its range covers the relative error of the predicted step times: the search is repeated with longer and shorter
+    steps.
+    """
     levels: tuple[CapacityLevel, ...]
-    """The rates tried at the predicted price, in ascending order."""
+    """The results at all arrival rates that were tried with the predicted step times, lowest rate first."""
     attain: float
     """The share of requests that had to meet their objectives for an arrival rate to count as good."""
 

@@ -62,7 +62,10 @@ class DenoiseStep:
         return [len(self.plan.texts[text]) for text in texts]
 
     def prepare(self, texts: Sequence[int]) -> Prepared:
-        """Return the denoiser's text-dependent inputs for texts with given indices, computed once per request."""
+        """Compute the denoiser's inputs that depend only on the texts, for the texts with the given indices.
+
+        They are the same in all steps of a denoiser, but nothing is cached here.
+        """
         return self.denoiser.prepare([self.texts[text] for text in texts])
 
     def predict(self, prepared: Prepared) -> Tensor:

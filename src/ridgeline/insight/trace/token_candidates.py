@@ -26,7 +26,10 @@ class Candidate:
     raw: float
     """The token's probability in the model's own distribution."""
     drawn: float | None
-    """The token's probability in the distribution that was sampled from; None if sampling parameters removed it."""
+    """The candidate's probability in the distribution that was sampled from.
+
+    It is None if sampling parameters removed the candidate or sampling is greedy.
+    """
 
 
 @dataclass(frozen=True, slots=True)

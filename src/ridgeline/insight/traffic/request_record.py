@@ -95,7 +95,10 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def tokens_per_gap(self) -> float:
-        """The average number of tokens after each gap: (T - 1) / (k - 1)."""
+        """The average number of output tokens per gap between chunks, for T tokens in k chunks: (T - 1) / (k - 1).
+
+        It is 1 for a response with fewer than two tokens or chunks.
+        """
         return (self.output - 1) / (len(self.chunks) - 1) if len(self.chunks) > 1 and self.output > 1 else 1.0
 
     @property

@@ -52,7 +52,7 @@ class Goodput:
     good: int
     missed: int
     unknown: int
-    """The requests that lack a metric with a limit."""
+    """The requests that lack a metric with a limit and exceed no other limit."""
     rate: float
     """The requests per second that met their objectives."""
     uncertain: int = 0
@@ -82,7 +82,7 @@ class Summary:
     sizes: dict[str, Distribution | None]
     """The distributions of prompt and output tokens."""
     goodput: Goodput | None
-    """The requests that met their objectives; None without objectives."""
+    """The completed requests by whether they met their objectives; None without objectives."""
 
     @property
     def answered(self) -> int:

@@ -233,7 +233,10 @@ class CostCalculator:
         return self._served[asked]
 
     def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
-        """Return the plan of `ridgeline plan` for a diffusion pipeline, with its release's size and steps."""
+        """Return the plan of `ridgeline plan` for a diffusion pipeline, in its release's size.
+
+        The steps are those of the release unless `steps` is given.
+        """
         source = open_source(name)
         if name not in self._pictures:
             self._pictures[name] = PipelinePrice(outline(source))

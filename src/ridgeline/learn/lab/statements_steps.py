@@ -103,7 +103,7 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def prompts(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the textbook statement 26 on prefill, and two on the cost of attention."""
+    """Yield three statements on prompts: number 26 of the textbook list (prefill), and two on the cost of attention."""
     lengths = {card: ledger.compute_bound_prompt(_SMALL, card) or 0 for card in ("a100", "h100-sxm")}
     layer = sum(count for part, count in ledger.bill(_SMALL).layer.items() if part in ("attention", "feed-forward"))
     yield Statement(

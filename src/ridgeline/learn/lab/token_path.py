@@ -38,7 +38,10 @@ def read_by(ledger: CostCalculator, name: str) -> dict[str, float]:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment in the built-in model in fp32; bytes are those of the stored models."""
+    """Run the experiment on a token's path: what the built-in model, in fp32, would say after each layer.
+
+    It also counts the bytes of weights that a token reads, for models in the formats in which they are stored.
+    """
     tales, ledger = InstrumentedModel(), CostCalculator()
     ids = tales.ids(TEXT)
     back = tales.tokenizer.decode(ids)

@@ -54,7 +54,7 @@ class Subtraction:
     name: str
     """The use of the subtracted memory."""
     takes: float
-    """The bytes that are subtracted."""
+    """The bytes that this item subtracts from the GPU's memory."""
     left: float
     """The bytes of the GPU that remain after the subtraction."""
 
@@ -177,7 +177,7 @@ def document(users: Sequence[GpuUsers], device: Device, context: int) -> Documen
 
 
 def as_json(users: Sequence[GpuUsers], device: Device, context: int) -> dict[str, object]:
-    """Return the user counts of every model, with their subtractions, as JSON data."""
+    """Return for every model its users on the GPU and the items subtracted from the GPU's memory, as JSON data."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
 
 

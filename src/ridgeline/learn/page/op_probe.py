@@ -35,7 +35,7 @@ Point = tuple[int, ...]
 The latter have the order of AttentionSum.
 """
 Asked = Mapping[str, Point]
-"""The contents of a step for the probed op: a point for each class of query length, or for ROWS."""
+"""The arguments of an op in one step: a `Point` per class of query length; for an op of rows, one with the key ROWS."""
 Key = tuple[str, str, str, int, int]
 """The identity of a kernel: name, number format, stored format, sharers, and its index among equal ones."""
 Record = dict[str, Line]
@@ -81,7 +81,10 @@ class OpFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCase:
-    """One case of one class of an op: the figures at one point, and the linear functions around it."""
+    """The figures of an op at one point of a case, and the linear functions that give them for the whole case.
+
+    A case is a range of arguments in which the op runs in the same way.
+    """
 
     point: Point
     """The point at which the figures were computed."""
@@ -121,7 +124,10 @@ class OpProbe:
         return [[each.queries, each.pairs, each.keys, each.most] for each in self._switches]
 
     def row_features(self) -> dict[str, Any]:
-        """Return the features of an op of rows: the row numbers at which another case begins, and its experts."""
+        """Return the numbers of rows at which an op of rows switches kernels, and the counts of its experts, if any.
+
+        The latter are the number of experts of the layer and the number to which each row is routed.
+        """
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 

@@ -24,7 +24,8 @@ SPARE = 0.5
 PREVIEW = 64
 """The maximum latents per side of a preview.
 
-Decoding them takes 2.5 TFLOP for Z-Image and FLUX.1, a twentieth of a pass at 1024 x 1024.
+Decoding them takes 2.5 TFLOP for Z-Image and FLUX.1. At 1024 x 1024 that is about a twentieth of a pass of Z-Image and
+a thirtieth of one of FLUX.1.
 """
 
 

@@ -61,7 +61,7 @@ class ImageComparison:
 
     @property
     def words(self) -> str:
-        """The text of both ratios, with the image model that they refer to."""
+        """The text on a video model's parameters and latents, with the ratio of each to those of Z-Image."""
         own, latents = self.parameters, self.latents
         return (
             f"{three_digits(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents "

@@ -33,7 +33,7 @@ class PipelineClass:
     """The properties of a pipeline class: its parts, text encoder, guidance convention, layout and defaults."""
 
     text_parts: tuple[str, ...]
-    """The parts of a pipeline's folder that `load_encoder` reads, in addition to transformer, vae and scheduler."""
+    """The parts of a pipeline's folder that `load_encoder` reads: all but transformer, vae and scheduler."""
     load_encoder: LoadEncoder
     """The function that loads the pipeline's text encoder."""
     convention: Convention

@@ -94,9 +94,9 @@ class PipelineWorkload:
     pictures: int = 1
     """The number of images, generated one after the other from the same texts."""
     read: tuple[tuple[int, ...], ...] = ()
-    """The tokens of each text as each encoder reads it, including padding, by encoder; if empty, as in `texts`."""
+    """The number of tokens of each text as each encoder reads it, with padding, by encoder; if empty, as in `texts`."""
     seen: tuple[int, ...] = ()
-    """The tokens of each text that the denoiser attends to, without padding, if padding is masked."""
+    """The number of tokens of each text that the encoder attends to if it masks padding; if empty, all tokens."""
 
     @property
     def passes(self) -> int:

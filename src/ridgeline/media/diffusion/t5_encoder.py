@@ -83,7 +83,7 @@ def load_t5_encoder(
     """Load T5 from the `text_encoder` of a pipeline, with its `tokenizer`.
 
     Raises:
-        ModelRefused: If the model is not an encoder of T5 or UMT5, or the tokenizer is missing.
+        ModelRefused: If the model is not an encoder, or the tokenizer is missing.
     """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)

@@ -1,8 +1,9 @@
 """The transcriber: it processes a recording window by window, each as a request to the engine.
 
-A window begins at the time up to which the last window's timestamps cover the audio. Windows are independent: they do
-not receive the previous window's text, and there is no fallback to a higher temperature. A window is silent and is
-skipped if no sample exceeds one step of 16-bit audio. Several recordings, or callers, can share one engine.
+A window begins at the last pair of timestamps in the window before it, or at the end of that window if it has no pair
+or its text ends with a single timestamp (`read_window`). Windows are independent: they do not receive the previous
+window's text, and there is no fallback to a higher temperature. A window is silent and is skipped if no sample exceeds
+one step of 16-bit audio. Several recordings, or callers, can share one engine.
 """
 
 import asyncio
@@ -93,9 +94,9 @@ class TranscriptSegment:
     """A segment of a recording's transcript, with its times and tokens."""
 
     start: float
-    """The start in seconds of the recording."""
+    """The start of the segment, in seconds from the beginning of the recording."""
     end: float
-    """The end in seconds of the recording."""
+    """The end of the segment, in seconds from the beginning of the recording."""
     text: str
     """The text of the transcript segment."""
     tokens: tuple[int, ...]

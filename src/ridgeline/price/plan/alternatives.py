@@ -196,7 +196,7 @@ class Change:
     outcome: CaseOutcome
     """The users, latency, throughput and cost after the change."""
     first: float
-    """The factor by which the first token of the workload's batch comes sooner."""
+    """The time to the first tokens of the workload's batch without the change, divided by that with the change."""
     faster: float
     """The factor on one user's tokens per second at the workload's batch size."""
     users: float | None

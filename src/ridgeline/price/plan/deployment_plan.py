@@ -248,7 +248,7 @@ class DeploymentPlan:
 
     @cached_property
     def other_cards(self) -> tuple[Change, ...]:
-        """The changes to the fastest and to the cheapest of the other devices."""
+        """The effects of switching to the fastest or the cheapest of the other devices, if that is an improvement."""
         outcomes = catalogue_outcomes(self.models, self.serving, self.others)
         return tuple(device_levers(outcomes, self.outcome))
 

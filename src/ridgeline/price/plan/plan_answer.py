@@ -54,7 +54,7 @@ def describe_targets(workload: PlanWorkload) -> str:
 
 
 def describe_target(seconds: float) -> str:
-    """Return a latency target as text in the user's unit: `500 ms`, `1.5 s`."""
+    """Return a latency target as text, from one second on in seconds, below in milliseconds: `1.5 s`, `500 ms`."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 

@@ -1,4 +1,7 @@
-"""The plan as a JSON object in SI units, bytes and seconds. Figures of a phase are those of one device."""
+"""The plan as a JSON object, with times in seconds and sizes in bytes; some sizes are also in GiB and GB.
+
+The figures of phases, memory and weights are those of one device, throughput is that of all devices together.
+"""
 
 import dataclasses
 from typing import Any

@@ -116,7 +116,11 @@ def _run_on(sums: Figures, more: Figures) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The seconds of prefill per decode step, and those to a first token, by when prompts reach data-parallel ranks."""
+    """The mean seconds of prefill after a decode step, and those to a first token, for three patterns of arrival.
+
+    Prompts reach the data-parallel ranks independently of each other (`steady`, `first`), all ranks at the same moments
+    (`together`), or one rank at a time (`apart`).
+    """
 
     steady: Estimate
     """The prefill seconds after a decode step if prompts arrive at each data-parallel rank independently."""

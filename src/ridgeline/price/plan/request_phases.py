@@ -49,7 +49,7 @@ class Estimate:
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
     def beside(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
-        """Return an estimate whose variants are chosen from this and another one by a function such as min."""
+        """Combine two estimates: apply `choose`, such as min, to both floors, both bounds and both expected values."""
         figures = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
 
@@ -183,10 +183,11 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
 
 
 def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
-    """Return the phases of the workload's batch, started at once: a prefill, and a decode step per further token.
+    """Return the phases, not yet priced, of the workload's batch, started at once: a prefill, then the decode steps.
 
-    With data-parallel ranks these are the steps of the fullest rank. A prefill leaves out ranks without a prompt; in a
-    decode step those run a dummy row (vLLM docs/serving/data_parallel_deployment.md).
+    There is one decode step per token after the first. With data-parallel ranks these are the steps of the fullest
+    rank. A prefill leaves out ranks without a prompt; in a decode step those run a dummy row (vLLM
+    docs/serving/data_parallel_deployment.md).
     """
     batch, own = workload.batch, case.on_each(workload.batch)
     prefill = prefill_phase(case, dataclasses.replace(workload, batch=own))
@@ -223,7 +224,7 @@ def decode_phase(case: Scenario, batch: int, context: int, count: int = 1, encod
 
 
 def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> Work:
-    """Return the work of a decode step, one new position in each of `batch` sequences."""
+    """Return the positions that a decode step runs, not yet priced: one new position in each of `batch` sequences."""
     return case.dealt(Work.decode([context], case.price.reaches, [encoded]) * batch)
 
 

@@ -10,7 +10,10 @@ from ridgeline.price.accuracy import METRICS, AccuracyRow, accuracy_rows
 from ridgeline.price.device import Basis, Device
 
 PLAN_METRICS = ("memory", "prefill", "decode", "serving")
-"""The metrics that a plan's figures belong to. On eight or more devices, all but memory count as "tp8"."""
+"""The metrics of `METRICS` whose measured errors apply to the figures of a plan.
+
+For a plan on eight or more devices, the errors of the metric "tp8" apply to all figures except memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ _START_SECONDS = 60.0
 
 
 class GrammarCheck:
-    """A checker that compiles each structured-output constraint once, one at a time, in a child process.
+    """A checker that compiles structured-output constraints on trial, one at a time, in a child process.
 
-    Concurrent requests with the same constraint share its trial. The first trial starts the process, which is replaced
-    after a constraint exceeds its limits. `failures` counts the processes that were killed during a trial.
+    Concurrent requests with the same constraint share its trial, and the latest constraints that passed are not tried
+    again. The first trial starts the process, which is replaced after a constraint exceeds its limits. `failures`
+    counts the processes that were killed during a trial.
     """
 
     def __init__(self, settings: ServerSettings, most_waiting: float = _WAITING) -> None:

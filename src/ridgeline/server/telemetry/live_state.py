@@ -1,7 +1,8 @@
 """The live state of an engine: /v1/engine/state, and its changes on /v1/engine/events, with lengths but no text.
 
-A listener gets a snapshot, then at most ten frames per second, each of which merges the steps since the last one.
-Nothing is collected while there are no listeners. docs/serving.md describes the columns.
+A listener gets a snapshot, then at most ten frames per second, each of which merges the steps since the last one. While
+there are no listeners, only the latest steps and the sums of step times are collected. docs/serving.md describes the
+columns.
 """
 
 import asyncio

@@ -88,7 +88,10 @@ class TrafficRecorder:
         self._lines.write({"kind": "refused", "at": self._seconds(live.spec.arrived), "input": live.prompt_tokens})
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Start the line of a request with hashes of its prompt's pages; it is written at the request's end."""
+        """Start the line of a request with hashes of its prompt's pages.
+
+        The line is written once this request and all that arrived before it have ended.
+        """
         params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
         names.extend(live.spec.prompt)
         # A request whose prompt took long to tokenize is recorded after those that overtook it.

@@ -24,7 +24,7 @@ def digits(value: float, count: int) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits and no prefix: `3,950`, `133`, `48.1`, `7.50`.
+    """Return a number with three significant digits, but all integer digits, and no prefix: `12,345`, `133`, `7.50`.
 
     Numbers below 1 have two digits: `0.50`, `0.087`.
     """

@@ -10,7 +10,7 @@ Lines = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A small image of cells."""
+    """A small image with a caption; its cells are numbers from 0 to 1, drawn as shades."""
 
     caption: str
     """The text below the panel."""

@@ -17,8 +17,9 @@ from ridgeline.core.ops.matrix.operands import Operands
 class TritonKernels:
     """The Triton kernels for which the GPU's libraries have no kernel or a slower one.
 
-    These are norms with the residual addition before them, gated activations, products of one or a few rows, products
-    with codes, and the largest number of a row. PyTorch (cuBLAS) multiplies many rows.
+    These are norms with the residual addition before them, gated activations, products of one row, products of a few
+    rows with codes, dequantisation of codes for more rows, and the largest number of a row. PyTorch (cuBLAS) multiplies
+    all other rows.
     """
 
     name = "triton"
@@ -30,7 +31,7 @@ class TritonKernels:
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """Return X W^T + b for each matrix, each [T, O], in the dtype of x or in `out`."""
+        """Return X W^T + b for each matrix, each [T, O]; the dtype of the results is `out`, by default that of x."""
         return tuple(_product(x_TI, own, out or x_TI.dtype) for own in matrices)
 
     def norm(

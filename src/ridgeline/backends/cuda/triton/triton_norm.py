@@ -45,7 +45,9 @@ def _rms_norm(
 
 
 def rms_norm(x_THD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_THD: Tensor | None) -> Tensor:
-    """Return the RMS norm of vectors [T, H, D] with any strides -> a contiguous tensor of the same shape.
+    """Return the RMS norm of vectors [T, H, D], each contiguous -> a contiguous tensor of the same shape.
+
+    The strides between vectors are arbitrary.
 
     Args:
         x_THD: Vectors.

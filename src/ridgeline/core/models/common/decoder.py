@@ -89,7 +89,8 @@ class SelfAttention(nn.Module):
     def forward(self, x_TD: Tensor, angles: Angles | None, kv: KVContext) -> Tensor:
         """Return the attention output [rows, hidden] for x_TD [rows, hidden].
 
-        `angles` is not used in a layer without rotary embedding (NoPE).
+        A layer without rotary embedding (NoPE) does not rotate by `angles`, but it may read the query scales in them
+        (Llama 4).
         """
         q_TO, k_TO, v_TO = self.qkv(x_TD)
         gate_THD: Tensor | None = None

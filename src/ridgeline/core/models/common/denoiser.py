@@ -71,10 +71,10 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 class Denoiser(PricedModule):
-    """A diffusion model: noisy latents and texts in, velocities out, in one convention for all releases.
+    """A diffusion model: noisy latents and texts in, velocities or noise out, as `predicts` says.
 
-    Latents are (1 - t) x image + t x noise, with t from 0 to 1. The velocity is their derivative by t, noise - image
-    (Lipman et al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
+    A model that predicts velocities reads latents (1 - t) x image + t x noise, with t from 0 to 1. The velocity is
+    their derivative by t, noise - image (Lipman et al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
     """
 
     channels: int

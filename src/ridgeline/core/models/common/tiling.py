@@ -42,7 +42,7 @@ class Tiling:
         return [min(start, last) for start in range(0, last + step, step)]
 
     def tile(self, latents: PixelGrid) -> PixelGrid:
-        """Return the size of one tile of latents, for all images, given the size of the latents."""
+        """Return the grid (images, height, width) of one tile, given that of the latents; a tile covers all images."""
         return PixelGrid(latents.images, min(self.size, latents.height), min(self.size, latents.width))
 
     def tiles(self, latents: PixelGrid) -> int:

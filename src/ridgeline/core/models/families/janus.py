@@ -138,7 +138,7 @@ class Aligner(nn.Module):
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:
-        """Return rows [rows, outputs] in the width that an MLP converts x_TI [rows, inputs] to."""
+        """Return the output of the MLP, [rows, outputs], for x_TI [rows, inputs]."""
         first = self.activated if self.hidden_layers else self.fc1
         x_TO: Tensor = first(x_TI)
         for layer in self.hidden_layers.values():

@@ -168,7 +168,7 @@ def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
 
 
 def feed_forward(d: Dimensions) -> MLP:
-    """Return the feed-forward layer w2(silu(w1(x)) * w3(x))."""
+    """Build the feed-forward layer that computes w2(silu(w1(x)) * w3(x))."""
     return MLP(d, dict.fromkeys(("w1", "w3"), d.column(d.hidden, d.width)), "w2", d.row(d.width, d.hidden))
 
 

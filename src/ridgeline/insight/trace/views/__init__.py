@@ -1,1 +1,1 @@
-"""The output formats of a ledger: a document, JSON and CSV, a trace file and the roofline."""
+"""The output formats of a trace (the ledger of its ops): a document, JSON and CSV, a trace file and the roofline."""

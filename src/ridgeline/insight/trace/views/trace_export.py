@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def to_json(ledger: Ledger) -> dict[str, Any]:
-    """Return the whole ledger as JSON data, without views that were not requested."""
+    """Return the ledger of a traced LLM request (steps and ops) as JSON data, without views that were not asked for."""
     fields: dict[str, Any] = {
         "model": ledger.model,
         "device": device_json(ledger),
