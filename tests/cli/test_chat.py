@@ -91,7 +91,9 @@ def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server
         assert all(", 8 tokens" in line for line in there.err.splitlines() if line.startswith("TTFT"))
     other = ridgeline("chat", server.url, "--server-model", "nobody", stdin=said)
     assert other.code == OK
-    assert f"{server.url} says 404: no such model is served here; this server has mine, other" in other.err
+    assert (
+        f"{server.url} says 404: no such model is served here; the models of this server are mine, other" in other.err
+    )
     server.idle()
 
 

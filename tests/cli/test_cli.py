@@ -131,7 +131,7 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["x" * 300], "the prompt has 300 tokens, the model's context is 256"),
+        (["x" * 300], "the prompt has 300 tokens, but the model's context is 256"),
         (["hi", "--temperature", "nan"], "temperature is nan"),
         (["hi", "--temperature", "-1"], "temperature is -1"),
         (["hi", "--top-p", "0"], "ridgeline: --top-p is 0"),
@@ -148,8 +148,8 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         (["hi", "--stop", ""], "stop"),
         (["hi", "--kv-memory", "512"], "--kv-memory is '512'; write an amount of memory above 0 with its unit"),
         (["hi", "--kv-memory", "0GiB"], "--kv-memory is '0GiB'; write an amount of memory"),
-        (["hi", "--kv-memory", "0.1KiB"], "KV budget of 0.1KiB holds not one page of 16 positions; give at least 4KiB"),
-        (["hi", "--seed", str(2**70)], "(without one, it is drawn)"),
+        (["hi", "--kv-memory", "0.1KiB"], "does not hold a single page of 16 positions: raise --kv-memory to 4KiB"),
+        (["hi", "--seed", str(2**70)], "(if not given, a random seed is drawn)"),
         (["hi", "--chunk", "0"], "--chunk is '0'"),
         (["hi", "--max-batch-tokens", "0"], "--max-batch-tokens is '0'"),
         (["hi", "--page-size", "0"], "page"),
@@ -169,7 +169,7 @@ def test_usage_errors(ridgeline: Run, folder: Path, arguments: list[str], says: 
 
 def test_a_prompt_too_long_for_kv_memory(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("run", folder, "x" * 60, "--kv-memory", "10KiB")
-    assert_one_line(ended, USAGE, "the prompt has 60 tokens, KV memory holds 32")
+    assert_one_line(ended, USAGE, "the prompt has 60 tokens, but the KV cache holds 32")
 
 
 def test_by_default_the_context_is_filled(ridgeline: Run, folder: Path) -> None:
@@ -576,7 +576,7 @@ def test_a_calibration_that_is_not_there_is_not_shown(ridgeline: Run, calibratio
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--device", "tpu"], "--device is 'tpu'; give cpu, cuda, cuda:N"),
+        (["--device", "tpu"], "--device is 'tpu': give cpu, cuda, cuda:N"),
         (["--threads", "0"], "--threads is 0"),
         (["--seconds", "0"], "--seconds is 0; it must be from 1 to 3600"),
     ],

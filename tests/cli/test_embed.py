@@ -82,15 +82,21 @@ def test_a_reranker_scores(ridgeline: Run, tmp_path: Path) -> None:
 
 def test_what_cannot_be_embedded_is_refused(ridgeline: Run, folder: Path) -> None:
     """A text that is too long, a model without vectors, no text, a prompt that there is not."""
-    assert_one_line(ridgeline("embed", "cat " * 80, "--model", folder), USAGE, "the model's context is 60; shorten it")
+    assert_one_line(
+        ridgeline("embed", "cat " * 80, "--model", folder), USAGE, "the model's context is 60: shorten the prompt"
+    )
     assert_one_line(ridgeline("embed", "cat", "--model", "tales"), REFUSED, "generates text", "no modules.json")
     assert_one_line(ridgeline("embed", "--model", folder), USAGE, "there is no text")
     assert_one_line(ridgeline("embed", " ", "cat", "--model", folder), USAGE, "one of the texts is empty")
     for text in ("cat " * 80, "cat " * 8000):
         ended = ridgeline("embed", "cat", text, "a dog", "--model", folder)
         assert_one_line(
-            ended, USAGE, "ridgeline: text 2 of 3: the prompt has ", "the model's context is 60; shorten it"
+            ended, USAGE, "ridgeline: text 2 of 3: the prompt has ", "the model's context is 60: shorten the prompt"
         )
-    assert_one_line(ridgeline("embed", "a", "--model", folder, "--prompt", "x"), USAGE, "no prompt 'x'; it has 'query'")
+    assert_one_line(
+        ridgeline("embed", "a", "--model", folder, "--prompt", "x"),
+        USAGE,
+        "no prompt named 'x'; its prompts are 'query'",
+    )
     assert_one_line(ridgeline("embed", "a", "--model", folder, "--dimensions", 4), USAGE, "leave dimensions out")
-    assert_one_line(ridgeline("run", folder, "hi"), REFUSED, "writes none; use ridgeline embed")
+    assert_one_line(ridgeline("run", folder, "hi"), REFUSED, "generates no text: use ridgeline embed")

@@ -133,11 +133,11 @@ def test_spellings(commands: dict[str, OptionNames], arguments: Sequence[str], m
         (["-tp", "2"], "3 KV heads do not divide over 2 devices; give --tensor-parallel 1"),
         (["-pp", "2"], "-pp 2 is refused: layers are not divided into a pipeline"),
         (["--dtype", "half"], "--dtype is 'half'; tales runs in bfloat16, and in no other dtype: give auto"),
-        (["--kv-cache-dtype", "nvfp4"], "--kv is 'nvfp4', which can only be priced (ridgeline plan --kv)"),
-        (["--kv", "fp8_e5m2"], "--kv is 'fp8_e5m2'; tales can store keys and values in bf16, fp8, int8"),
-        (["--max-model-len", "1M"], "a context of 1,048,576 was asked for, the model's is 512; give that or less"),
+        (["--kv-cache-dtype", "nvfp4"], "--kv is 'nvfp4', which is priced (ridgeline plan --kv) and does not run"),
+        (["--kv", "fp8_e5m2"], "--kv is 'fp8_e5m2'; keys and values of tales may be in bf16, fp8, int8"),
+        (["--max-model-len", "1M"], "--context is 1,048,576, but the model's context is 512: give at most that"),
         (["--max-model-len", "x"], "--context is 'x'; write a whole number of tokens"),
-        (["--gpu-memory-utilization", "1.5"], "ridgeline: --memory-share is 1.5; give a number over 0 and at most 1"),
+        (["--gpu-memory-utilization", "1.5"], "ridgeline: --memory-share is 1.5: give a number above 0 and at most 1"),
         (["--max-num-seqs", "0"], "limit of requests is 0"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
         ("threads = -1", "options.toml: threads is -1; it must be from 1 to"),
         ("max-model-len = 'x'", "options.toml: max-model-len is 'x'; write a whole number of tokens"),
         ("kv-memory = '5'", "options.toml: kv-memory is '5'; write an amount of memory"),
-        ("gpu-memory-utilization = 3", "options.toml: gpu-memory-utilization is 3.0; give a number over 0"),
+        ("gpu-memory-utilization = 3", "options.toml: gpu-memory-utilization is 3.0: give a number above 0"),
         ("top-p = 2", "options.toml: top-p is 2"),
         ("context = 'x'", "options.toml: context is 'x'; write a whole number of tokens"),
         ("help = true", "options.toml: there is no option --help (see"),
@@ -366,9 +366,9 @@ def test_a_value_that_its_command_refuses_names_the_file(ridgeline: Run, tmp_pat
     """By the key, whatever the setting is called inside. But not where a flag stands over the file's."""
     path = tmp_path / "options.toml"
     path.write_text("max-choices = 0\n")
-    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: max-choices is 0; it must be")
+    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: max-choices is 0: give 1 to")
     path.write_text("port = 99999\n")
-    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: port is 99999; give one from 1")
+    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: port is 99999: give one from 1")
     ended = ridgeline("serve", "tales", "--config", path, "--port", "99998")
     assert_one_line(ended, USAGE, "ridgeline: --port is 99998")
 

@@ -34,7 +34,7 @@ def test_a_run_says_what_was_guessed(ridgeline: Run) -> None:
         assert counts["drafts"] <= counts["draft_tokens"] <= 3 * counts["drafts"]
         assert 0 <= counts["accepted_tokens"] <= counts["draft_tokens"]
     shown = ridgeline(*ASK, *asked)
-    assert "tokens guessed" in shown.err
+    assert "tokens drafted" in shown.err
     assert "speculation" not in plain
 
 
@@ -45,10 +45,10 @@ CASES: tuple[tuple[Sequence[str], int, str], ...] = (
     (("--speculate", "ngram", "--speculate-tokens", "33"), USAGE, "from 1 to 32"),
     (("--speculate", "ngram", "--speculate-tokens", "x"), USAGE, "x"),
     (("--speculate", "no-such-model"), REFUSED, "no-such-model"),
-    (("--speculate", "digits"), REFUSED, "draws pictures"),
-    (("--speculate", "translate"), REFUSED, "does not continue text"),
+    (("--speculate", "digits"), REFUSED, "generates images"),
+    (("--speculate", "translate"), REFUSED, "cannot continue text"),
     (("--speculate", "mixture"), REFUSED, "same tokenizer"),
-    (("--speculative-config", "4"), USAGE, "no JSON object"),
+    (("--speculative-config", "4"), USAGE, "not a JSON object"),
     (("--speculative-config", "{}"), USAGE, "no num_speculative_tokens"),
     (("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 2}'), USAGE, "ngram and draft_model"),
     (("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2, "x": 1}'), USAGE, "'x'"),
@@ -66,7 +66,7 @@ def test_one_line_says_what_is_wrong(ridgeline: Run, more: Sequence[str], code: 
 
 
 def test_models_that_cannot_be_guessed_at_say_so(ridgeline: Run) -> None:
-    assert_one_line(ridgeline("run", "digits-ar", "seven", "--speculate", "tales"), REFUSED, "guess by prompt lookup")
+    assert_one_line(ridgeline("run", "digits-ar", "seven", "--speculate", "tales"), REFUSED, "use prompt lookup")
     assert_one_line(
         ridgeline("trace", "tales", "hi", "--tensor-parallel", "2", "--lens"), USAGE, "--lens looks into a whole model"
     )

@@ -30,9 +30,9 @@ CASES: tuple[tuple[Sequence[str], str], ...] = (
     (("--split", "999:1"), "1000 engines of 1 thread each need 1000 cores"),
     (("--kv-timeout", "3s"), "--kv-timeout is for --kv-from and --split"),
     (("--kv-listen", "0.0.0.0:5"), "--kv-listen 0.0.0.0:5 is beyond this machine"),
-    (("--kv-listen", "localhost"), "'localhost' is no address"),
+    (("--kv-listen", "localhost"), "'localhost' is not an address"),
     (("--kv-listen", "127.0.0.1:5", "--kv-timeout", "3s"), "--kv-timeout is how long --kv-from waits"),
-    (("--kv-listen", "127.0.0.1:5", "--kv-from", PEER), "give one of the two roles"),
+    (("--kv-listen", "127.0.0.1:5", "--kv-from", PEER), "give only one of the two"),
     (("--kv-listen", "127.0.0.1:5", "--replicas", "2"), "--kv-listen says which engines there are"),
     (("--kv-from", ""), "--kv-from is empty"),
     (("--kv-from", "unix:/tmp/kv"), "keys and values of two servers go over HOST:PORT"),
@@ -55,7 +55,7 @@ def test_one_line_says_what_is_wrong(ridgeline: Run, more: Sequence[str], says: 
 def test_models_that_cannot_be_apart(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("serve", "digits", "--split", "1:1"), USAGE, "--split is of language models")
     states = write_model(tmp_path / "states", config=DELTA)
-    assert_one_line(ridgeline("serve", str(states), "--split", "1:1"), REFUSED, "keeps a state")
+    assert_one_line(ridgeline("serve", str(states), "--split", "1:1"), REFUSED, "keeps a recurrent state")
     assert_one_line(ridgeline("serve", "translate", "--kv-from", PEER), REFUSED, "has an encoder")
 
 

@@ -74,7 +74,7 @@ def test_beams_are_named_and_not_ignored(ridgeline: Run, folder: Path) -> None:
 def test_what_cannot_be_translated_is_one_line(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     assert_one_line(ridgeline("translate", "", "--model", folder), USAGE, "nothing to translate")
     long = ridgeline("translate", "stone " * 9, "--model", folder)
-    assert_one_line(long, USAGE, "the encoder is given", "takes 48; shorten it")
+    assert_one_line(long, USAGE, "the encoder input has", "reads at most 48: shorten it")
     assert_one_line(ridgeline("translate", "stone " * 999, "--model", folder), USAGE, "shorten it")
     for text in ("stone " * 9, "stone " * 999):
         second = ridgeline("translate", "stone", text, "a river", "--model", folder)

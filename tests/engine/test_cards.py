@@ -357,14 +357,14 @@ def test_where_a_model_runs_is_said_in_a_word(monkeypatch: pytest.MonkeyPatch) -
         "cuda:1",
         "cuda:0",
     ]
-    with pytest.raises(ValueError, match="torch sees 2 CUDA devices"):
+    with pytest.raises(ValueError, match="torch finds 2 CUDA devices"):
         device_named("cuda:2")
     for wrong in ("gpu", "cuda:x", "h100-sxm"):
         with pytest.raises(ValueError, match="give cpu, cuda, cuda:N"):
             device_named(wrong)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert str(device_named("auto")) == "cpu"
-    with pytest.raises(ValueError, match="sees no CUDA device"):
+    with pytest.raises(ValueError, match="finds no CUDA device"):
         device_named("cuda")
 
 

@@ -77,7 +77,7 @@ def test_matrices_after_the_pooling(tmp_path: Path) -> None:
         (vector,) = embedder.embed(["A cat"], name)
         x = states(theirs, embedder, before + "A cat").mean(0)
         assert close(vector.values, functional.normalize(torch.tanh(x @ weight.T + bias), dim=0)), name
-    with pytest.raises(ValueError, match="no prompt 'clustering'; it has 'query', 'document'"):
+    with pytest.raises(ValueError, match="no prompt named 'clustering'; its prompts are 'query', 'document'"):
         embedder.embed(["A cat"], "clustering")
 
 
@@ -106,7 +106,9 @@ def test_an_encoder_that_says_nothing_is_pooled_by_the_mean(tmp_path: Path) -> N
     state_pooling(tmp_path, "mean_tokens")
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 9})
     embedder = EmbeddingLLM(str(tmp_path))
-    with pytest.raises(ValueError, match=r"the prompt has \d+ tokens, the model's context is 9; shorten it"):
+    with pytest.raises(
+        ValueError, match=r"the prompt has \d+ tokens, but the model's context is 9: shorten the prompt"
+    ):
         embedder.embed(["A cat", TEXTS[2]])
     assert not embedder.engine.has_work
 
@@ -157,7 +159,7 @@ def test_a_decoder_whose_last_state_is_the_vector(tmp_path: Path, tied: bool) ->
             wanted = states(theirs.base_model, embedder, instruct + text)[-1]
             assert close(vector.values, functional.normalize(wanted, dim=0))
         assert (embedder.engine.stats.reused_tokens > 0) == prefix_cache
-    with pytest.raises(ModelRefused, match="turns texts into vectors or scores and writes none; use ridgeline embed"):
+    with pytest.raises(ModelRefused, match="outputs embeddings or scores and generates no text: use ridgeline embed"):
         LLM(str(tmp_path))
 
 
@@ -176,7 +178,7 @@ def test_scores_of_a_reranker(tmp_path: Path, squashed: bool) -> None:
         with torch.no_grad():
             logit = theirs(torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0, 0]
         assert score == pytest.approx(float(logit.sigmoid() if squashed else logit), rel=1e-4)
-    with pytest.raises(ValueError, match="gives scores of labels, no vectors"):
+    with pytest.raises(ValueError, match="outputs scores of labels, not embeddings"):
         embedder.embed(["a"])
 
 
@@ -193,15 +195,17 @@ def test_scores_of_a_roberta_that_has_its_vocabulary_and_merges_alone(tmp_path: 
 def test_what_gives_no_scores_or_vectors_says_so(tmp_path: Path) -> None:
     """One line each."""
     write_bert(tmp_path / "labels", labels=3)
-    with pytest.raises(ValueError, match="tells 3 labels apart; a reranker has one"):
+    with pytest.raises(ValueError, match="has 3 labels: use a reranker, which has one label"):
         EmbeddingLLM(str(tmp_path / "labels")).score("a", ["b"])
     write_bert(tmp_path / "plain")
     embedder = EmbeddingLLM(str(tmp_path / "plain"))
-    with pytest.raises(ValueError, match="gives no scores of a query and a document"):
+    with pytest.raises(ValueError, match="does not score a document for a query"):
         embedder.score("a", ["b"])
     with pytest.raises(ValueError, match="the text is empty"):
         embedder.embed([""])
-    with pytest.raises(ModelRefused, match=r"generates text, .* does not say how it embeds one \(no modules.json\)"):
+    with pytest.raises(
+        ModelRefused, match=r"generates text, .* does not define how to embed text \(it has no modules.json\)"
+    ):
         EmbeddingLLM(str(write_model(tmp_path / "decoder")))
 
 
@@ -234,18 +238,18 @@ def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
     """The first entries, of length 1 again; other lengths are refused."""
     write_bert(tmp_path)
     state_pooling(tmp_path, "mean_tokens", "Normalize")
-    with pytest.raises(ValueError, match="gives 36 dimensions, and its config does not say that they may be fewer"):
+    with pytest.raises(ValueError, match="outputs 36 dimensions, and its config does not allow fewer"):
         EmbeddingLLM(str(tmp_path)).embed(["a"], dimensions=8)
     edit_config(tmp_path, matryoshka_dimensions=[8, 16])
     embedder = EmbeddingLLM(str(tmp_path))
     (whole,), (shorter,) = embedder.embed(["a"]), embedder.embed(["a"], dimensions=8)
     assert shorter.values == pytest.approx(whole.values[:8] / np.linalg.norm(whole.values[:8]))
     assert similarity(shorter.values, whole.values[:8]) == pytest.approx(1)
-    with pytest.raises(ValueError, match="dimensions is 9; the model gives one of 8, 16, 36"):
+    with pytest.raises(ValueError, match="dimensions is 9: give one of 8, 16, 36, which"):
         embedder.embed(["a"], dimensions=9)
     edit_config(tmp_path, matryoshka_dimensions=None, is_matryoshka=True)
     said = EmbeddingLLM(str(tmp_path)).texts.embedding
     assert len(cut(said, whole.values, 9)) == 9
-    with pytest.raises(ValueError, match="dimensions is 37; the model gives 1 to 36"):
+    with pytest.raises(ValueError, match="dimensions is 37: give 1 to 36, which the model supports"):
         cut(said, whole.values, 37)
     assert SIZES["hidden_size"] == 36

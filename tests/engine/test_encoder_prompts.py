@@ -62,7 +62,9 @@ def test_the_start_is_the_generation_configs_then_the_configs(tmp_path: Path) ->
     assert first.loaded.texts.start == (9,)
     assert first.generate("abc", PARAMS)[0].choices[0].token_ids == greedy(first, "abc", 9)
     assert loaded(tmp_path / "b", decoder_start_token_id=None, bos_token_id=5).loaded.texts.start == (5,)
-    with pytest.raises(ModelRefused, match="decoder_start_token_id is None; give the id that the decoder begins with"):
+    with pytest.raises(
+        ModelRefused, match="decoder_start_token_id is None: give the id of the token that the decoder starts with"
+    ):
         loaded(tmp_path / "c", decoder_start_token_id=None)
     path = tmp_path / "a" / "generation_config.json"
     path.write_text(json.dumps({"decoder_start_token_id": "<pad>"}), encoding="utf-8")

@@ -384,13 +384,13 @@ def test_ids_of_numpy_and_torch_are_prompts(tmp_path: Path) -> None:
     for many in (torch.tensor([[1, 2, 3]] * 2), [np.array([1, 2, 3]), [1, 2, 3]]):
         assert llm.generate(many, params) == [wanted] * 2
     for prompts, own, says in (
-        (torch.tensor([1.5, 2.0]), params, "whole numbers"),
+        (torch.tensor([1.5, 2.0]), params, "give integers"),
         (torch.tensor(3), params, "prompts is a int"),
-        (None, params, "prompts is a NoneType; give text"),
+        (None, params, "prompts is a NoneType: give text"),
         ([], params, None),
         (torch.tensor([]), params, None),
-        ("abc", {"max_tokens": 3}, "params is a dict; give a SamplingParams"),
-        (["abc"], [{"max_tokens": 3}], "params is a dict; give a SamplingParams"),
+        ("abc", {"max_tokens": 3}, "params is a dict: give a SamplingParams"),
+        (["abc"], [{"max_tokens": 3}], "params is a dict: give a SamplingParams"),
         ([[1], None], params, "not a list of token ids"),
     ):
         if says is None:
@@ -406,7 +406,9 @@ def test_a_server_takes_a_models_name(tmp_path: Path) -> None:
     server = AsyncLLM(str(write_model(tmp_path)))
     server.close()
     assert server.info.vocabulary > 256
-    with pytest.raises(ValueError, match="model is a int; give a folder, a built-in name, or what load_engine gave"):
+    with pytest.raises(
+        ValueError, match="model is a int: give a folder, a built-in name, or the result of load_engine"
+    ):
         AsyncLLM(3)  # type: ignore[arg-type]
 
 
@@ -474,9 +476,11 @@ def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: b
         tables[item.request] = item.pages[0] or tables[item.request]
     assert sum(bool(item.encoder) for plan in plans for item in plan.items) > len(ids)
     assert_nothing_held(engine)
-    with pytest.raises(ValueError, match=r"has 5 tokens, KV memory holds 4 beside 76 of its encoder; shorten it"):
+    with pytest.raises(
+        ValueError, match=r"has 5 tokens, but the KV cache holds 4 next to 76 encoder tokens: shorten the prompt"
+    ):
         engine.add(GenerationRequest([1] * 5, encoder=[1] * 76))
-    with pytest.raises(ValueError, match=r"has 1 tokens, KV memory holds 0 beside 81 of its encoder"):
+    with pytest.raises(ValueError, match=r"has 1 tokens, but the KV cache holds 0 next to 81 encoder tokens"):
         engine.add(GenerationRequest([1], encoder=[1] * 81))
 
 
@@ -500,7 +504,9 @@ def test_an_encoders_input_without_room_beside_those_that_run_has_a_step_alone(l
         assert seen[step] == [(request, length, 1 if length == 15 else 5)]
         assert seen[step + 1][:3] == decoding
     assert_nothing_held(engine)
-    with pytest.raises(ValueError, match="the encoder is given 101 tokens and takes 100; shorten it or give parts"):
+    with pytest.raises(
+        ValueError, match="the encoder input has 101 tokens, but the encoder reads at most 100: shorten it or split it"
+    ):
         engine.add(GenerationRequest([7], encoder=[9] * 101))
 
 

@@ -302,7 +302,7 @@ def test_several_are_isolated_and_planned_one_after_the_other(caplog: pytest.Log
     assert isolation.isolate(plan, engine.requests, RuntimeError("it\nbroke")) is None
     (record,) = caplog.records
     assert record.name == "ridgeline.engine.suspects"
-    assert record.getMessage() == f"a step of 3 requests failed, and each runs alone now: {BROKE}"
+    assert record.getMessage() == f"a step of 3 requests failed, so each request now runs in its own step: {BROKE}"
     for request in (1, 2, 3):
         assert isolation.active
         alone = isolation.schedule(0)

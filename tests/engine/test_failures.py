@@ -113,7 +113,9 @@ def test_a_step_of_several_that_fails_is_logged(caplog: pytest.LogCaptureFixture
     choices = finish_all(engine)
     assert {choice.error for choice in choices.values()} == {None}
     (line,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.engine.suspects"]
-    assert line == "a step of 2 requests failed, and each runs alone now: RuntimeError: something broke"
+    assert (
+        line == "a step of 2 requests failed, so each request now runs in its own step: RuntimeError: something broke"
+    )
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -279,10 +281,10 @@ def test_to_abort_what_is_not_there_is_no_error() -> None:
         ([], GREEDY, "empty"),
         ([1, VOCABULARY], GREEDY, f"token id {VOCABULARY} is out of range"),
         ([1, -1], GREEDY, "token id -1 is out of range"),
-        ([1, 2.5], GREEDY, "whole numbers"),
-        ("text", GREEDY, "whole numbers"),
-        ([1] * 40, GREEDY, "the prompt has 40 tokens, the model's context is 40"),
-        ([1] * 32, GREEDY, "the prompt has 32 tokens, KV memory holds 32"),
+        ([1, 2.5], GREEDY, "give integers"),
+        ("text", GREEDY, "give integers"),
+        ([1] * 40, GREEDY, "the prompt has 40 tokens, but the model's context is 40"),
+        ([1] * 32, GREEDY, "the prompt has 32 tokens, but the KV cache holds 32"),
         ([1], dataclasses.replace(GREEDY, stop=("END",)), "stop strings need a tokenizer"),
         ([1], dataclasses.replace(GREEDY, logit_bias={VOCABULARY: 1.0}), f"logit_bias is {VOCABULARY}"),
         ([1], dataclasses.replace(GREEDY, stop_token_ids=(VOCABULARY,)), f"stop_token_ids is {VOCABULARY}"),
@@ -302,7 +304,7 @@ def test_what_cannot_run_is_refused_in_one_line_and_leaves_nothing(
 
 @pytest.mark.parametrize(("name", "value"), [("tokens", 0), ("requests", 0), ("chunk", -5), ("tokens", 10**9)])
 def test_limits_that_make_no_sense_are_refused(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"limit of {name} is {value}; it must be from 1 to"):
+    with pytest.raises(ValueError, match=f"limit of {name} is {value}: give 1 to"):
         Limits(**{name: value})
 
 

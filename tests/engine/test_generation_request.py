@@ -217,7 +217,7 @@ def test_a_prompt_of_ids_is_not_copied() -> None:
 @pytest.mark.parametrize("wrong", ["ab", [1.5], None, 3, [[1]]])
 def test_what_holds_no_ids_is_refused_in_one_line(wrong: Any) -> None:
     for fields in ({"prompt": wrong}, {"prompt": [1], "encoder": wrong}):
-        with pytest.raises(ValueError, match=r"^the prompt is not a list of token ids; give whole numbers$"):
+        with pytest.raises(ValueError, match=r"^the prompt is not a list of token ids: give integers$"):
             GenerationRequest(**fields)
 
 

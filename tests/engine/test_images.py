@@ -169,17 +169,21 @@ def test_what_does_not_fit(model: JanusReader) -> None:
     engine = token_engine(model)
     one, two = patches_of(pixels(1)), patches_of(pixels(2, 2))
     for ids, images, why in (
-        (prompt(1), two, "the prompt has 9 places for rows of images, and the 2 given have 18; give as many images as"),
-        (prompt(2), one, "the prompt has 18 places for rows of images, and the 1 given have 9"),
-        ([5, 6], one, "the prompt has 0 places"),
+        (
+            prompt(1),
+            two,
+            "the prompt has 9 image placeholder tokens, but the 2 images have 18 rows: give 9 placeholder",
+        ),
+        (prompt(2), one, "the prompt has 18 image placeholder tokens, but the 1 images have 9"),
+        ([5, 6], one, "the prompt has 0 image placeholder tokens"),
         (
             prompt(1),
             EncoderFeatures(one.data, 24),
-            "an image is given as 18 patches of 24 numbers; the model's is 9 of 48",
+            "an image has 18 patches of 24 numbers, but the model reads 9 patches of 48 numbers",
         ),
     ):
         with pytest.raises(ValueError, match=why):
             engine.add(GenerationRequest(ids, PARAMS, images=images))
     assert not engine.has_work
-    with pytest.raises(ValueError, match="the model reads no images; leave them out, or give one that has a vision t"):
+    with pytest.raises(ValueError, match="the model reads no images: leave the images out, or use a model with a vis"):
         token_engine(small_model(LLAMA)).add(GenerationRequest([5, 6], PARAMS, images=one))

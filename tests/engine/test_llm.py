@@ -34,7 +34,10 @@ def test_prompts_as_text_as_ids_one_and_many(llm: LLM) -> None:
 def test_each_prompt_with_its_own_parameters(llm: LLM) -> None:
     params = [dataclasses.replace(GREEDY, max_tokens=count) for count in (1, 5)]
     assert [len(c.choices[0].tokens) for c in llm.generate(["ab", "ab"], params)] == [1, 5]
-    with pytest.raises(ValueError, match="2 prompts but 1 sampling parameters; give one each, or one for all"):
+    with pytest.raises(
+        ValueError,
+        match="2 prompts have 1 sampling parameters: give one SamplingParams for each prompt, or one for all",
+    ):
         llm.generate(["a", "b"], params[:1])
 
 
@@ -65,9 +68,9 @@ def test_to_leave_a_stream_early_ends_its_request(llm: LLM) -> None:
 def test_one_caller_at_a_time(llm: LLM) -> None:
     stream = llm.stream("abc", GREEDY)
     next(stream)
-    with pytest.raises(ValueError, match="in the middle of another stream"):
+    with pytest.raises(ValueError, match="another stream of this LLM has not ended"):
         llm.generate("abc", GREEDY)
-    with pytest.raises(ValueError, match="in the middle of another stream"):
+    with pytest.raises(ValueError, match="another stream of this LLM has not ended"):
         next(llm.stream("abc", GREEDY))
     rest = list(stream)
     assert len([event for event in rest if event.token]) == 11, "the stream goes on"
@@ -109,14 +112,14 @@ def test_conversations_together(llm: LLM) -> None:
     "bad", ["hi", ["hi"], 3, [3], [[3]], [[{"role": "user", "content": "hi"}], "hi"], [["hi"]], None]
 )
 def test_what_is_no_conversation(llm: LLM, bad: object) -> None:
-    with pytest.raises(ValueError, match=r"a conversation is a list of messages like .*; give that$"):
+    with pytest.raises(ValueError, match=r"messages is not a list of messages: give a list such as \[\{.*\}\]$"):
         llm.chat(bad, GREEDY)
     assert not llm.engine.has_work
 
 
 def test_without_a_chat_template_a_conversation_is_refused(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path)), SETTINGS)
-    with pytest.raises(ValueError, match="the model has no chat template; use generate"):
+    with pytest.raises(ValueError, match="the model has no chat template: use generate"):
         llm.chat([{"role": "user", "content": "hi"}])
 
 
@@ -165,7 +168,7 @@ def test_preemption_does_not_count_as_cached(folder: Path) -> None:
 
 
 def test_a_budget_that_holds_no_page_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="holds not one page"):
+    with pytest.raises(ValueError, match="does not hold a single page"):
         LLM(str(folder), EngineSettings(kv_bytes=100.0))
 
 
@@ -212,10 +215,10 @@ def test_a_context_less_than_the_models(folder: Path) -> None:
     assert completion.choices[0].finish is FinishReason.LENGTH
     (longer,) = whole.generate("abcdef", GREEDY)
     assert small.generate("abcdef", GREEDY) == [longer]
-    with pytest.raises(ValueError, match="the model's context is 20; shorten it"):
+    with pytest.raises(ValueError, match="the model's context is 20: shorten the prompt"):
         small.generate("a" * 40, GREEDY)
     assert small.engine.kv_cache_manager.capacity() < whole.engine.kv_cache_manager.capacity()
-    with pytest.raises(ValueError, match="a context of 4,096 was asked for, the model's is 256; give that or less"):
+    with pytest.raises(ValueError, match="--context is 4,096, but the model's context is 256: give at most that"):
         LLM(str(folder), dataclasses.replace(SETTINGS, context=4096))
 
 
@@ -229,13 +232,13 @@ def test_memory_as_a_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     page = LLM(str(folder), SETTINGS).loaded.layout.page_bytes
     assert held[1] - held[0] == pytest.approx(0.02 * 64e6, abs=page)
     with pytest.raises(
-        ValueError, match=r"leaves nothing for keys and values: weights and a step take .* give a larger"
+        ValueError, match=r"leaves nothing for the KV cache, because weights and a step need .* give a larger"
     ):
         LLM(str(folder), EngineSettings(memory_share=1e-6))
     for share in (0.0, 1.5, math.nan):
-        with pytest.raises(ValueError, match=r"memory_share is .*; give a number over 0 and at most 1"):
+        with pytest.raises(ValueError, match=r"memory_share is .*: give a number above 0 and at most 1"):
             EngineSettings(memory_share=share)
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="give only one of them"):
         EngineSettings(memory_share=0.5, kv_bytes=1e6)
 
 

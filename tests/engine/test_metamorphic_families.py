@@ -38,7 +38,7 @@ def test_the_same_tokens_in_every_corner(family: Subject, way: Way, monkeypatch:
 def test_the_same_tokens_with_guesses(family: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the corner where prefixes are shared and neighbours are aborted; a state cannot be rolled back."""
     if any(isinstance(spec, StateSpec) for spec in family.model.kv_specs):
-        with pytest.raises(ModelRefused, match="keeps a state"):
+        with pytest.raises(ModelRefused, match="keeps a recurrent state"):
             check_speculation(Speculation("ngram"), family.model, "the model")
         return
     check_guessed(family, CORNERS[1], monkeypatch)

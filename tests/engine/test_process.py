@@ -176,7 +176,7 @@ async def die(server: AsyncLLM, process: EngineProcess) -> None:
     assert said == ["the engine stopped: its process was killed by signal 9"] * 2
     assert not server.alive
     assert (server.stats.running, server.stats.held_pages) == (0, 0)
-    with pytest.raises(EngineRestarting, match="being started again"):
+    with pytest.raises(EngineRestarting, match="the engine is restarting"):
         await server.generate("abc", GREEDY)
     while not server.alive:
         await asyncio.sleep(0.01)
@@ -193,7 +193,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_as_it_is_here(folder: Path, tm
         asyncio.run(start(tmp_path / "absent", SETTINGS))
     with pytest.raises(ModelRefused, match=r"model\.safetensors"):
         asyncio.run(start(broken, SETTINGS))
-    with pytest.raises(ValueError, match="holds not one page"):
+    with pytest.raises(ValueError, match="does not hold a single page"):
         asyncio.run(start(folder, EngineSettings(kv_bytes=100.0)))
 
 
@@ -208,7 +208,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
 
     real = subprocess.Popen
     monkeypatch.setattr("ridgeline.engine.worker.process_handle.subprocess.Popen", popen)
-    with pytest.raises(RuntimeError, match="ended as it began, with exit code 1"):
+    with pytest.raises(RuntimeError, match="ended at its start, with exit code 1"):
         asyncio.run(EngineProcess.start(str(folder), SETTINGS))
     assert modes == ["srw-------", "drwx------"]
 

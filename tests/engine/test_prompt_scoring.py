@@ -232,7 +232,9 @@ def test_a_prompt_that_fills_the_context_is_scored_without_a_token(
     assert engine.stats.output_tokens == 5
     assert sum(record.work.rows[LOGITS] for record in records) == context - 1 + 5
     for wrong, params in ((full, scoring(2, max_tokens=1)), ([*full, 1], only)):
-        with pytest.raises(ValueError, match=f"the prompt has {len(wrong)} tokens, the model's context is {context}"):
+        with pytest.raises(
+            ValueError, match=f"the prompt has {len(wrong)} tokens, but the model's context is {context}"
+        ):
             engine.add(GenerationRequest(wrong, params))
 
 

@@ -81,7 +81,7 @@ def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
     assert isinstance(executor.others, FollowerRanks)
     (child,) = executor.others.followers._children
     os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(RankGone, match="rank 1 of 2 is gone: killed by signal 9; start the engine again") as error:
+    with pytest.raises(RankGone, match="rank 1 of 2 has ended: killed by signal 9; start the engine again") as error:
         llm.generate(["abc"], SamplingParams(max_tokens=4))
     assert "\n" not in str(error.value)
     assert child.returncode == -signal.SIGKILL

@@ -278,7 +278,7 @@ def test_a_drafter_that_fails_is_asked_no_more(caplog: pytest.LogCaptureFixture)
     assert complete(engine, [[1], [2, 3]], params) == wanted
     assert drafter.calls == 4
     assert [record.message for record in caplog.records] == [
-        "what guesses tokens has failed, and nothing is guessed any more: IndexError: of its own"
+        "the drafter failed, so speculative decoding is off until the engine restarts: IndexError: of its own"
     ]
     drafts = engine.stats.drafts
     assert drafts
@@ -293,7 +293,7 @@ def test_auto_says_that_it_knows_no_price(caplog: pytest.LogCaptureFixture) -> N
         llm.generate(PROMPTS[2], replace(GREEDY, max_tokens=4))
     said = [record.message for record in caplog.records]
     assert len(said) == 1
-    assert "price_on(price, device), or give the method ngram" in said[0]
+    assert "price_on(price, device), or use the method ngram" in said[0]
 
 
 def test_acceptance_follows_what_is_seen() -> None:
@@ -425,16 +425,16 @@ def test_options_say_what_vllms_say() -> None:
         (lambda: named("ngram", 0), "from 1 to 32"),
         (lambda: named("ngram", 33), "from 1 to 32"),
         (lambda: named(""), "is empty"),
-        (lambda: configured("[]"), "no JSON object"),
-        (lambda: configured("{"), "no JSON object"),
-        (lambda: configured("[" * 100_000), "no JSON object"),
+        (lambda: configured("[]"), "not a JSON object"),
+        (lambda: configured("{"), "not a JSON object"),
+        (lambda: configured("[" * 100_000), "not a JSON object"),
         (lambda: configured('{"method": "ngram"}'), "no num_speculative_tokens"),
-        (lambda: configured('{"method": "ngram", "num_speculative_tokens": "4"}'), "whole number"),
-        (lambda: configured('{"method": "ngram", "num_speculative_tokens": true}'), "whole number"),
-        (lambda: configured('{"method": "eagle", "num_speculative_tokens": 4}'), "ngram and draft_model are built"),
-        (lambda: configured('{"model": 4, "num_speculative_tokens": 4}'), "give the name of one"),
-        (lambda: configured('{"num_speculative_tokens": 4}'), "needs a model"),
-        (lambda: configured('{"method": "ngram", "model": "m", "tree": 1}'), "'tree', which has no meaning"),
+        (lambda: configured('{"method": "ngram", "num_speculative_tokens": "4"}'), "give an integer"),
+        (lambda: configured('{"method": "ngram", "num_speculative_tokens": true}'), "give an integer"),
+        (lambda: configured('{"method": "eagle", "num_speculative_tokens": 4}'), "ngram and draft_model are supported"),
+        (lambda: configured('{"model": 4, "num_speculative_tokens": 4}'), "give the name of a draft model"),
+        (lambda: configured('{"num_speculative_tokens": 4}'), "needs a draft model"),
+        (lambda: configured('{"method": "ngram", "model": "m", "tree": 1}'), "'tree', which is not supported"),
         (
             lambda: configured('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 99}'),
             "from 1 to 64",
@@ -447,7 +447,7 @@ def test_options_say_what_vllms_say() -> None:
         ),
         (
             lambda: configured('{"model": "m", "num_speculative_tokens": 4, "prompt_lookup_max": 2}'),
-            "are of ngram",
+            "work only with the method ngram",
         ),
     ],
 )
@@ -460,9 +460,9 @@ def test_what_is_not_built_is_refused(asked: Callable[[], object], reason: str) 
 @pytest.mark.parametrize(
     ("model", "draft", "reason"),
     [
-        ("tales", "digits", "draws pictures"),
-        ("tales", "translate", "does not continue text"),
-        ("translate", "tales", "guess by prompt lookup"),
+        ("tales", "digits", "generates images"),
+        ("tales", "translate", "cannot continue text"),
+        ("translate", "tales", "use prompt lookup"),
         ("tales", "mixture", "same tokenizer"),
         ("tales", "nowhere", "nowhere"),
     ],

@@ -212,8 +212,8 @@ def test_a_step_that_fails_and_is_run_again_changes_no_answer(llm: LLM) -> None:
         ({"json": {"type": "nothing"}}, "Invalid type: nothing"),
         ({"regex": "(?<=a)b"}, "look-around"),
         ({"regex": "(a"}, "unclosed group"),
-        ({"grammar": "start: a\na: a"}, "cannot be followed"),
-        ({"grammar": "root ::= " + "(" * 5_000}, "cannot be followed"),
+        ({"grammar": "start: a\na: a"}, "cannot be enforced"),
+        ({"grammar": "root ::= " + "(" * 5_000}, "cannot be enforced"),
     ],
 )
 def test_a_form_that_cannot_be_followed_is_refused_in_one_line(llm: LLM, form: dict[str, Any], why: str) -> None:
@@ -255,13 +255,13 @@ class FewLetters(ByteTokenizer):
 def test_a_form_outside_the_vocabulary_ends_that_request_alone() -> None:
     """One that cannot begin is refused; one that cannot go on is cut; the others never hear of it."""
     engine = null_engine(guides=StructuredOutputManager(FewLetters(), VOCABULARY), executor=Picks((None,), 64, 4))
-    with pytest.raises(ValueError, match="no token of the vocabulary begins such a text"):
+    with pytest.raises(ValueError, match="no token of the vocabulary can begin a matching text"):
         engine.add(GenerationRequest([1], params(StructuredOutputs(regex="xyz"))))
     dead = engine.add(GenerationRequest([1], params(StructuredOutputs(regex="(ab|cd)q+"))))
     alive = engine.add(GenerationRequest([2], params(StructuredOutputs(regex="[a-d]{4}"))))
     choices = finish_all(engine)
     assert (choices[dead, 0].finish, choices[dead, 0].token_ids) == (FinishReason.LENGTH, [97, 98])
-    assert "cannot go on" in (choices[dead, 0].error or "")
+    assert "cannot continue" in (choices[dead, 0].error or "")
     assert choices[alive, 0].finish is FinishReason.STOP
     assert len(choices[alive, 0].tokens) == 4
     assert_nothing_held(engine)
@@ -283,7 +283,7 @@ def test_a_form_past_the_librarys_limits_ends_by_length_with_what_it_has(choices
     ended = finish_all(engine)
     for choice in range(choices):
         assert (ended[cut, choice].finish, ended[cut, choice].token_ids) == (FinishReason.LENGTH, [*b"x"])
-        assert "cannot go on: lexer error" in (ended[cut, choice].error or "")
+        assert "cannot continue: lexer error" in (ended[cut, choice].error or "")
     assert (ended[alive, 0].finish, len(ended[alive, 0].tokens)) == (FinishReason.STOP, 4)
     assert_nothing_held(engine)
 

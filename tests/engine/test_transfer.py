@@ -144,11 +144,11 @@ def test_adapters(folders: dict[str, str], tmp_path: Path) -> None:
         computing = replace(settings, adapters={"loud": other})
         async with pair(folders["full"], tmp_path, settings, computing) as (_, answers):
             assert await answers.all(ASKED[:1], adapter="loud") == wanted[:1]
-            assert ["other names" in reason for reason in answers.reasons] == [True]
+            assert ["digests of its pages differ" in reason for reason in answers.reasons] == [True]
         computing = replace(settings, adapters={})
         async with pair(folders["full"], tmp_path, settings, computing) as (_, answers):
             assert await answers.all(ASKED[:1], adapter="loud") == wanted[:1]
-            assert answers.reasons == ["no adapter 'loud' is loaded; there is none"]
+            assert answers.reasons == ["no adapter 'loud' is loaded (loaded: none): name a loaded one, or load it at the start"]
 
     asyncio.run(run())
 
@@ -292,17 +292,17 @@ def _huge(wire: Wire[ToProducer], asked: Prefill) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (_hang_up, "it has hung up"),
-        (_say_nothing, "no pages within 0.5 s"),
-        (_half, "it has hung up"),
-        (_half_and_no_more, "no pages within 0.5 s"),
-        (_flood, "it sends more pages than KV memory has"),
-        (_other_names, "its pages have other names"),
-        (_other_pages, "other pages came than were asked for"),
-        (_too_many, "pages of 57 positions came, which nobody asked for"),
+        (_hang_up, "it closed the connection"),
+        (_say_nothing, "no pages came within 0.5 s"),
+        (_half, "it closed the connection"),
+        (_half_and_no_more, "no pages came within 0.5 s"),
+        (_flood, "it sends more pages than the KV cache of this engine has"),
+        (_other_names, "the digests of its pages differ"),
+        (_other_pages, "it sent other pages than this engine requested"),
+        (_too_many, "it sent pages of 57 positions, which this engine did not request"),
         (_decline, "not today"),
-        (_no_message, "a message that is none"),
-        (_huge, "a message that is longer than any"),
+        (_no_message, "a message is malformed"),
+        (_huge, "a message is longer than the protocol allows"),
     ],
 )
 def test_no_pages_no_loss(
@@ -547,7 +547,7 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
     async def run() -> None:
         for said, says in (
             (MAGIC.replace(b"2", b"1") + bytes(32), "another version"),
-            (b"HTTP/1.1 400 Bad Request", "no engine"),
+            (b"HTTP/1.1 400 Bad Request", "not a prefill engine"),
         ):
             listener, address = stranger(said)
             assert says in await refused(address)
@@ -557,16 +557,16 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
         assert "refused" in await refused(address)
         async with engine_of(folders["full"], SETTINGS, KVTransfer(listen=address, key=key)):
             for other in (b"", b"another key of as many bytes as"):
-                assert "give both the same --kv-key-file" in await refused(address, other)
+                assert "give both engines the same --kv-key-file" in await refused(address, other)
         for folder, settings, says in (
             (
                 str(write_model(tmp_path / "other", config={**LLAMA, "rms_norm_eps": 1e-5})),
                 SETTINGS,
-                "model is another",
+                "has another model",
             ),
-            (folders["full"], replace(SETTINGS, page_size=8), "it keeps pages of 8 positions"),
+            (folders["full"], replace(SETTINGS, page_size=8), "the prefill engine has pages of 8 positions"),
             (folders["full"], replace(SETTINGS, kv="int8"), "KVFormat(name='int8'"),
-            (folders["full"], replace(SETTINGS, weights="int8"), "model is another"),
+            (folders["full"], replace(SETTINGS, weights="int8"), "has another model"),
         ):
             async with (
                 engine_of(folder, settings, KVTransfer(listen=address, key=key)),
@@ -623,14 +623,14 @@ def test_what_cannot_be_apart_is_refused(folders: dict[str, str], tmp_path: Path
     transfer = KVTransfer(listen=f"unix:{tmp_path}/kv")
     states = str(write_model(tmp_path / "states", config=DELTA))
     for folder, settings, says in (
-        (states, SETTINGS, "keeps a state"),
+        (states, SETTINGS, "keeps a recurrent state"),
         (folders["full"], replace(SETTINGS, prefix_cache=False), "leave --no-prefix-cache out"),
     ):
         with pytest.raises((ModelRefused, ValueError), match=says):
             AsyncLLM(EngineThread(load_engine(folder, settings), transfer))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = address_of(taken)
-        with pytest.raises(ValueError, match=f"no engine can listen at {address}: Address already in use"):
+        with pytest.raises(ValueError, match=f"cannot listen at {address}: Address already in use"):
             AsyncLLM(EngineThread(load_engine(folders["full"], SETTINGS), KVTransfer(listen=address)))
 
 
@@ -639,20 +639,20 @@ def test_settings() -> None:
     assert configured('{"kv_role": "kv_consumer", "kv_ip": "::1"}') == ("peer", "[::1]:14579")
     assert family_of("[::1]:5") == (socket.AF_INET6, ("::1", 5))
     for text, says in (
-        ("[]", "no JSON object"),
-        ("{", "no JSON object"),
+        ("[]", "not a JSON object"),
+        ("{", "not a JSON object"),
         ('{"kv_role": "kv_both"}', "kv_producer or kv_consumer"),
         ("{}", "kv_role is None"),
         ('{"kv_role": "kv_producer", "kv_connector": "NixlConnector"}', "leave kv_connector out"),
-        ('{"kv_role": "kv_producer", "kv_rank": 0}', "'kv_rank', which has no meaning here"),
+        ('{"kv_role": "kv_producer", "kv_rank": 0}', "'kv_rank', which is not supported"),
         ('{"kv_role": "kv_producer", "kv_port": "5"}', "kv_port a number"),
-        ('{"kv_role": "kv_producer", "kv_port": 0}', "no address"),
+        ('{"kv_role": "kv_producer", "kv_port": 0}', "not an address"),
     ):
         with pytest.raises(ValueError, match=says):
             configured(text)
     for more, says in (
-        ({"listen": "nowhere"}, "no address"),
-        ({"listen": "a:1", "peers": ("b:1",)}, "one of the two roles"),
+        ({"listen": "nowhere"}, "not an address"),
+        ({"listen": "a:1", "peers": ("b:1",)}, "only one of the two"),
         ({"peers": ("a:1", "a:1")}, "given twice"),
         ({"timeout": 0.0}, "more than 0"),
     ):
@@ -676,6 +676,6 @@ def test_a_slow_engine_holds_up_nobody(folders: dict[str, str]) -> None:
                 assert await answers.all(ASKED[2:3]) == wanted[2:3]
                 assert not waits.done()
                 assert await waits == wanted[:2]
-                assert answers.reasons == ["no pages within 0.3 s"] * len(answers.reasons)
+                assert answers.reasons == ["no pages came within 0.3 s"] * len(answers.reasons)
 
     asyncio.run(run())

@@ -227,7 +227,7 @@ def test_inputs_that_cannot_run_are_refused() -> None:
         run.engine.add(GenerationRequest(PROMPT))
     with pytest.raises(ValueError, match="out of range"):
         run.engine.add(GenerationRequest((3,), encoder=(67,)))
-    with pytest.raises(ValueError, match="KV memory"):
+    with pytest.raises(ValueError, match="the KV cache holds"):
         run.engine.add(GenerationRequest((3,), encoder=tuple(range(60))))
     with pytest.raises(ValueError, match="encoder"):
         token_engine(wall_model("latent")).add(GenerationRequest(PROMPT, encoder=INPUT))
@@ -306,12 +306,12 @@ def test_prompts_that_a_model_without_a_head_cannot_run_are_refused() -> None:
     """Its context may be filled, nothing is sampled, and a prompt has to fit into a step."""
     engine = token_engine(wall_model("encoder"), limits=Limits(tokens=90))
     with pytest.raises(
-        ValueError, match="has 91 tokens, which have to run in one step, and a step runs 90; shorten it"
+        ValueError, match="has 91 tokens, which must run in one step, but a step runs at most 90: shorten the prompt"
     ):
         engine.add(GenerationRequest([1] * 91))
     with pytest.raises(ValueError, match="the model's context is 96"):
         engine.add(GenerationRequest([1] * 97))
-    with pytest.raises(ValueError, match="no head to sample with; leave the sampling parameters out"):
+    with pytest.raises(ValueError, match="no head to sample with: leave the sampling parameters out"):
         engine.add(GenerationRequest([1], SamplingParams(temperature=0.0)))
     assert not engine.has_work
     engine = token_engine(wall_model("encoder"))

@@ -303,7 +303,9 @@ def refused_in_one_line(values: dict[str, object], named: str) -> None:
 def test_an_input_longer_than_the_encoder_takes_is_refused() -> None:
     """In one line, and nothing is queued."""
     engine = token_engine(random_ours(ENCODER_DECODERS["t5"]))
-    with pytest.raises(ValueError, match="the encoder is given 65 tokens and takes 64; shorten it"):
+    with pytest.raises(
+        ValueError, match="the encoder input has 65 tokens, but the encoder reads at most 64: shorten it"
+    ):
         engine.add(GenerationRequest((0,), GREEDY, encoder=[1] * 65))
     assert not engine.has_work
     assert len(complete(engine, [(0,)], GREEDY, encoders=[[1] * 64])[0]) == NEW_TOKENS

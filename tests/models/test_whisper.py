@@ -155,15 +155,18 @@ def test_input_that_the_encoder_does_not_read(tmp_path: Path) -> None:
     engine = token_engine(saved(random_whisper(), tmp_path))
     window = as_input(heard(random_whisper(), 1)[0])
     for wrong, reason in (
-        ((5, 6, 7), "it takes no token ids"),
-        (EncoderFeatures(window.data[: -4 * 22], 22), "20 positions of 22 features; it reads 21 of 22"),
+        ((5, 6, 7), "not token ids: give features"),
+        (
+            EncoderFeatures(window.data[: -4 * 22], 22),
+            "20 positions of 22 features, but the encoder reads 21 positions of 22 features",
+        ),
         (EncoderFeatures(window.data, 11), "42 positions of 11 features"),
-        ((), "give what it is to read"),
+        ((), "give the encoder input"),
     ):
         with pytest.raises(ValueError, match=reason):
             engine.add(GenerationRequest([3], GREEDY, encoder=wrong))
     assert not engine.has_work
-    with pytest.raises(ValueError, match="no positions of 22"):
+    with pytest.raises(ValueError, match="not a whole number of positions of 22"):
         EncoderFeatures(window.data[:-1], 22)
 
 

@@ -132,7 +132,7 @@ def admitted(layout: KVLayout, tokens: int, chunk: int, encoded: int = 0) -> int
     while ledger.admit(request, known, ledger.claimed, encoded=encoded) is not None:
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
-            assert ledger.grow(request, end), "admission looked at the pages that growth takes"
+            assert ledger.grow(request, end), "admission must have reserved the pages by which a request grows"
             ledger.commit(request, known, end)
         request += 1
     return request

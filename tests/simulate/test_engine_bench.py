@@ -102,7 +102,7 @@ def test_a_page_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = PagePool.release
     monkeypatch.setattr(PagePool, "release", lambda self, page: None if page == 3 else release(self, page))
     coming = [Come(TraceRequest(0, 70, 5)), Come(), Come(TraceRequest(0, 30, 5))]
-    with pytest.raises(AssertionError, match="page 3 is miscounted"):
+    with pytest.raises(AssertionError, match="page 3 has a wrong reference count"):
         drive(coming, Limits(20, 4), 12, prefix_cache=False)
 
 

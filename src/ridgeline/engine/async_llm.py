@@ -135,7 +135,7 @@ class AsyncLLM:
             model = load_engine(model)
         elif not isinstance(model, LoadedEngine | EngineHost):
             raise ValueError(
-                f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
+                f"model is a {type(model).__name__}: give a folder, a built-in name, or the result of load_engine"
             )
         self.host: EngineHost = EngineThread(model) if isinstance(model, LoadedEngine) else model
         self.texts, self.info = self.host.texts, self.host.info
@@ -177,7 +177,7 @@ class AsyncLLM:
 
     @override
     def __repr__(self) -> str:
-        info, state = self.info, "" if self.alive else ", closed" if self.ended.done() else ", starting again"
+        info, state = self.info, "" if self.alive else ", closed" if self.ended.done() else ", restarting"
         held = f"KV cache: {info.held}" if info.held else "no KV cache"
         return f"AsyncLLM(context {info.context:,}, {held}, threads {info.threads}{state})"
 
@@ -342,7 +342,7 @@ class AsyncLLM:
         if not self.alive:
             if self.ended.done():
                 raise EngineDied("the engine is closed")
-            raise EngineRestarting("the engine is being started again")
+            raise EngineRestarting("the engine is restarting")
 
     def _leave(self, caller: _Caller) -> None:
         """Abort the request of a caller who does not wait any more; do nothing if the request has ended.

@@ -72,29 +72,39 @@ class Bounds:
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
         if bool(encoded) != self.kv_cache_manager.crosses:
-            wrong = "has no encoder; leave its input out" if encoded else "has an encoder; give what it is to read"
+            wrong = (
+                "has no encoder: leave out the encoder input" if encoded else "has an encoder: give the encoder input"
+            )
             raise ValueError(f"the model {wrong}")
         if not isinstance(prompt, NamedPrompt):
             self._check_ids(prompt)
         if params.stop:
-            raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
+            raise ValueError("stop strings need a tokenizer: give stop_token_ids instead, or use LLM")
         params.check_vocab(self.outputs)
         if params.prompt_logprobs is not None and self.outputs < self.vocabulary:
-            raise ValueError("prompt_logprobs: the model writes none of the tokens of a prompt; leave it out")
+            raise ValueError(
+                "prompt_logprobs: the model cannot generate the tokens of a prompt, so they have no logprobs; leave "
+                "it out"
+            )
         if needed > self.context:
-            raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
+            raise ValueError(
+                f"the prompt has {length} tokens, but the model's context is {self.context}: shorten the prompt"
+            )
         if self.scheduler.whole and length > most:
             raise ValueError(
-                f"the prompt has {length} tokens, which have to run in one step, and a step runs {most}; shorten it"
+                f"the prompt has {length} tokens, which must run in one step, but a step runs at most {most}: "
+                "shorten the prompt"
             )
         if needed > capacity:
-            beside = f" beside {encoded} of its encoder" if capacity < self.kv_cache_manager.capacity() else ""
+            beside = f" next to {encoded} encoder tokens" if capacity < self.kv_cache_manager.capacity() else ""
             raise ValueError(
-                f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
+                f"the prompt has {length} tokens, but the KV cache holds {capacity}{beside}: shorten the prompt or "
+                "raise the KV budget"
             )
         if encoded > self.encoder_context:
             raise ValueError(
-                f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
+                f"the encoder input has {encoded} tokens, but the encoder reads at most {self.encoder_context}: "
+                "shorten it or split it into parts"
             )
         if not self.has_head:
             return 1
@@ -108,18 +118,18 @@ class Bounds:
             ValueError: If the images do not fit the model or the prompt.
         """
         if self.images is None:
-            raise ValueError("the model reads no images; leave them out, or give one that has a vision tower")
+            raise ValueError("the model reads no images: leave the images out, or use a model with a vision tower")
         rows, width = self.images.rows, self.images.width
         if (images.each, images.width) != (rows, width):
             raise ValueError(
-                f"an image is given as {images.each} patches of {images.width} numbers; "
-                f"the model's is {rows} of {width}"
+                f"an image has {images.each} patches of {images.width} numbers, but the model reads {rows} patches "
+                f"of {width} numbers"
             )
         places = tuple(place for place, token in enumerate(prompt) if token == self.images.placeholder)
         if len(places) != len(images):
             raise ValueError(
-                f"the prompt has {len(places)} places for rows of images, and the {images.inputs} given have "
-                f"{len(images)}; give as many images as it has places for, {rows} each"
+                f"the prompt has {len(places)} image placeholder tokens, but the {images.inputs} images have "
+                f"{len(images)} rows: give {rows} placeholder tokens for each image"
             )
         return places
 
@@ -133,14 +143,16 @@ class Bounds:
             return
         if not isinstance(encoder, EncoderFeatures):
             if self.encoder_width:
-                raise ValueError(f"the encoder reads features, {self.encoder_width} a position; it takes no token ids")
+                raise ValueError(
+                    f"the encoder reads {self.encoder_width} features per position, not token ids: give features"
+                )
             self._check_ids(encoder)
         elif not self.encoder_width:
-            raise ValueError("the encoder reads token ids; it takes no features")
+            raise ValueError("the encoder reads token ids, not features: give token ids")
         elif (len(encoder), encoder.width) != (self.encoder_context, self.encoder_width):
             raise ValueError(
-                f"the encoder is given {len(encoder)} positions of {encoder.width} features; "
-                f"it reads {self.encoder_context} of {self.encoder_width}"
+                f"the encoder input has {len(encoder)} positions of {encoder.width} features, but the encoder reads "
+                f"{self.encoder_context} positions of {self.encoder_width} features"
             )
 
     def _check_ids(self, ids: Sequence[int]) -> None:

@@ -24,8 +24,8 @@ from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import VectorInfo
 
 NO_VECTORS = (
-    "generates text, and its folder does not say how it embeds one (no modules.json); give an embedding model, or copy "
-    "modules.json and 1_Pooling of the release beside the weights"
+    "generates text, and its folder does not define how to embed text (it has no modules.json); use an embedding "
+    "model, or copy modules.json and 1_Pooling of the model's repository into the folder of the weights"
 )
 _COMMON: Mapping[str, tuple[str, ...]] = {"document": ("document", "passage", "corpus"), "query": ("query",)}
 """The common names of models' instruction prompts, for documents and for queries of a search."""
@@ -60,8 +60,10 @@ def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
     if found is None and name == "document" and "query" in prompts:
         return ""  # this model uses no instruction before documents
     if found is None:
-        known = f"it has {', '.join(map(repr, prompts))}" if prompts else "it has none: give no prompt"
-        raise ValueError(f"the model has no prompt {name!r}; {known}")
+        known = (
+            f"its prompts are {', '.join(map(repr, prompts))}" if prompts else "it has no prompts: leave the prompt out"
+        )
+        raise ValueError(f"the model has no prompt named {name!r}; {known}")
     return found
 
 
@@ -124,9 +126,11 @@ def check_scores(info: VectorInfo | None) -> None:
         ValueError: If it does not.
     """
     if info is None or not info.labels:
-        raise ValueError("the model gives no scores of a query and a document; give a reranker (one label)")
+        raise ValueError("the model does not score a document for a query: use a reranker (a model with one label)")
     if info.labels != 1:
-        raise ValueError(f"the model tells {info.labels} labels apart; a reranker has one: its score is the relevance")
+        raise ValueError(
+            f"the model has {info.labels} labels: use a reranker, which has one label, whose score is the relevance"
+        )
 
 
 def check_embeds(info: VectorInfo | None) -> None:
@@ -138,7 +142,7 @@ def check_embeds(info: VectorInfo | None) -> None:
     if info is None:
         raise ValueError(f"the model {NO_VECTORS}")
     if info.labels:
-        raise ValueError("the model gives scores of labels, no vectors; give an embedding model")
+        raise ValueError("the model outputs scores of labels, not embeddings: use an embedding model")
 
 
 def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
@@ -157,12 +161,12 @@ def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: i
     cuts = said.cuts if said is not None else None
     if cuts is None:
         raise ValueError(
-            f"the model gives {len(values)} dimensions, and its config does not say that they may be fewer "
-            "(is_matryoshka, matryoshka_dimensions); leave dimensions out"
+            f"the model outputs {len(values)} dimensions, and its config does not allow fewer (is_matryoshka, "
+            "matryoshka_dimensions): leave dimensions out"
         )
     if not 1 <= dimensions <= len(values) or (cuts and dimensions not in cuts):
         allowed = f"one of {', '.join(map(str, cuts))}, {len(values)}" if cuts else f"1 to {len(values)}"
-        raise ValueError(f"dimensions is {dimensions}; the model gives {allowed}")
+        raise ValueError(f"dimensions is {dimensions}: give {allowed}, which the model supports")
     shorter = values[:dimensions]
     return shorter / max(float(np.linalg.norm(shorter)), 1e-12)
 

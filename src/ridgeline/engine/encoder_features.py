@@ -26,9 +26,11 @@ class EncoderFeatures:
 
     def __post_init__(self) -> None:
         if self.width < 1 or len(self.data) % (4 * self.width):
-            raise ValueError(f"{len(self.data)} bytes of features are no positions of {self.width} fp32 numbers")
+            raise ValueError(
+                f"{len(self.data)} bytes of features are not a whole number of positions of {self.width} fp32 numbers"
+            )
         if self.inputs < 1 or len(self) % self.inputs:
-            raise ValueError(f"{len(self)} positions of features do not divide into {self.inputs} inputs")
+            raise ValueError(f"{len(self)} positions of features cannot be divided equally among {self.inputs} inputs")
 
     @classmethod
     def of(cls, values: NDArray[np.float32]) -> Self:

@@ -128,7 +128,7 @@ class Engine:
         self.adapters = dict(adapters or {})
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
         whole = both_ways if whole is None else whole
-        assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
+        assert not (whole and has_head), "a model that attends to later positions cannot generate token by token"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
         self.outputs, self.images = vocabulary if outputs is None else outputs, images
         self._bounds = Bounds(
@@ -186,7 +186,7 @@ class Engine:
 
     def number_from(self, first: int) -> None:
         """Set the id of the next request, so that a server can tell the requests of several engines apart by id."""
-        assert not self.requests, "the numbers of those under way may not come again"
+        assert not self.requests, "ids of unfinished requests must not be assigned again"
         self._next_id = first
 
     def add(self, spec: GenerationRequest, *, received: int = 0, parked: bool = False) -> int:
@@ -202,7 +202,7 @@ class Engine:
             ValueError: If the request cannot run; then nothing is queued.
         """
         if spec.params != DEFAULT_PARAMS and not self.has_head:
-            raise ValueError("the model has no head to sample with; leave the sampling parameters out")
+            raise ValueError("the model has no head to sample with: leave the sampling parameters out")
         limit = self._bounds.room(spec)
         placed = None
         if spec.images is not None:
@@ -213,7 +213,9 @@ class Engine:
         first, *others = self._choices(spec, limit, number, namespace, placed)
         self._next_id += spec.params.n
         self.requests |= {request.id: request for request in (first, *others)}
-        assert 0 <= received < len(spec.prompt), "the last position of a prompt gives its first token"
+        assert 0 <= received < len(spec.prompt), (
+            "the last position of a prompt must be computed here, because it gives the first token"
+        )
         first.received = received
         first.children = others  # they start from its pages once its prompt is computed
         if parked:
@@ -272,7 +274,9 @@ class Engine:
         """
         if name and name not in self.adapters:
             loaded = ", ".join(self.adapters) or "none"
-            raise ValueError(f"no adapter {name!r} is loaded; there is {loaded}")
+            raise ValueError(
+                f"no adapter {name!r} is loaded (loaded: {loaded}): name a loaded one, or load it at the start"
+            )
         return list(self.adapters).index(name) + 1 if name else 0
 
     def _guide(
@@ -290,7 +294,9 @@ class Engine:
         if params.structured_outputs is None:
             return None
         if self.structured_output_manager is None:
-            raise ValueError("structured_outputs needs a tokenizer, which this engine does not have; leave it out")
+            raise ValueError(
+                "structured_outputs needs a tokenizer, and this engine has none: leave structured_outputs out"
+            )
         started = self.clock()
         try:
             return self.structured_output_manager.constraint_for(params.structured_outputs, prompt, ends)

@@ -200,8 +200,8 @@ class Stats:
             return ""
         share, each = self.accepted_tokens / self.draft_tokens, 1 + self.accepted_tokens / self.drafts
         return (
-            f"speculation: {self.draft_tokens:,} tokens guessed, {share:.0%} of them right: {each:.2f} tokens a "
-            "request of each step that verified any"
+            f"speculation: {self.draft_tokens:,} tokens drafted, {share:.0%} accepted; a step that verified drafts "
+            f"produced {each:.2f} tokens per request"
         )
 
     def base(self, before: "Stats") -> "Stats":

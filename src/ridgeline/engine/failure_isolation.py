@@ -44,7 +44,9 @@ class FailureIsolation:
         if len(plan.items) == 1:
             return next(iter(ends), None)
         self._ends = ends
-        logger.warning(f"a step of {len(ends)} requests failed, and each runs alone now: {describe_error(error)}")
+        logger.warning(
+            f"a step of {len(ends)} requests failed, so each request now runs in its own step: {describe_error(error)}"
+        )
         return None
 
     def schedule(self, now: int) -> StepPlan | None:

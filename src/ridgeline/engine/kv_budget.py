@@ -84,8 +84,8 @@ def fit_kv_layout(
     )
     if layout.nbytes > share * free:
         raise ValueError(
-            f"KV memory of {three_digits(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step "
-            f"there are {three_digits(free / GIB)} GiB: give less (--kv-memory)"
+            f"--kv-memory is {three_digits(layout.nbytes / share / GIB)} GiB, but only {three_digits(free / GIB)} "
+            "GiB are free next to the weights and a step: lower --kv-memory"
         )
     return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
 
@@ -114,8 +114,8 @@ def _with_whole_context(
         return replace(layout, pages=needed)
     most = layout.capacity(chunk, encoded)
     raise ValueError(
-        f"KV memory of {three_digits(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, the "
-        f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
+        f"KV memory of {three_digits(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, but "
+        f"the context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
         f"{ceil(needed * layout.page_bytes / share / MIB)}MiB"
     )
 
@@ -137,7 +137,7 @@ def _budget(settings: EngineSettings, free: float, taken: float) -> float:
     if budget <= 0:
         least = three_digits(100 * taken / (free + taken))
         raise ValueError(
-            f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
-            f"and a step take {least} %; give a larger share"
+            f"{settings.memory_share:g} of the available memory leaves nothing for the KV cache, because weights and "
+            f"a step need {least} %: give a larger share"
         )
     return budget

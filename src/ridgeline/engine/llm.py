@@ -113,7 +113,7 @@ class LLM:
 
     def _take(self, loaded: LoadedEngine, threads: int) -> None:
         if loaded.vectors is not None:
-            raise ModelRefused(f"{self.name} turns texts into vectors or scores and writes none; use ridgeline embed")
+            raise ModelRefused(f"{self.name} outputs embeddings or scores and generates no text: use ridgeline embed")
         self.loaded, self.threads = loaded, threads
         self.engine, self.tokenizer = loaded.engine, loaded.tokenizer
         self._texts = TextEngine(loaded)
@@ -151,7 +151,9 @@ class LLM:
         each = self._params_of(ids, params)
         adapters = [adapter] * len(ids) if isinstance(adapter, str) else adapter
         if len(adapters) != len(ids):
-            raise ValueError(f"{len(ids)} prompts but {len(adapters)} adapters; give one each, or one for all")
+            raise ValueError(
+                f"{len(ids)} prompts have {len(adapters)} adapters: give one adapter for each prompt, or one for all"
+            )
         added: dict[int, Completion] = {}
         try:
             for place, (prompt, own, name) in enumerate(zip(ids, each, adapters, strict=True)):
@@ -246,7 +248,9 @@ class LLM:
     def _refuse_second_caller(self) -> None:
         """Raise ValueError if another call is in progress, because one caller would take the events of the other."""
         if self.engine.has_work:
-            raise ValueError("this LLM is in the middle of another stream; end that first, or use AsyncLLM for several")
+            raise ValueError(
+                "another stream of this LLM has not ended: end it first, or use AsyncLLM for several streams at once"
+            )
 
     def _params_of(
         self, ids: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None
@@ -254,7 +258,10 @@ class LLM:
         if not isinstance(params, Sequence):
             return [checked(params or self.loaded.defaults)] * len(ids)
         if len(params) != len(ids):
-            raise ValueError(f"{len(ids)} prompts but {len(params)} sampling parameters; give one each, or one for all")
+            raise ValueError(
+                f"{len(ids)} prompts have {len(params)} sampling parameters: give one SamplingParams for each "
+                "prompt, or one for all"
+            )
         return [checked(own) for own in params]
 
     def _abort(self, requests: Mapping[int, Completion]) -> None:
@@ -269,7 +276,7 @@ def _each(prompts: Any) -> list[Any]:
     if hasattr(prompts, "tolist"):
         prompts = prompts.tolist()
     if not isinstance(prompts, Sequence):
-        raise ValueError(f"prompts is a {type(prompts).__name__}; give text, token ids, or a list of either")
+        raise ValueError(f"prompts is a {type(prompts).__name__}: give text, token ids, or a list of either")
     return list(prompts) if not isinstance(prompts, str) and all(map(_is_prompt, prompts[:1])) else [prompts]
 
 

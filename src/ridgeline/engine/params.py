@@ -178,8 +178,8 @@ class SamplingParams:
             _require(low <= number <= high, name, number, fix)
             self._set(name, number)
         for name, high, fix in (
-            ("top_p", 1.0, "give a number over 0 and at most 1 (1 = off)"),
-            ("repetition_penalty", math.inf, "give a finite number over 0 (1 = off)"),
+            ("top_p", 1.0, "give a number above 0 and at most 1 (1 = off)"),
+            ("repetition_penalty", math.inf, "give a finite number above 0 (1 = off)"),
         ):
             number = _finite(name, getattr(self, name), fix)
             _require(0 < number <= high, name, number, fix)
@@ -191,13 +191,13 @@ class SamplingParams:
     def _check_counts(self) -> None:
         """Validate seed, logprobs, prompt_logprobs, n, max_tokens and min_tokens."""
         if self.seed is not None:
-            _integer("seed", self.seed, SEED_MIN, SEED_MAX, "without one, it is drawn")
+            _integer("seed", self.seed, SEED_MIN, SEED_MAX, "if not given, a random seed is drawn")
         for name, own in (("logprobs", "the chosen token"), ("prompt_logprobs", "the prompt's tokens")):
             count = getattr(self, name)
             if count is not None:
-                _integer(name, count, 0, COUNT_MAX, f"0 = {own} only; without one, none")
+                _integer(name, count, 0, COUNT_MAX, f"0 = {own} only; if not given, no logprobs")
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 0, COUNT_MAX, "without one, up to the context length")
+            _integer("max_tokens", self.max_tokens, 0, COUNT_MAX, "if not given, up to the context length")
         _integer("n", self.n, 1, MAX_CHOICES)
         _integer("min_tokens", self.min_tokens, 0, COUNT_MAX)
         most = COUNT_MAX if self.max_tokens is None else self.max_tokens
@@ -213,14 +213,17 @@ class SamplingParams:
         _require(_is_list(self.stop), "stop", self.stop, "give a string or a tuple of strings, such as ('END',)")
         lengths = (len(text) for text in self.stop if isinstance(text, str))
         if len(self.stop) > MAX_STOPS or max(lengths, default=0) > MAX_STOP_LENGTH:
-            raise ValueError(f"stop holds more than {MAX_STOPS} strings, or one of over {MAX_STOP_LENGTH} characters")
+            raise ValueError(
+                f"stop has more than {MAX_STOPS} strings, or a string of more than {MAX_STOP_LENGTH} characters: "
+                "give fewer or shorter ones"
+            )
         for text in self.stop:
             _require(isinstance(text, str) and text != "", "stop", self.stop, "give strings of at least one character")
         self._set("stop", tuple(self.stop))
         ids = self.stop_token_ids
         _require(_is_list(ids) or isinstance(ids, Set), "stop_token_ids", ids, "give a tuple of ids, such as (2,)")
         for token in ids:
-            _integer("stop_token_ids", token, 0, COUNT_MAX, "one for each entry")
+            _integer("stop_token_ids", token, 0, COUNT_MAX, "a token id for each entry")
         # Sorted, so that equal sets make equal params in any order.
         self._set("stop_token_ids", tuple(sorted(set(ids))))
         for name in ("ignore_eos", "include_stop", "skip_special_tokens"):
@@ -230,7 +233,9 @@ class SamplingParams:
         fix = "give a StructuredOutputs, such as StructuredOutputs(json=schema)"
         _require(form is None or isinstance(form, StructuredOutputs), "structured_outputs", form, fix)
         _require(self.rules is None or isinstance(self.rules, TokenRules), "rules", self.rules, "give TokenRules")
-        _require(self.rules is None or form is None, "rules", self.rules, "leave structured_outputs out beside it")
+        _require(
+            self.rules is None or form is None, "rules", self.rules, "leave out either rules or structured_outputs"
+        )
 
     @property
     def greedy(self) -> bool:

@@ -20,16 +20,17 @@ def device_named(name: str) -> torch.device:
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
     if (kind != "cuda" and name != "auto") or (number and not number.isdecimal()):
-        raise ValueError(f"--device is {name!r}; give cpu, cuda, cuda:N for card N, or auto")
+        raise ValueError(f"--device is {name!r}: give cpu, cuda, cuda:N for GPU N, or auto")
     if not count:
         raise ValueError(
-            f"--device is {name}, but torch sees no CUDA device here; leave it out for the processor, or install torch "
-            "for CUDA"
+            f"--device is {name}, but torch finds no CUDA device: leave --device out to run on the CPU, or install "
+            "torch with CUDA support"
         )
     index = int(number or 0)
     if index >= count:
         raise ValueError(
-            f"--device is {name}, but torch sees {count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
+            f"--device is {name}, but torch finds {count} CUDA device{'s' if count > 1 else ''}, numbered from "
+            "cuda:0: give a lower number"
         )
     return torch.device("cuda", index)
 

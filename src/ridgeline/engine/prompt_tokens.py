@@ -29,8 +29,8 @@ class NamedPrompt(Sequence[int]):
     def __post_init__(self) -> None:
         if self.block < 1 or len(self.names) != -(-(self.start + self.length) // self.block):
             raise ValueError(
-                f"{len(self.names)} names of blocks of {self.block} do not make {self.length} tokens; "
-                "give one for each block begun"
+                f"{len(self.names)} block names for blocks of {self.block} tokens do not match {self.length} tokens: "
+                "give one name for each block, including a partial one"
             )
 
     @override
@@ -75,7 +75,7 @@ def token_ids(prompt: Any) -> Sequence[int]:
             return ids
         return [operator.index(token) for token in ids]
     except TypeError:
-        raise ValueError("the prompt is not a list of token ids; give whole numbers") from None
+        raise ValueError("the prompt is not a list of token ids: give integers") from None
 
 
 def unknown_id(ids: Sequence[int], vocabulary: int) -> int | None:

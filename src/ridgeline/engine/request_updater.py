@@ -72,7 +72,7 @@ class RequestUpdater:
             self.dropped_tokens += ended - kept
         request = self._requests.get(group + choice)
         if request is not None:
-            assert 0 < kept <= request.output_length, f"{kept} of {request.output_length} tokens are to be kept"
+            assert 0 < kept <= request.output_length, f"cannot keep {kept} of {request.output_length} tokens"
             self.dropped_tokens += request.output_length - kept
 
     def finish(
@@ -151,7 +151,7 @@ class RequestUpdater:
 
     def _end_prompt(self, request: Request, now: int, events: list[TokenEvent]) -> None:
         """End a request whose prompt is computed and that wants no token."""
-        assert not request.limit, "a request that has computed all it knows has a token sampled"
+        assert not request.limit, "a token is sampled only for a request whose known tokens are all computed"
         request.timing = replace(request.timing, first_token=now)
         self._start_children(request, now)
         events.append(self.finish(request, FinishReason.LENGTH, now))

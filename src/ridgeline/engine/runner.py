@@ -64,7 +64,7 @@ class Runner:
             others: The other ranks of the model.
             eager: Whether to execute every step op by op, without replaying captured steps.
         """
-        assert model.runs, "a model that is stored so is priced only"
+        assert model.runs, "a model with this storage format has a price but cannot run"
         if backend is None:
             backend = prepared(model)
         elif model.backend is REFERENCE:

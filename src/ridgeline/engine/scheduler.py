@@ -55,7 +55,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("requests", self.requests), ("chunk", self.chunk)):
             if value is not None and not 1 <= value <= MAX_LIMIT:
-                raise ValueError(f"limit of {name} is {value}; it must be from 1 to {MAX_LIMIT}")
+                raise ValueError(f"limit of {name} is {value}: give 1 to {MAX_LIMIT}")
 
 
 class Scheduler:
@@ -284,7 +284,7 @@ class Scheduler:
             request.computed, request.received = max(hit, request.received), 0
             count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
             granted = self.kv_cache_manager.grow(request.id, request.computed + count)
-            assert granted, "admission looked at the pages that growth takes"
+            assert granted, "admission must have reserved the pages by which a request grows"
             self._give(request, count, grants)
             budget -= count + encoder
 
@@ -321,7 +321,7 @@ class Scheduler:
         The oldest request is never the victim, so that it always finishes.
         """
         spared, *others = self.running
-        assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
+        assert others, f"request {spared.id} was admitted, but does not fit into the KV pool even alone"
         return min(reversed(others), key=lambda r: r.computed - self.kv_cache_manager.shared_positions(r.id))
 
     def _item(self, request: Request, count: int, guesses: Sequence[int]) -> PlanItem:

@@ -286,7 +286,7 @@ def _context(model: Model, settings: EngineSettings, said: EmbeddingConfig | Non
         return model.context if most is None else min(most, model.context)
     if settings.context > model.context:
         raise ValueError(
-            f"a context of {settings.context:,} was asked for, the model's is {model.context:,}; give that or less"
+            f"--context is {settings.context:,}, but the model's context is {model.context:,}: give at most that"
         )
     return settings.context
 

@@ -39,10 +39,10 @@ class StructuredOutputs:
         for name in ("json", "regex", "grammar"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise ValueError(f"structured_outputs.{name} is a {type(value).__name__}; give text")
+                raise ValueError(f"structured_outputs.{name} is a {type(value).__name__}: give a string")
         for name in ("json_object", "after_reasoning"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"structured_outputs.{name} is not True or False; give one of them")
+                raise ValueError(f"structured_outputs.{name} is not a boolean: give True or False")
         if self.choice is not None:
             object.__setattr__(self, "choice", _checked_choice(self.choice))
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
@@ -78,12 +78,15 @@ def _as_json(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(schema, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("structured_outputs.json holds what JSON has no form for; give a JSON schema") from None
+        raise ValueError("structured_outputs.json has a value that JSON cannot represent: give a JSON schema") from None
 
 
 def _checked_choice(choice: object) -> tuple[str, ...]:
     if not isinstance(choice, Sequence) or isinstance(choice, str) or not 1 <= len(choice) <= MAX_CHOICES:
-        raise ValueError(f"structured_outputs.choice is not a list of 1 to {MAX_CHOICES} texts; give one")
+        raise ValueError(f"structured_outputs.choice must be a list of 1 to {MAX_CHOICES} strings")
     if not all(isinstance(text, str) and text for text in choice):
-        raise ValueError("structured_outputs.choice holds something other than text; give texts of a character or more")
+        raise ValueError(
+            "structured_outputs.choice has an entry that is not a non-empty string: give strings of at least one "
+            "character"
+        )
     return tuple(choice)

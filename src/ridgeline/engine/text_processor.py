@@ -85,7 +85,10 @@ class TextProcessor:
             ValueError: If they request log-probabilities of a prompt that an encoder reads.
         """
         if self.start and params.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs is not for prompts that an encoder reads, which predicts none of them")
+            raise ValueError(
+                "prompt_logprobs does not work with encoder-decoder models, which do not predict the prompt: leave "
+                "it out"
+            )
 
     def new_output_processor(self) -> OutputProcessor:
         """Return an output processor for this model's tokens.
@@ -133,9 +136,11 @@ class TextProcessor:
             ValueError: If the model has no chat template, or the template refuses the messages.
         """
         if self.templates is None:
-            raise ValueError("the model has no chat template; use generate with a prompt of your own")
+            raise ValueError("the model has no chat template: use generate with a prompt that you format yourself")
         if not isinstance(messages, Sequence) or not all(isinstance(each, Mapping) for each in messages):
-            raise ValueError('a conversation is a list of messages like {"role": "user", "content": "hi"}; give that')
+            raise ValueError(
+                'messages is not a list of messages: give a list such as [{"role": "user", "content": "hi"}]'
+            )
         picked = self.templates.pick(tools=bool(template.get("tools")))
         return picked.encode(messages, most_tokens=context, **template).ids
 
@@ -203,7 +208,9 @@ def _start(source: ModelSource) -> tuple[int, ...]:
     ]
     start = next((value for value in stated if value is not None), None)
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-        raise source.config.refuse(f"decoder_start_token_id is {start!r}; give the id that the decoder begins with")
+        raise source.config.refuse(
+            f"decoder_start_token_id is {start!r}: give the id of the token that the decoder starts with"
+        )
     return (start,)
 
 
@@ -231,5 +238,5 @@ def checked(params: Any) -> SamplingParams:
         ValueError: If `params` is not a SamplingParams.
     """
     if not isinstance(params, SamplingParams):
-        raise ValueError(f"params is a {type(params).__name__}; give a SamplingParams")
+        raise ValueError(f"params is a {type(params).__name__}: give a SamplingParams")
     return params

@@ -45,7 +45,7 @@ class TokenRules:
 
     def __post_init__(self) -> None:
         if not all(self.opening):
-            raise ValueError("token rules leave no token for one of the first places; give at least one for each")
+            raise ValueError("token rules allow no token at one of the first positions: allow at least one at each")
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -372,7 +372,7 @@ class KVCacheManager:
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))
         for group, pages in zip(self.groups, table.pages, strict=True):
-            assert NULL_PAGE not in pages[group.first_page(computed) :], "a window has passed"
+            assert NULL_PAGE not in pages[group.first_page(computed) :], "the page of a sliding window was freed"
         for page in _held(table.pages):
             self.pool.incref(page)
         for index in partial:
@@ -451,5 +451,5 @@ class KVCacheManager:
         for copy in self.copies:
             counts[copy.source] += 1
         for page in range(1, self.pool.size + 1):
-            assert self.pool.references(page) == counts[page], f"page {page} is miscounted"
+            assert self.pool.references(page) == counts[page], f"page {page} has a wrong reference count"
         assert self.claimed == sum(table.claim for table in self.tables.values())

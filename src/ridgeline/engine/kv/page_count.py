@@ -46,9 +46,9 @@ def kv_layout(
         pages = min(pages, sum(most))
     if pages < len(layout.groups):
         raise ValueError(
-            f"a KV budget of {budget_bytes / 1024:.1f}KiB holds not one page of {page_size} positions; "
-            f"give at least {math.ceil(len(layout.groups) * layout.page_bytes / 1024)}KiB (--kv-memory), "
-            "or a smaller page"
+            f"a KV budget of {budget_bytes / 1024:.1f}KiB does not hold a single page of {page_size} positions: "
+            f"raise --kv-memory to {math.ceil(len(layout.groups) * layout.page_bytes / 1024)}KiB or more, or lower "
+            "--page-size"
         )
     return replace(layout, pages=pages)
 

@@ -60,7 +60,7 @@ class PageExchange:
     def give(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:
         """Copy cached pages to the host: bytes [places, bytes per page]. All of them must be in the pool."""
         pages = [self.kv_cache_manager.pool.find(self._name(keys, place)) for place in places]
-        assert None not in pages, "a page that was found is gone"
+        assert None not in pages, "a page of a cache hit is missing"
         return self.store.export_pages([page for page in pages if page is not None])
 
     def take(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:

@@ -84,7 +84,7 @@ class PagePool:
 
     def release(self, page: int) -> None:
         """Remove a reference to a KV page; without any, it becomes cached if it is published, and else free."""
-        assert self._references[page] > 0, f"page {page} released once too often"
+        assert self._references[page] > 0, f"page {page} was freed more often than it was allocated"
         self._references[page] -= 1
         if self._references[page] == 0:
             if page in self._key_of:
@@ -99,7 +99,7 @@ class PagePool:
 
         If two pages have the same contents, the first remains the findable one.
         """
-        assert self._references[page] > 0, f"page {page} published by nobody"
+        assert self._references[page] > 0, f"page {page} was published without being allocated"
         if page not in self._key_of and self._page_of.setdefault(key, page) == page:
             self._key_of[page] = key
             if self.touched is not None:
@@ -116,10 +116,10 @@ class PagePool:
     def check(self) -> None:
         """Assert that every page is free, cached or referenced, and exactly one of these."""
         free, cached = set(self._free), set(self._cached)
-        assert len(free) == len(self._free), "a page is free twice"
+        assert len(free) == len(self._free), "a page is in the free list twice"
         for page in range(1, self.size + 1):
             states = (page in free) + (page in cached) + (self._references[page] > 0)
             assert states == 1, f"page {page} is in {states} states"
-        assert all(page in self._key_of for page in cached), "a cached page cannot be found"
-        assert not free & self._key_of.keys(), "a free page can be found"
+        assert all(page in self._key_of for page in cached), "a cached page is missing from the index of cached pages"
+        assert not free & self._key_of.keys(), "a free page is in the index of cached pages"
         assert {key: page for page, key in self._key_of.items()} == self._page_of

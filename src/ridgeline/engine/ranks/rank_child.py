@@ -52,7 +52,7 @@ class FollowerRunner:
             case PrepareBatch(plan):
                 self._batch = runner.prepare(plan)
             case ComputeHiddenStates():
-                assert self._batch is not None, "a batch comes before it runs"
+                assert self._batch is not None, "ComputeHiddenStates came before PrepareBatch"
                 self._x_RD = runner.hidden(self._batch)
             case ComputeLogits(first, count):
                 with torch.inference_mode():
@@ -64,7 +64,7 @@ class FollowerRunner:
             case TimeLink(sizes, rounds):
                 time_all_reduces(tuple(sizes), rounds)
             case _:
-                raise AssertionError(f"{order} is no order")
+                raise AssertionError(f"{order} is not a command")
 
 
 def main() -> None:

@@ -77,7 +77,9 @@ class RankProcesses:
             ValueError: If this process is already a rank of another model.
         """
         if distributed.is_initialized():
-            raise ValueError("this process is a rank of another model already; end that, or start another process")
+            raise ValueError(
+                "this process is already a rank of another model: close that engine, or start another process"
+            )
         followers = cls(settings.ranks)
         # The folder lives as long as the processes: a late one still looks for the others in it.
         followers._folder = folder = TemporaryDirectory(prefix="ridgeline-")
@@ -129,7 +131,7 @@ class RankProcesses:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(0.5)
             if child.returncode is not None:
-                ended.append(f"rank {rank} of {self.size} is gone: {_epitaph(child)}")
+                ended.append(f"rank {rank} of {self.size} has ended: {_epitaph(child)}")
         self.close()
         reason = "; ".join(ended) or " ".join(f"a step of {self.size} ranks failed: {error}".split())
         return RankGone(f"{reason}; start the engine again")
@@ -166,11 +168,15 @@ def check_ranks(model: Model, adapters: Mapping[str, str], place: torch.device, 
         ValueError: If a setting excludes it.
     """
     if place.type != "cpu":
-        raise ValueError("tensor parallel runs on processors so far, not on cards; leave --device out, or give 1")
+        raise ValueError(
+            "tensor parallelism runs on CPUs only, not yet on GPUs: leave --device out, or give --tensor-parallel 1"
+        )
     if adapters:
-        raise ValueError("adapters are not divided among ranks; leave them out, or run one process")
+        raise ValueError(
+            "LoRA adapters do not work with tensor parallelism: leave the adapters out, or leave --tensor-parallel out"
+        )
     if draws or not model.has_head:
-        raise ModelRefused(f"{name} does not generate text, and runs on one process; leave --tensor-parallel out")
+        raise ModelRefused(f"{name} does not generate text, so it runs in one process: leave --tensor-parallel out")
 
 
 def join(rendezvous: str, rank: int, size: int) -> None:
@@ -185,6 +191,6 @@ def _epitaph(child: "subprocess.Popen[bytes]") -> str:
     try:
         code = child.wait(_LAST_WORDS)
     except subprocess.TimeoutExpired:
-        return "it says nothing"
+        return "it does not respond"
     said = child.stdout.readline().decode().strip()
     return said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")

@@ -68,7 +68,7 @@ class Candidates:
         The candidate's weight is over 0.
         """
         ends_B = np.cumsum(self.sums_B)
-        assert ends_B[-1] > 0, "nothing left to draw from"
+        assert ends_B[-1] > 0, "no token is left to sample"
         point = uniform * float(ends_B[-1])
         block = first_above(ends_B, point)
         before = float(ends_B[block - 1]) if block else 0.0

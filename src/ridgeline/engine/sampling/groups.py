@@ -73,7 +73,9 @@ class LogitChanges:
             if row.params.uses_history and row.history is not None:
                 penalised.append(_places(start, row.history.ids, vocabulary))
         masks = {index: row.allowed for index, row in enumerate(rows) if row.allowed is not None}
-        assert all(words.shape == ((vocabulary + 31) // 32,) for words in masks.values()), "a bit for each token"
+        assert all(words.shape == ((vocabulary + 31) // 32,) for words in masks.values()), (
+            "the mask has one bit per token"
+        )
         biases = [bias for row in rows for bias in row.params.logit_bias.values()]
         penalties = [_penalties(row) for row in rows if row.params.uses_history]
         return cls(
@@ -116,7 +118,7 @@ class LogitChanges:
 def _places(start: int, ids: Sequence[int] | IdsC, vocabulary: int) -> IdsC:
     places = np.asarray(ids, np.int64)
     # On a device an index past the end would hit the next row, or end the process.
-    assert not len(places) or (places.min() >= 0 and places.max() < vocabulary), "a token that the model does not have"
+    assert not len(places) or (places.min() >= 0 and places.max() < vocabulary), "a token id is out of vocabulary"
     return places + start
 
 

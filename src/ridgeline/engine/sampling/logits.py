@@ -46,7 +46,7 @@ def must_continue(row: SampleRow) -> bool:
 
 def _forbid_others(logits_V: FloatsC, allowed: NDArray[np.uint32]) -> None:
     """Forbid all tokens outside a bitmask, in place. It is little-endian, so that each byte holds the next 8 tokens."""
-    assert allowed.shape == ((len(logits_V) + 31) // 32,), "a bit for each token, in words of 32"
+    assert allowed.shape == ((len(logits_V) + 31) // 32,), "the mask has one bit per token, in words of 32 bits"
     bits = np.unpackbits(allowed.astype("<u4", copy=False).view(np.uint8), count=len(logits_V), bitorder="little")
     logits_V[bits == 0] = -np.inf
 

@@ -127,7 +127,9 @@ class _Samplings:
             own["forbidden"] = self._tokens(np.array(row.end_ids, np.int64))
             own["forbidden_count"] = len(row.end_ids)
         if row.allowed is not None:
-            assert row.allowed.shape == ((self._logits_RV.shape[1] + 31) // 32,), "a bit for each token, in words of 32"
+            assert row.allowed.shape == ((self._logits_RV.shape[1] + 31) // 32,), (
+                "the mask has one bit per token, in words of 32 bits"
+            )
             own["allowed"] = self._address(np.ascontiguousarray(row.allowed, np.uint32))
         if params.uses_history:
             assert row.history is not None
@@ -168,7 +170,7 @@ class _Samplings:
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return token ids after a check of their range, because the kernel indexes the logits with them unchecked."""
         assert not len(ids) or (ids.min() >= 0 and ids.max() < self._logits_RV.shape[1]), (
-            "a token that the model does not have"
+            "a token id is out of vocabulary"
         )
         return ids
 

@@ -55,7 +55,7 @@ def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[Histor
         history = history.copy()
         history.append(token)
     if guide is not None:
-        assert not isinstance(guide, TokenRuleProcessor), "nothing is guessed of what rules are followed in"
+        assert not isinstance(guide, TokenRuleProcessor), "a request with token rules has no draft tokens"
         guide = guide.ahead()
         guide.take(token)
     return history, guide

@@ -112,7 +112,7 @@ class SampleRow:
         assert self.position >= 0
         assert self.choice >= 0
         assert self.generated >= 0
-        assert self.history is not None or not self.params.uses_history, "a row with penalties brings its History"
+        assert self.history is not None or not self.params.uses_history, "a row with penalties needs its History"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class RowFailure:
         assert not math.isfinite(top)
         if math.isnan(top):
             return cls(f"{what} contain NaN")
-        return cls(f"{what} contain +inf" if top > 0 else f"{what} are all -inf: there is no token to choose")
+        return cls(f"{what} contain +inf" if top > 0 else f"{what} are all -inf: no token can be sampled")
 
 
 @dataclass(frozen=True, slots=True)

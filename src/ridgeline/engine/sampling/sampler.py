@@ -55,9 +55,9 @@ class Sampler(ABC):
         rows = list(rows)  # a lazy sequence makes each row when it is read, and we read it several times
         if not rows:
             return []
-        assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
-        assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
-        assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
+        assert logits_RV.dtype == torch.float32, "sampling needs fp32 logits: convert the logits first"
+        assert logits_RV.dim() == 2, "logits must have the shape [rows, vocabulary]"
+        assert logits_RV.shape[0] == len(rows), "give one SampleRow for each row of logits"
         logits_RV = logits_RV.detach().contiguous()
         return self._sample(logits_RV, apply_timestamp_rule(logits_RV, rows))
 
@@ -74,7 +74,7 @@ class Sampler(ABC):
         Returns:
             PromptLogprob for each row, or RowFailure if a row has NaN or +inf, or nothing but -inf.
         """
-        assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
+        assert len(logits_RV) == len(tokens) == len(alternatives), "give one token for each row of logits"
         return self._score(logits_RV.detach().contiguous(), tokens, alternatives)
 
     @abstractmethod
@@ -102,7 +102,7 @@ def apply_timestamp_rule(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequen
 
 
 def _narrowed(logits_V: NDArray[np.float32], row: SampleRow, first: int) -> SampleRow:
-    assert row.allowed is not None, "a row with moments has a mask"
+    assert row.allowed is not None, "a row with timestamp rules needs a mask"
     allowed_V = unpacked(row.allowed, len(logits_V))
     masked_V = np.where(allowed_V, logits_V, -np.inf).astype(np.float64)
     text, moments = masked_V[:first].max(), masked_V[first:]

@@ -69,7 +69,7 @@ def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
 
 def keep_top_p(candidates: Candidates, p: float) -> Candidates:
     """Keep the smallest set of the likeliest tokens with at least p of the total weight; never empty."""
-    assert candidates.kept_C is None, "top-p comes before what masks"
+    assert candidates.kept_C is None, "top-p must run before the filters that mask tokens"
     weights_C, total = candidates.weights_C, candidates.total
     target = p * total
     # No weight is over 1, so the weights of a slice cannot add up to more than its length.

@@ -47,24 +47,28 @@ class Speculation:
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("tokens to guess", self.tokens, MOST_GUESSES),
-            ("the longest piece to look up", self.longest, MOST_LOOKED_UP),
-            ("the shortest piece to look up", self.shortest, MOST_LOOKED_UP),
+            ("number of draft tokens", self.tokens, MOST_GUESSES),
+            ("the longest n-gram", self.longest, MOST_LOOKED_UP),
+            ("the shortest n-gram", self.shortest, MOST_LOOKED_UP),
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise ValueError(f"speculation: {name} is {value!r}; give a whole number from 1 to {most}")
+                raise ValueError(f"speculation: {name} is {value!r}: give an integer from 1 to {most}")
         if self.shortest > self.longest:
             raise ValueError(
-                f"speculation: the shortest piece to look up, {self.shortest}, is longer than the longest, "
-                f"{self.longest}; give at most that"
+                f"speculation: the shortest n-gram, {self.shortest}, is longer than the longest, {self.longest}: "
+                "give at most the longest"
             )
         if (self.method == "draft_model") != (self.model is not None):
-            raise ValueError("speculation: the method draft_model needs a model to guess with, and no other takes one")
+            raise ValueError(
+                "speculation: the method draft_model needs a draft model, and every other method must have none"
+            )
 
     @override
     def __str__(self) -> str:
-        who = f"by {self.model}" if self.model is not None else "by prompt lookup"
-        return f"up to {self.tokens} guesses a step {who}" + (", where it pays" if self.method == "auto" else "")
+        who = f"from {self.model}" if self.model is not None else "by n-gram lookup in the prompt"
+        return f"up to {self.tokens} draft tokens per step {who}" + (
+            ", if it saves time" if self.method == "auto" else ""
+        )
 
 
 def named(name: str, tokens: int | None = None) -> Speculation:
@@ -79,7 +83,7 @@ def named(name: str, tokens: int | None = None) -> Speculation:
     if name == "auto":
         return Speculation("auto", count)
     if not name:
-        raise ValueError("--speculate is empty; give ngram, auto, or a model to guess with")
+        raise ValueError("--speculate is empty: give ngram, auto, or a draft model")
     return Speculation("draft_model", count, model=name)
 
 
@@ -94,23 +98,29 @@ def configured(text: str) -> Speculation:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise ValueError(f'{_OPTION} is no JSON object; write {{"method": "ngram", "num_speculative_tokens": 4}}')
+        raise ValueError(f'{_OPTION} is not a JSON object: write {{"method": "ngram", "num_speculative_tokens": 4}}')
     for key in values:
         if key not in _KEYS:
-            raise ValueError(f"{_OPTION} has {key!r}, which has no meaning here; it may have {', '.join(_KEYS)}")
+            raise ValueError(f"{_OPTION} has {key!r}, which is not supported: use only {', '.join(_KEYS)}")
     model, tokens = values.get("model"), values.get("num_speculative_tokens")
     if model is not None and not isinstance(model, str):
-        raise ValueError(f"{_OPTION}: model is {model!r}; give the name of one")
+        raise ValueError(f"{_OPTION}: model is {model!r}: give the name of a draft model")
     method = values.get("method", "ngram" if model in _LOOK_UP_NAMES else "draft_model")
     if tokens is None:
-        raise ValueError(f"{_OPTION} has no num_speculative_tokens; give how many tokens a step may guess, like 4")
+        raise ValueError(
+            f"{_OPTION} has no num_speculative_tokens: give the number of draft tokens per step, such as 4"
+        )
     if method == "ngram":
         longest, shortest = _pieces(values)
         return Speculation("ngram", tokens, longest=longest, shortest=shortest)
     if method != "draft_model":
-        raise ValueError(f"{_OPTION}: method is {method!r}; ngram and draft_model are built: give one of them")
+        raise ValueError(
+            f"{_OPTION}: method is {method!r}, but only ngram and draft_model are supported: give one of them"
+        )
     if any(key.startswith("prompt_lookup") for key in values):
-        raise ValueError(f"{_OPTION}: prompt_lookup_max and prompt_lookup_min are of ngram; leave them out")
+        raise ValueError(
+            f"{_OPTION}: prompt_lookup_max and prompt_lookup_min work only with the method ngram: leave them out"
+        )
     return Speculation("draft_model", tokens, model=model)
 
 

@@ -39,14 +39,15 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
         ModelRefused: If it cannot.
     """
     if not model.has_head:
-        raise ModelRefused(f"{name} generates no tokens, which are what speculation guesses; leave it out")
+        raise ModelRefused(f"{name} generates no tokens, so it cannot use speculative decoding: leave --speculate out")
     if any(spec.is_state for spec in model.kv_specs):
         raise ModelRefused(
-            f"{name} keeps a state, which cannot be rolled back past a wrong guess; leave speculation out"
+            f"{name} keeps a recurrent state, which cannot be rolled back after a rejected draft token: leave "
+            "--speculate out"
         )
     if speculation.method == "draft_model" and (model.encodes or model.images is not None):
         raise ModelRefused(
-            f"{name} reads more than the tokens that a draft model would see; guess by prompt lookup (ngram)"
+            f"{name} reads images or an encoder input, which a draft model would not see: use prompt lookup (ngram)"
         )
 
 
@@ -128,13 +129,18 @@ def draft_of(speculation: Speculation) -> Draft | None:
         return None
     source = open_source(speculation.model)
     if source.pipeline:
-        raise ModelRefused(f"{source.name} draws pictures and cannot guess tokens; give a language model")
+        raise ModelRefused(f"{source.name} generates images, so it cannot draft tokens: give a language model")
     family_of(source.config)
     draft = build_to_run(source.config)
     if not draft.has_head or draft.encodes or draft.images is not None:
-        raise ModelRefused(f"{source.name} does not continue text by itself; give a draft model that does")
+        raise ModelRefused(
+            f"{source.name} cannot continue text by itself, so it cannot draft tokens: give a decoder-only language "
+            "model"
+        )
     if any(spec.is_state for spec in draft.kv_specs):
-        raise ModelRefused(f"{source.name} keeps a state, which cannot be rolled back; give another draft model")
+        raise ModelRefused(
+            f"{source.name} keeps a recurrent state, which cannot be rolled back: give another draft model"
+        )
     return Draft(source, draft)
 
 
@@ -150,7 +156,8 @@ def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
         data = tokenizer.token_bytes(token, skip_special=False)
         if token >= size or own.token_bytes(token, skip_special=False) != data:
             raise ModelRefused(
-                f"{draft.source.name}: token {token} is not the model's; give a draft model with the same tokenizer"
+                f"{draft.source.name}: token {token} differs from the model's: give a draft model with the same "
+                "tokenizer"
             )
 
 
@@ -160,6 +167,6 @@ def speculator_of(speculation: Speculation, model: Model, draft: Draft | None, l
     if draft is None:
         drafter = NgramDrafter(speculation.longest, speculation.shortest)
         return Speculator(drafter, speculation.tokens, outputs, priced=speculation.method == "auto")
-    assert draft.layout is not None, "the draft model has memory"
+    assert draft.layout is not None, "the draft model must have a KV layout"
     guessing = ModelDrafter(draft.model, draft.layout, limits.tokens, draft.model.context)
     return Speculator(guessing, speculation.tokens, outputs)

@@ -73,7 +73,7 @@ class Speculator:
         except Exception as error:
             self._failed = True
             reason = describe_error(error)
-            logger.warning("what guesses tokens has failed, and nothing is guessed any more: %s", reason)
+            logger.warning("the drafter failed, so speculative decoding is off until the engine restarts: %s", reason)
             return [()] * len(asks)
 
     def _say_unpriced(self) -> None:
@@ -81,8 +81,8 @@ class Speculator:
         if not self._said:
             self._said = True
             logger.warning(
-                "speculation is 'auto' and nothing is known of what steps take here: nothing is guessed; call "
-                "engine.speculator.price_on(price, device), or give the method ngram"
+                "speculation is 'auto', but step times cannot be predicted on this device, so no tokens are "
+                "drafted: call engine.speculator.price_on(price, device), or use the method ngram"
             )
 
     def _asks(self, running: Iterable[Request]) -> Iterable[DraftRequest]:

@@ -74,7 +74,7 @@ def reason_of(matcher: llguidance.LLMatcher) -> str:
 
 
 def _refusal(reason: str) -> str:
-    return f"structured_outputs cannot be followed: {_one_line(reason) or 'it allows no text'}"
+    return f"structured_outputs cannot be enforced: {_one_line(reason) or 'it allows no text'}"
 
 
 def _one_line(reason: str) -> str:
@@ -117,7 +117,7 @@ class GrammarCache:
         matcher = compiled(outputs, self._tables.library)
         mask, _ = self._tables.next_of(matcher)
         if not mask.any():
-            raise ValueError(_refusal(reason_of(matcher) or "no token of the vocabulary begins such a text"))
+            raise ValueError(_refusal(reason_of(matcher) or "no token of the vocabulary can begin a matching text"))
         return matcher
 
 

@@ -82,8 +82,8 @@ class OutputConstraint:
             return None
         if self._may_end:
             return DeadEnd(whole=True)
-        why = reason_of(self._matcher) or "no token of the vocabulary fits"
-        return DeadEnd(whole=False, reason=f"the structured output cannot go on: {why}")
+        why = reason_of(self._matcher) or "no token of the vocabulary matches the grammar"
+        return DeadEnd(whole=False, reason=f"the structured output cannot continue: {why}")
 
     def allowed(self) -> Mask:
         """Return the mask of tokens that may come next, uint32 [W], which the caller must not change.

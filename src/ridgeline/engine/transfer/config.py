@@ -41,11 +41,13 @@ class KVTransfer:
         for each in (*([] if self.listen is None else [self.listen]), *self.peers):
             family_of(each)
         if self.listen is not None and self.peers:
-            raise ValueError("an engine computes prompts for others or asks others for them; give one of the two roles")
+            raise ValueError(
+                "an engine is both a KV producer (--kv-listen) and a KV consumer (--kv-from): give only one of the two"
+            )
         if len(set(self.peers)) < len(self.peers):
-            raise ValueError("the same engine is given twice to ask for prompts; name each once")
+            raise ValueError("the same prefill engine is given twice: give each address once")
         if not 0 < self.timeout < 86400:
-            raise ValueError(f"keys and values are waited for {self.timeout:g} s; give more than 0 and less than a day")
+            raise ValueError(f"the timeout for KV pages is {self.timeout:g} s: give more than 0 s and less than a day")
 
 
 def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
@@ -58,9 +60,7 @@ def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
         return socket.AF_UNIX, address.removeprefix(_UNIX)
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(
-            f"{address!r} is no address to send keys and values over; write HOST:PORT, like 10.0.0.1:{PORT}"
-        )
+        raise ValueError(f"{address!r} is not an address for KV transfer: write HOST:PORT, such as 10.0.0.1:{PORT}")
     host = host.removeprefix("[").removesuffix("]")
     return socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
 
@@ -76,17 +76,20 @@ def configured(text: str) -> tuple[str, str]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise ValueError(f'{_OPTION} is no JSON object; write {{"kv_role": "kv_producer", "kv_ip": "10.0.0.1"}}')
+        raise ValueError(f'{_OPTION} is not a JSON object: write {{"kv_role": "kv_producer", "kv_ip": "10.0.0.1"}}')
     for key in values:
         if key == "kv_connector":
-            raise ValueError(f"{_OPTION}: there is one connector, pages over a socket; leave kv_connector out")
+            raise ValueError(
+                f"{_OPTION}: the only connector is Ridgeline's own, which sends pages over a socket: leave "
+                "kv_connector out"
+            )
         if key not in _KEYS:
-            raise ValueError(f"{_OPTION} has {key!r}, which has no meaning here; it may have {', '.join(_KEYS)}")
+            raise ValueError(f"{_OPTION} has {key!r}, which is not supported: use only {', '.join(_KEYS)}")
     role, host, port = values.get("kv_role"), values.get("kv_ip", "127.0.0.1"), values.get("kv_port", PORT)
     if role not in ("kv_producer", "kv_consumer"):
-        raise ValueError(f"{_OPTION}: kv_role is {role!r}; an engine is kv_producer or kv_consumer: give one of them")
+        raise ValueError(f"{_OPTION}: kv_role is {role!r}: give kv_producer or kv_consumer")
     if not isinstance(host, str) or not isinstance(port, int) or isinstance(port, bool):
-        raise ValueError(f"{_OPTION}: kv_ip is a text and kv_port a number, like 10.0.0.1 and {PORT}")
+        raise ValueError(f"{_OPTION}: kv_ip must be a string and kv_port a number, such as 10.0.0.1 and {PORT}")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     family_of(address)
     return ("listen" if role == "kv_producer" else "peer"), address

@@ -140,7 +140,7 @@ class Consumer:
         for ticket in late:
             peer, asked = self._asked[ticket].peer, self._asked[ticket].asked
             assert peer is not None
-            self._fail(ticket, f"no pages within {self._timeout:g} s")
+            self._fail(ticket, f"no pages came within {self._timeout:g} s")
             peer.put(Cancel(ticket))
             if peer.delivered < asked:  # it sends nothing at all: the other requests should not wait as long
                 peer.hang_up()
@@ -190,12 +190,12 @@ class Consumer:
         ledger = self._exchange.kv_cache_manager
         most = ledger.findable(parked.request.prompt_length)
         if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:
-            return f"pages of {pages.positions} positions came, which nobody asked for"
+            return f"it sent pages of {pages.positions} positions, which this engine did not request"
         places = self._exchange.places(parked.have, pages.positions)
         if [PageLocation(group, entry) for group, entry, _ in pages.names] != places or len(rows) != len(places):
-            return "other pages came than were asked for"
+            return "it sent other pages than this engine requested"
         if any(digest != self._exchange.digest(parked.keys, PageLocation(*at)) for *at, digest in pages.names):
-            return "its pages have other names: it has another adapter of that name, or another prompt"
+            return "the digests of its pages differ: it has another adapter of that name, or another prompt"
         return ""
 
     def _over(self, ticket: int) -> _Parked:
@@ -253,7 +253,7 @@ class Consumer:
                 said = (positions, arrived.rows.nbytes, arrived.seconds, predicted, waited)
                 self._tell(Transferred(peer.address, *said))
             else:
-                self._tell(Transferred(peer.address, reason="KV memory has no room for its pages"))
+                self._tell(Transferred(peer.address, reason="the KV cache has no room for its pages"))
             self._engine.begin(parked.request.group)
 
     def _has_room(self, request: Request) -> bool:

@@ -82,18 +82,22 @@ def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = 
     kept = [spec for spec in model.kv_specs if spec.kept]
     why = ""
     if not model.has_head:
-        why = "does not generate"
+        why = "does not generate text"
     elif any(spec.is_state for spec in kept):
-        why = "keeps a state, which is no page of a prefix"
+        why = "keeps a recurrent state, which is not stored in KV pages"
     elif not all(spec.grows for spec in kept) or not kept:
-        why = "has an encoder, which runs where the answer does" if kept else "keeps no keys and values"
+        why = "has an encoder, which must run on the engine that decodes" if kept else "has no KV cache"
     if why:
         raise ModelRefused(
-            f"{name} {why}: prompts and answers stay together; leave --split, --kv-listen, --kv-from out"
+            f"{name} {why}, so prefill and decode cannot run on different engines: leave --split, --kv-listen and "
+            "--kv-from out"
         )
     if ranks > 1:
         raise ValueError(
-            "each rank has a part of every page, which is not sent; leave --tensor-parallel out, or give 1"
+            "KV transfer does not work with tensor parallelism, because each rank has only a part of every page: "
+            "leave --tensor-parallel out, or give --tensor-parallel 1"
         )
     if not prefix_cache:
-        raise ValueError("pages that come are kept as a cached prefix; leave --no-prefix-cache out")
+        raise ValueError(
+            "KV transfer needs the prefix cache, which stores the pages that arrive: leave --no-prefix-cache out"
+        )

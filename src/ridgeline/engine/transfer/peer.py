@@ -148,9 +148,9 @@ class Peer:
             except AuthError as error:
                 reason, pause = str(error), _STRANGE
             except TimeoutError:
-                reason = f"nothing answers within {PATIENCE:g} s"
+                reason = f"nothing answered within {PATIENCE:g} s"
             except (ConnectionResetError, BrokenPipeError):
-                reason = "it has hung up"
+                reason = "it closed the connection"
             except (OSError, EOFError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             except Exception as error:  # a bug of ours, or malformed messages
@@ -179,7 +179,7 @@ class Peer:
             if isinstance(answer, Declined):
                 raise AuthError(answer.reason)
             if not isinstance(answer, Welcome):
-                raise OSError("it does not answer what it is asked")
+                raise OSError("it did not respond as the protocol requires")
             curve = _measured(wire)
             self._outbox = SendQueue(wire, self._threads, f"to {self.address}")
         except BaseException:
@@ -197,7 +197,7 @@ class Peer:
         """
         self._connection = connection
         if self._closing.is_set():
-            raise OSError("it is not asked any more")
+            raise OSError("this engine no longer uses the connection")
 
     def _read(self, wire: Wire[FromProducer]) -> None:
         """Report the producer's messages until the connection ends, which raises an error."""
@@ -212,8 +212,8 @@ class Peer:
             elif isinstance(message, Declined):
                 self._heard(self, message)
             else:
-                raise OSError("it says what nobody asked for")
-        raise EOFError("it is not asked any more")
+                raise OSError("it sent a message that this engine did not request")
+        raise EOFError("this engine no longer uses the connection")
 
     def _wait(self) -> None:
         """Report that nothing has come for a while, because requested pages may be late by now."""
@@ -224,7 +224,7 @@ class Peer:
         """Read the KV pages that follow a message of the producer, and return them as an event."""
         pages, page_bytes = len(message.names), self._identity.page_bytes
         if pages > self._most:
-            raise OSError("it sends more pages than KV memory has")
+            raise OSError("it sends more pages than the KV cache of this engine has")
         started = time.perf_counter()
         rows, view = memory(pages * page_bytes)
         wire.read(view)
@@ -256,7 +256,7 @@ def _measured(wire: Wire[FromProducer]) -> Curve:
             wire.send(BandwidthProbe(size))
             answer = _soon(wire)
             if not isinstance(answer, PaddingFrame) or answer.nbytes != size:
-                raise OSError("it does not answer what it is asked")
+                raise OSError("it did not respond as the protocol requires")
             _, view = memory(size)
             wire.read(view)
             took.append(time.perf_counter() - started)

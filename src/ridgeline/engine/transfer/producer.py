@@ -133,7 +133,9 @@ class Producer:
         for event in own.values():
             asked = self._asked.pop(event.request)
             if event.finish is FinishReason.ERROR:
-                asked.client.outbox.put(Declined(asked.ticket, event.error or "it could not be computed"))
+                asked.client.outbox.put(
+                    Declined(asked.ticket, event.error or "the prefill engine could not compute the prompt")
+                )
             else:
                 self._send(asked)
         return [event for event in events if event.request not in own]
@@ -144,7 +146,7 @@ class Producer:
         positions = exchange.found(keys, asked.request.prompt_length)
         places = exchange.places(asked.have, positions) if positions > asked.have else []
         if not places:
-            outbox.put(Declined(asked.ticket, "its pages were evicted there as they were computed"))
+            outbox.put(Declined(asked.ticket, "the prefill engine evicted the pages while it computed the prompt"))
             return
         names = [(*place, exchange.digest(keys, place)) for place in places]
         rows = exchange.give(keys, places)
@@ -220,7 +222,7 @@ class _Client:
                 known = not reason
                 self.outbox.put(Declined(0, reason) if reason else Welcome())
             elif not known:
-                raise OSError("it did not say what it reads")
+                raise OSError("the consumer sent a request before it described its model and pages")
             elif isinstance(message, BandwidthProbe):
                 nbytes = max(0, min(message.nbytes, _MOST_PROBED))
                 if nbytes > len(self._filling):
@@ -240,9 +242,9 @@ class _Client:
 def _differs(ours: Identity, theirs: Hello) -> str:
     """Return why a consumer cannot read this producer's pages, in one line; "" if it can."""
     if theirs.pages != ours.pages or theirs.page_bytes != ours.page_bytes:
-        return f"it keeps {_first_difference(ours, theirs)}"
+        return f"the prefill engine has {_first_difference(ours, theirs)}"
     if theirs.model != ours.model:
-        return "its model is another; give both engines the same one, with the same --weights"
+        return "the prefill engine has another model: give both engines the same model, with the same --weights"
     return ""
 
 
@@ -251,7 +253,7 @@ def _first_difference(ours: Identity, theirs: Hello) -> str:
     pairs = zip_longest(ours.pages.split("; "), theirs.pages.split("; "), fillvalue="no further layers")
     nbytes = (f"pages of {ours.page_bytes} bytes", f"pages of {theirs.page_bytes} bytes")
     differing = next(((a, b) for a, b in pairs if a != b), nbytes)
-    return f"{differing[0]}, and here are {differing[1]}; give both the same model, --page-size and --kv"
+    return f"{differing[0]}, but this engine has {differing[1]}: give both the same model, --page-size and --kv"
 
 
 def _listen(address: str) -> socket.socket:
@@ -272,6 +274,6 @@ def _listen(address: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ValueError(
-            f"no engine can listen at {address}: {error.strerror or error}; give another address (--kv-listen)"
+            f"cannot listen at {address}: {error.strerror or error}; give another address (--kv-listen)"
         ) from None
     return listener

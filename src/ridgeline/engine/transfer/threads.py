@@ -31,7 +31,7 @@ class ConnectionThreads:
             try:
                 thread.start()
             except RuntimeError as error:
-                raise OSError(f"no thread for a connection: {error}") from None
+                raise OSError(f"cannot start a thread for a connection: {error}") from None
             self._threads.append(thread)
 
     def join(self) -> None:

@@ -160,11 +160,11 @@ class Wire(Generic[M]):
         self._fill(memoryview(head), begun=False)
         length = _LENGTH.unpack(head)[0]
         if length > _MOST:
-            raise OSError("a message that is longer than any")
+            raise OSError("a message is longer than the protocol allows")
         try:
             return self._frames.decode(self._body(length))
         except msgspec.MsgspecError as error:
-            raise OSError(f"a message that is none: {error}") from None
+            raise OSError(f"a message is malformed: {error}") from None
 
     def _body(self, length: int) -> bytearray:
         """Read the body of a frame, in memory that grows with what has come, so that a length alone costs nothing."""
@@ -201,7 +201,7 @@ class Wire(Generic[M]):
                     raise TimeoutError from None
             else:
                 if not count:
-                    raise EOFError("it has hung up")
+                    raise EOFError("it closed the connection")
                 done, last = done + count, time.monotonic()
             if done < len(view):
                 self._waiting()
@@ -314,7 +314,7 @@ def admit(connection: socket.socket, key: bytes) -> None:
     _check_magic(_exactly(connection, len(MAGIC), end))
     theirs = _exactly(connection, _NONCE, end)
     if not hmac.compare_digest(_exactly(connection, _PROOF, end), _proof(key, b"consumer", mine, theirs)):
-        raise AuthError("it does not know the key")
+        raise AuthError("it does not have this engine's key")
     connection.sendall(_proof(key, b"producer", theirs, mine))
 
 
@@ -327,9 +327,9 @@ def introduce(connection: socket.socket, key: bytes) -> None:
     try:
         proof = _exactly(connection, _PROOF, end)
     except EOFError:
-        raise AuthError("it refuses this key; give both the same --kv-key-file") from None
+        raise AuthError("it rejects this engine's key: give both engines the same --kv-key-file") from None
     if not hmac.compare_digest(proof, _proof(key, b"producer", mine, theirs)):
-        raise AuthError("it does not know the key; give both the same --kv-key-file")
+        raise AuthError("it does not have this engine's key: give both engines the same --kv-key-file")
 
 
 def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
@@ -340,9 +340,9 @@ def _check_magic(said: bytes) -> None:
     if said != MAGIC:
         known = said.startswith(MAGIC[:13])
         raise AuthError(
-            "it speaks another version of the format; run the same version of ridgeline on both"
+            "it uses another version of the KV transfer protocol: run the same version of ridgeline on both"
             if known
-            else "it is no engine that computes prompts for others; give its --kv-listen"
+            else "it is not a prefill engine: give the --kv-listen address of one"
         )
 
 
@@ -364,6 +364,6 @@ def _exactly(connection: socket.socket, count: int, end: float) -> bytes:
         connection.settimeout(max(1e-3, end - time.monotonic()))
         more = connection.recv(count - len(data))
         if not more:
-            raise EOFError("it has hung up")
+            raise EOFError("it closed the connection")
         data += more
     return data

@@ -252,7 +252,7 @@ class EngineProcess:
         """Handle the end of the connection: the process has ended, or will. Start another if restarts remain."""
         self._line = None
         if not ready.done():
-            _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
+            _fail(ready, RuntimeError(f"the engine's process ended while the model was loading: {self._epitaph()}"))
         elif ready.cancelled() or ready.exception() is not None:
             pass  # it never was ready, and the caller that waited has the error
         elif self._closing:
@@ -270,7 +270,7 @@ class EngineProcess:
             try:
                 await self._launch()
             except Exception as error:  # after any error there is no engine
-                self._say(Died(f"it could not be started again: {error}", final=self._restarts == 0))
+                self._say(Died(f"it could not be restarted: {error}", final=self._restarts == 0))
                 if self._restarts == 0:
                     return
                 self._restarts -= 1

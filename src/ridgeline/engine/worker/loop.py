@@ -147,7 +147,7 @@ class EngineLoop:
     def _inspected(self, asked: Inspect) -> Inspected | Refused:
         try:
             if self._inspect is None:
-                raise ValueError("this engine has no inspector")
+                raise ValueError("this engine cannot trace a text")
             return Inspected(asked.ticket, self._inspect(asked.question))
         except ValueError as error:
             return Refused(asked.ticket, str(error))

@@ -80,7 +80,7 @@ class ChildProcess:
                 while not connected.done():
                     if self._child.poll() is not None:
                         raise RuntimeError(
-                            f"the engine's process ended as it began, with exit code {self._child.returncode}"
+                            f"the engine's process ended at its start, with exit code {self._child.returncode}"
                         )
                     await asyncio.wait([connected], timeout=0.1)
             finally:
