@@ -40,7 +40,7 @@ SHOWN = (("ttft", "p50"), ("ttft", "max"), ("tpot", "p50"), ("worst_gap", "p50")
 def serving(model: str, *more: str) -> Iterator[str]:
     """The URL of a server."""
     with started([*RIDGELINE, "serve", model, "--port", "0", "--no-access-log", *more]) as (url, _, log):
-        print("\n".join(re.findall(r"prompts are computed at .*", log.read_text())), flush=True)
+        print("\n".join(re.findall(r"the prefill engine at .* is connected.*", log.read_text())), flush=True)
         yield url
 
 

@@ -78,7 +78,7 @@ def test_a_key_is_asked_for_kept_and_forgotten(open_page: OpenPage, locked: Runn
 
 def test_a_page_that_came_before_the_model_waits_for_it(open_page: OpenPage, tales_server: Running) -> None:
     page = open_page(f"{tales_server.url}/health", quiet=False).page
-    loading = {"status": 503, "json": {"error": {"message": "the model is being loaded", "code": "loading"}}}
+    loading = {"status": 503, "json": {"error": {"message": "the model is still loading", "code": "loading"}}}
     page.route("**/v1/models", lambda route: route.fulfill(**loading))
     page.route("**/health", lambda route: route.fulfill(status=503, json={"status": "loading"}))
     page.goto(f"{tales_server.url}/#chat")

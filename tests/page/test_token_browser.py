@@ -128,7 +128,7 @@ def test_a_text_is_typed_and_followed(open_page: OpenPage, tales_server: Running
     text = page.get_by_label("A text of at most 64 tokens")
     text.fill("a bear " * 64)
     text.press("Enter")
-    page.get_by_role("alert").get_by_text("at most 64 are traced").wait_for()
+    page.get_by_role("alert").get_by_text("the limit of a trace is 64").wait_for()
     text.fill("The bear")
     text.press("Enter")
     draw = page.get_by_role("region", name="The draw")

@@ -97,7 +97,7 @@ def test_it_wants_the_key() -> None:
         assert up.post("/page/trace", ASKED).status == 401
         reply = up.post("/page/trace", ASKED, {"authorization": "Bearer sk-right"})
         assert reply.status == 400
-        assert reply.json()["error"]["message"] == "this engine has no inspector"
+        assert reply.json()["error"]["message"] == "this engine cannot trace a text"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_without_a_key_only_this_machine_asks(host: str, keys: tuple[str, ...], 
     if allowed:
         check_client(request, settings, "ask")
     else:
-        with pytest.raises(ApiError, match="only this machine may ask") as error:
+        with pytest.raises(ApiError, match="only clients on this machine may ask") as error:
             check_client(request, settings, "ask")
         assert (error.value.status, error.value.code) == (403, "key_needed")
 

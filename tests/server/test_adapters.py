@@ -71,7 +71,7 @@ def test_requests_choose_by_model(client: openai.OpenAI, settings: EngineSetting
     talk = [{"role": "user", "content": PROMPT}]  # whose template leaves the text as it is
     assert llm.chat(talk, GREEDY, adapter="loud").text == expected["loud"]
     assert [each.text for each in llm.chat([talk] * 3, GREEDY, adapter=["", "loud", "quiet"])] == [*expected.values()]
-    with pytest.raises(ValueError, match="2 prompts but 3 adapters"):
+    with pytest.raises(ValueError, match="2 prompts have 3 adapters"):
         llm.generate([PROMPT] * 2, GREEDY, adapter=["", "loud", "quiet"])
 
 
@@ -99,7 +99,7 @@ def test_prefixes_are_apart(client: openai.OpenAI) -> None:
 
 
 def test_an_adapter_that_is_not_there(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="this server has tales, loud, quiet"):
+    with pytest.raises(openai.NotFoundError, match="the models of this server are tales, loud, quiet"):
         client.completions.create(model="other", prompt=PROMPT)
 
 
@@ -120,7 +120,7 @@ def test_an_adapter_with_the_name_of_the_model(settings: EngineSettings, tmp_pat
     served = ServerSettings(models=("quiet",))
     try:
         with (
-            pytest.raises(ValueError, match="'quiet' is the name of the model and of an adapter"),
+            pytest.raises(ValueError, match="'quiet' is both the name of the model and of an adapter"),
             running(build_service(llm, RequestQueue(llm.info, served), served), served),
         ):
             pass

@@ -71,7 +71,7 @@ def test_more_choices_than_places_are_not_sent_away_to_come_again(clock: Clock) 
     queue.admit(live("as many as fit", 1, prompts=queue.places))
     error = refusal(queue, live("one too many", 1, prompts=queue.places + 1))
     assert (error.status, error.code) == (400, "too_many_choices")
-    assert f"places for {queue.places}" in error.message
+    assert f"queues at most {queue.places}" in error.message
 
 
 def test_prompt_tokens_count_while_they_wait(clock: Clock) -> None:

@@ -93,18 +93,18 @@ def test_answers_and_refusals_are_the_servers(server: Running, llm: AsyncLLM) ->
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"nonsense", "it is no request: "),
-        (b"[1]", "it is no request: "),
-        (b"\xff\xfe", "it is no request: "),
+        (b"nonsense", "it is not a valid request: "),
+        (b"[1]", "it is not a valid request: "),
+        (b"\xff\xfe", "it is not a valid request: "),
         (b'{"custom_id": "x", "url": "/v1/completions"}', "missing required field `body`"),
         (line(3, PROMPT), "Expected `str`, got `int`"),
         (line("", PROMPT), "its custom_id is empty"),
         (line("x", PROMPT, "/v1/embeddings"), "its url is '/v1/embeddings'; give /v1/chat/completions or /v1/comp"),
         (line("x", PROMPT, "/v1/completions?x=1"), "its url is"),
         (line("x", PROMPT, method="GET"), "its method is 'GET'; give POST"),
-        (line("x", PROMPT | {"stream": True}), "it asks for a stream"),
-        (line("before", PROMPT), "its custom_id is that of line 1 too"),
-        (b"[" * 100_000, "it is no request: "),
+        (line("x", PROMPT | {"stream": True}), "its body sets stream to true"),
+        (line("before", PROMPT), "its custom_id is already used in line 1"),
+        (b"[" * 100_000, "it is not a valid request: "),
     ],
 )
 def test_a_line_that_is_no_request(llm: AsyncLLM, text: bytes, says: str) -> None:

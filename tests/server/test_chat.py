@@ -191,7 +191,9 @@ def test_parts_of_text_are_read_and_all_others_are_named(server: Running) -> Non
         reply = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": [*parts, part]}]})
         error = reply.json()["error"]
         assert (reply.status, error["code"]) == (400, "unsupported_part")
-        assert f"messages[0].content[2]: this model reads text; a part of the type {part['type']}" in error["message"]
+        assert (
+            f"messages[0].content[2]: this model reads only text; a part of the type {part['type']}" in error["message"]
+        )
 
 
 @pytest.mark.parametrize(

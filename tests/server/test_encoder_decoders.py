@@ -82,12 +82,20 @@ def test_conversations_and_what_an_encoder_cannot_do(kind: str, tmp_path: Path) 
         (choice,) = up.post("/v1/completions", asked).json()["choices"]
         assert choice["token_ids"] == long.choices[0].token_ids
         for changes, param, words in (
-            ({"prompt": [7] * 65}, None, "the prompt has 65 tokens; the model's encoder takes 64; shorten it"),
-            ({"max_tokens": 64}, "max_tokens", "64 tokens are asked for; the model's decoder has room for 63; give"),
+            (
+                {"prompt": [7] * 65},
+                None,
+                "the prompt has 65 tokens, but the model's encoder reads at most 64: shorten",
+            ),
+            (
+                {"max_tokens": 64},
+                "max_tokens",
+                "64 tokens are requested, but the model's decoder has room for 63: give",
+            ),
             ({"max_tokens": 0}, "max_tokens", "max_tokens is 0; give at least 1"),
-            ({"echo": True}, "echo", "echo: the answer does not continue the prompt, which an encoder reads"),
-            ({"echo": True, "logprobs": 1, "max_tokens": 0}, "echo", "leave it out"),
-            ({"prompt_logprobs": 1}, "prompt_logprobs", "prompt_logprobs is not for prompts that an encoder reads"),
+            ({"echo": True}, "echo", "echo: the output of an encoder-decoder model does not continue its prompt"),
+            ({"echo": True, "logprobs": 1, "max_tokens": 0}, "echo", "leave echo out"),
+            ({"prompt_logprobs": 1}, "prompt_logprobs", "prompt_logprobs does not work with encoder-decoder models"),
         ):
             reply = up.post("/v1/completions", asked | changes)
             error = reply.json()["error"]
@@ -95,6 +103,6 @@ def test_conversations_and_what_an_encoder_cannot_do(kind: str, tmp_path: Path) 
             assert words in error["message"]
             assert "\n" not in error["message"]
     for ask in (llm.generate, lambda *asked: list(llm.stream(*asked))):
-        with pytest.raises(ValueError, match="prompt_logprobs is not for prompts that an encoder reads"):
+        with pytest.raises(ValueError, match="prompt_logprobs does not work with encoder-decoder models"):
             ask("abc", replace(params, prompt_logprobs=0))
     assert not llm.engine.has_work

@@ -237,7 +237,7 @@ def test_one_that_cannot_be_started_is_told_of_and_tried_later(
         assert watch.starting == 0
 
     asyncio.run(run())
-    assert "replica 1 could not be started: there is no room" in caplog.text
+    assert "replica 1 did not start: there is no room" in caplog.text
 
 
 def test_one_that_died_goes_before_one_that_answers() -> None:
@@ -296,14 +296,14 @@ def test_what_waits_for_an_engine_is_under_way() -> None:
 def test_why_one_cannot_be_started_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
     watch = ReplicaSupervisor(fleet_of([engine, Engine()]), _never, 30.0)
-    engine.alive, engine.why = False, "its process is gone"
+    engine.alive, engine.why = False, "its process has ended"
     watch.look(0.2)
-    engine.why = "it could not be started again: the folder is gone"
+    engine.why = "it could not be restarted: the folder is gone"
     for _ in range(3):
         watch.look(0.2)
     assert [record.getMessage() for record in caplog.records] == [
-        "replica 0 died: its process is gone; it is started again",
-        "replica 0: it could not be started again: the folder is gone; it is tried again",
+        "replica 0 died: its process has ended; it is restarting",
+        "replica 0: it could not be restarted: the folder is gone; the server tries again",
     ]
 
 

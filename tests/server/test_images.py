@@ -270,7 +270,10 @@ def test_what_a_step_cache_keeps_is_bounded(pipeline: Pipeline) -> None:
     kept = pipeline.kept(pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1)))
     with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), picture_bytes=each + kept - 1)) as up:
         error = up.refusal(cached)
-        assert (error["param"], "leave it out, or ask for a smaller size" in error["message"]) == ("step_cache", True)
+        assert (error["param"], "leave step_cache out, or request a smaller size" in error["message"]) == (
+            "step_cache",
+            True,
+        )
         assert up.draw(**QUICK)["data"]
     settings = ServerSettings(models=("tiny",), picture_bytes=2 * each + 2 * kept - 1)
     with drawing({"tiny": pipeline}, settings) as up, Held(pipeline) as held:
@@ -329,7 +332,7 @@ def test_a_request_that_fails_leaves_the_others_alone(
 @pytest.mark.parametrize(
     ("more", "param", "code", "says"),
     [
-        ({"prompt": None}, "prompt", "missing_field", "say what is to be drawn"),
+        ({"prompt": None}, "prompt", "missing_field", "describe what to generate"),
         ({"prompt": 5}, "prompt", "invalid_value", "Expected `str"),
         ({"prompt": "x" * 2000}, "prompt", "invalid_value", "prompt"),
         ({"size": "1024x1024"}, "size", "invalid_value", "not one of this model's: 96x64, 64x64, 64x96"),
@@ -337,7 +340,7 @@ def test_a_request_that_fails_leaves_the_others_alone(
         ({"size": "64x"}, "size", "invalid_value", "it must be width x height in pixels"),
         ({"size": 64}, "size", "invalid_value", "Expected `str"),
         ({"n": 0}, "n", "invalid_value", ">= 1"),
-        ({"n": 10**4}, "n", "invalid_value", "at most 8 are served"),
+        ({"n": 10**4}, "n", "invalid_value", "the limit is 8, but the request has 10000"),
         ({"n": "2"}, "n", "invalid_value", "Expected `int"),
         ({"num_inference_steps": 0}, "num_inference_steps", "invalid_value", "0 steps: this model takes 1 to 999"),
         ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps: this model takes 1 to 999"),
@@ -357,18 +360,18 @@ def test_a_request_that_fails_leaves_the_others_alone(
         ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be an integer from 0 to "),
         ({"seed": 2**63 - 1}, "seed", "invalid_value", "seed"),
         ({"seed": 2**80}, "seed", "invalid_value", "seed"),
-        ({"response_format": "url"}, "response_format", "unsupported_field", "nothing is stored here"),
+        ({"response_format": "url"}, "response_format", "unsupported_field", "the server stores no files"),
         ({"output_format": "gif"}, "output_format", "invalid_value", "Invalid enum value"),
-        ({"output_compression": 50}, "output_compression", "invalid_value", "png loses nothing"),
+        ({"output_compression": 50}, "output_compression", "invalid_value", "png is lossless"),
         ({"output_compression": 101, "output_format": "jpeg"}, "output_compression", "invalid_value", "<= 100"),
-        ({"partial_images": 2}, "partial_images", "invalid_value", "they come in a stream"),
+        ({"partial_images": 2}, "partial_images", "invalid_value", "they are sent only in a stream"),
         ({"partial_images": 4, "stream": True}, "partial_images", "invalid_value", "<= 3"),
-        ({"progress": True}, "progress", "invalid_value", "it comes in a stream"),
-        ({"stream": True, "n": 2}, "n", "invalid_value", "a stream is of one picture"),
+        ({"progress": True}, "progress", "invalid_value", "it is sent only in a stream"),
+        ({"stream": True, "n": 2}, "n", "invalid_value", "a stream can have only one image"),
         ({"background": "transparent"}, "background", "unsupported_field", "no transparency"),
         ({"quality": "hd"}, "quality", "unsupported_field", "num_inference_steps"),
-        ({"style": "vivid"}, "style", "unsupported_field", "say it in the prompt"),
-        ({"moderation": "strict"}, "moderation", "unsupported_field", "nothing is moderated"),
+        ({"style": "vivid"}, "style", "unsupported_field", "describe the style in the prompt"),
+        ({"moderation": "strict"}, "moderation", "unsupported_field", "the server moderates nothing"),
         ({"steps": 4}, "steps", "unknown_field", "unknown field 'steps'"),
         ({"true_cfg_scale": 4.0}, "true_cfg_scale", "unknown_field", "unknown field"),
         ({"temperature": 1.0}, "temperature", "unknown_field", "unknown field"),
@@ -392,7 +395,7 @@ def test_bodies_that_are_no_objects(up: Drawing, body: bytes) -> None:
 def test_a_guidance_that_json_does_not_have_is_named(up: Drawing, value: str) -> None:
     error = up.refusal(b'{"prompt": "a cat", "guidance_scale": %b}' % value.encode())
     assert (error["param"], error["code"]) == ("guidance_scale", "invalid_json")
-    assert error["message"] == f"guidance_scale: it is {value}, which JSON does not have; give a number"
+    assert error["message"] == f"guidance_scale: {value} is not a JSON number: give a finite number"
 
 
 def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, server: Running) -> None:
@@ -404,9 +407,9 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, server: Running) 
     ):
         reply = where.post(route, {"model": "tiny"})
         assert (reply.status, reply.json()["error"]["code"]) == (400, "unsupported_model"), route
-    said = f"the model draws pictures and writes no text; ask {ROUTE}"  # and not where clips are asked
+    said = f"the model generates images, not text: use {ROUTE}"  # and not where clips are asked
     assert up.post("/v1/completions", {}).json()["error"]["message"] == said
-    assert "ask /v1/chat/completions" in server.post(ROUTE, {}).json()["error"]["message"]
+    assert "use /v1/chat/completions" in server.post(ROUTE, {}).json()["error"]["message"]
     assert up.refusal({**QUICK, "model": "other"}, 404)["code"] == "model_not_found"
     assert up.get("/v1/trace/img_1").status == 404
     assert up.get(ROUTE).status == 405
@@ -436,7 +439,7 @@ def test_files_are_bounded_in_bytes(pipeline: Pipeline) -> None:
     settings = ServerSettings(models=("tiny",), picture_bytes=3 * each)
     with drawing({"tiny": pipeline}, settings) as up, Held(pipeline) as held:
         error = up.refusal({**QUICK, "n": 4})
-        assert (error["param"], "ask for fewer at a time" in error["message"]) == ("n", True)
+        assert (error["param"], "request fewer images at once" in error["message"]) == ("n", True)
         first = threading.Thread(target=lambda: up.draw(**QUICK, n=2))
         first.start()
         assert held.begun.wait(30)

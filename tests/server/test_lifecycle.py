@@ -176,7 +176,7 @@ def test_an_engine_that_is_started_again_is_not_ready_until_it_is(tales: LoadedE
         async with up.session.post(up.url + "/v1/completions", json=SHORT) as response:
             error = (await response.json())["error"]
             assert (response.status, error["code"]) == (503, "engine_restarting")
-            assert error["message"] == "the engine is being started again"
+            assert error["message"] == "the engine is restarting"
             assert int(response.headers["Retry-After"]) > 0
         up.llm.alive = True
         assert (await up.post(SHORT))[0] == 200
@@ -270,8 +270,8 @@ def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(capl
     for engine.alive in (False, False, True, True):
         health.look(1.0)
     assert [record.message for record in caplog.records] == [
-        "the engine's process died; another is started",
-        "the engine is back",
+        "the engine's process died and is restarting",
+        "the engine is running again",
     ]
     engine.ended.set_result("gone")
     assert health.answer("/health/live").status_code == 503

@@ -347,14 +347,14 @@ def test_what_is_observed_often_is_what_is_observed_each_time() -> None:
 def test_what_another_engine_computes_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     """By the engine that asks; why nothing came, and whom it may not ask, the log says."""
     llm, _, metrics = served()
-    llm.peers["a:1"] = PeerChanged("a:1", False, "it has hung up")
+    llm.peers["a:1"] = PeerChanged("a:1", False, "it closed the connection")
     caplog.set_level("INFO")
     TransferLog(metrics).follow(llm)  # type: ignore[arg-type]
     for message in (
         PeerChanged("a:1", True, "2 GB/s"),
         Transferred("a:1", 32, 5000, 0.003, 0.002, 0.1),
         Transferred("a:1", 16, 2500, 0.3, None, 0.4),
-        Transferred("a:1", reason="no pages within 3 s"),
+        Transferred("a:1", reason="no pages came within 3 s"),
     ):
         for told in llm.transfer_observers:
             told(message)
@@ -363,9 +363,9 @@ def test_what_another_engine_computes_is_counted(caplog: pytest.LogCaptureFixtur
     assert read.histogram("kv_transfer_seconds") == (2, pytest.approx(0.303))
     assert read.histogram("kv_transfer_predicted_seconds") == (1, pytest.approx(0.002))
     assert [record.message for record in caplog.records] == [
-        "no prompts are computed at a:1: it has hung up; they are computed here",
-        "prompts are computed at a:1; their pages come at 2 GB/s",
-        "no pages from a:1: no pages within 3 s; the prompt is computed here",
+        "the prefill engine at a:1 is not available: it closed the connection; this engine computes the prompts",
+        "the prefill engine at a:1 is connected; its KV pages arrive at 2 GB/s",
+        "no KV pages came from a:1: no pages came within 3 s; this engine computes the prompt",
     ]
 
 

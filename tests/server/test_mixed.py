@@ -240,13 +240,13 @@ def test_every_model_has_its_routes(kept: Kept) -> None:
         assert answer["model"] == "digits"
         status, code, said = await up.refusal(CHAT, {**SHORT, "model": "digits"})
         assert (status, code) == (400, "unsupported_model")
-        assert said == "digits draws pictures and writes no text; ask /v1/images/generations"
+        assert said == "digits generates images, not text: use /v1/images/generations"
         assert await up.refusal(IMAGES, {**SEVEN, "model": "tales"}) == (
             *(400, "unsupported_model"),
-            "tales is served for text alone; ask /v1/chat/completions",
+            "tales generates text only: use /v1/chat/completions",
         )
         clip = {"prompt": "a cat"}
-        for name, says in (("tales", "tales is served for text alone"), ("digits", "the model draws pictures")):
+        for name, says in (("tales", "tales generates text only"), ("digits", "the model generates images")):
             status, code, said = await up.refusal("/v1/videos", {**clip, "model": name})
             assert (status, code) == (400, "unsupported_model")
             assert said.startswith(says)
@@ -408,7 +408,7 @@ def test_memory_is_divided(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     assert "limits of digits: 16 requests" in said
 
 
-@pytest.mark.parametrize(("memory", "kv", "says"), [(40, 30, "give less"), (4, 1, "memory is available")])
+@pytest.mark.parametrize(("memory", "kv", "says"), [(40, 30, "lower --kv-memory"), (4, 1, "memory is available")])
 def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch, memory: int, kv: int, says: str) -> None:
     monkeypatch.setattr(serving, "available_memory", lambda: float(memory << 20))
 

@@ -122,7 +122,7 @@ DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     [
         (b"", 400, "empty"),
         (b"model: llama", 400, "not valid JSON"),
-        (b"[1, 2]", 400, "no object"),
+        (b"[1, 2]", 400, "not an object"),
         (b"\xff\xfe{}", 400, ""),
         (b'{"hidden_size": NaN}', 400, "NaN"),
         (b'{"a": "' + b"x" * (5 << 20) + b'"}', 413, "more than 1048576 bytes"),

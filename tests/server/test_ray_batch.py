@@ -58,7 +58,7 @@ def test_an_engine_that_cannot_be_loaded_says_so() -> None:
     settings = EngineSettings(context=10**6)
     answering = BatchActor("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [])
     (said,) = answering({"places": [b""]})["not_loaded"]
-    assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
+    assert "--context is 1,000,000, but" in json.loads(said)[1]
 
 
 @pytest.mark.parametrize("flags", [TextFlags(device="cuda"), TextFlags(tensor_parallel=2)])
@@ -127,7 +127,7 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
             assert found == [wanted[:2], wanted[2:4], wanted[4:]]
         assert Path(lines.path).exists() == (path is not None)
     file.write_bytes(b"a\n")
-    with pytest.raises(OSError, match="is shorter than it was"):
+    with pytest.raises(OSError, match="became shorter"):
         LineReader(str(file)).lines(lines.part(0, 3))
 
 
@@ -139,7 +139,7 @@ def test_a_line_that_was_changed_ends_the_run() -> None:
     answering.close()
     written, tally = list[bytes](), Tally()
     take_output(answered, "in", written.append, tally)
-    with pytest.raises(EngineDied, match="in is not what it was; leave it as it is"):
+    with pytest.raises(EngineDied, match="in has changed: do not change it"):
         take_output(changed, "in", written.append, tally)
     assert written == [answered]
     assert (tally.answered, tally.wrong) == (1, 0)
@@ -163,7 +163,7 @@ def test_what_no_engine_can_have_is_told_in_a_line(tmp_path: Path) -> None:
     source.write_bytes(line("0", "Once"))
     ended = run("--input-file", source, "--output-file", target, "--replicas", 2, "--context", 10**6)
     assert ended.returncode == USAGE
-    assert ended.stderr.splitlines()[-1].startswith("ridgeline: a context of 1,000,000 was asked for"), ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("ridgeline: --context is 1,000,000, but"), ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -147,11 +147,11 @@ def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     before = path.read_bytes()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for taken in (path, tmp_path / "link"):
-        with pytest.raises(ValueError, match="exists; a recording is not written over"):
+        with pytest.raises(ValueError, match="exists already, and a recording does not overwrite files"):
             TrafficRecorder(taken, INFO, "tales", 0)
     assert path.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
-    with pytest.raises(ValueError, match="cannot be written"):
+    with pytest.raises(ValueError, match="cannot write"):
         TrafficRecorder(tmp_path / "no" / "folder", INFO, "tales", 0)
 
 

@@ -65,7 +65,7 @@ async def told(up: Running) -> None:
     assert [each["counters"]["output_tokens"] for each in states] == [
         each.llm.stats.output_tokens for each in up.fleet.replicas.values()
     ]
-    assert "there are 0, 1" in (await up.get("/v1/engine/state?replica=2"))["error"]["message"]
+    assert "the replicas 0, 1" in (await up.get("/v1/engine/state?replica=2"))["error"]["message"]
 
 
 async def one_dies(up: Running, long: dict[str, str]) -> None:

@@ -122,9 +122,9 @@ def test_an_address_at_which_no_cluster_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     for address, says in (
-        (f"127.0.0.1:{port}", "no Ray cluster answers at --ray-address"),
-        ("ray://127.0.0.1:10001", "give auto, or its HOST:PORT"),
-        ("127.0.0.1", "give auto, or its HOST:PORT"),
+        (f"127.0.0.1:{port}", "no Ray cluster responds at --ray-address"),
+        ("ray://127.0.0.1:10001", "give auto or HOST:PORT"),
+        ("127.0.0.1", "give auto or HOST:PORT"),
     ):
         answer = subprocess.run(
             [sys.executable, "-m", "ridgeline", "serve", "tales", "--replicas", "2", "--ray-address", address],

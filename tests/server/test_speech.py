@@ -115,7 +115,7 @@ def test_texts_are_refused(heard: Running) -> None:
         error = reply.json()["error"]
         assert (error["code"], error["message"]) == (
             "unsupported_model",
-            "the model reads sound; ask /v1/audio/transcriptions",
+            "the model transcribes speech: use /v1/audio/transcriptions",
         )
 
 
@@ -202,7 +202,7 @@ def test_without_the_packages(speech_folder: Path, loaded: LoadedEngine, monkeyp
     monkeypatch.setattr(transcriptions, "find_spec", lambda name: None if name == "python_multipart" else object())
     llm = AsyncLLM(loaded)
     try:
-        with pytest.raises(ValueError, match=r"needs python_multipart: pip install 'ridgeline\[audio\]'"):
+        with pytest.raises(ValueError, match=r"needs python_multipart: run pip install 'ridgeline\[audio\]'"):
             ServedLLM(str(speech_folder), "whisper").speech(llm)
         assert ServedLLM("tales", "tales").speech(llm) is None
     finally:

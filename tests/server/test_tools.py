@@ -399,7 +399,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no tools": ({"tool_choice": "required"}, "no tools"),
     "unknown function": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
-        "no function 'x' is among the tools; add it",
+        "tools has no function 'x': add it",
     ),
     "allowed and no tools": ({"tool_choice": allowed("auto", "now")}, "no tools"),
     "allowed and unknown": ({"tools": TOOLS, "tool_choice": allowed("auto", "now", "x" * 500)}, f"'{'x' * 64}'"),
@@ -418,7 +418,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                 "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp", "server_label": "now"}]},
             },
         },
-        "name each tool",
+        "a name for each tool",
     ),
     "allowed and flat": (
         {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "now"}]}},
@@ -426,16 +426,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a name that is no text": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": ["now"]}}},
-        "name each tool",
+        "a name for each tool",
     ),
     "unknown choice": ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
     "bad name": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-    "twice": ({"tools": [TOOLS[0], TOOLS[0]]}, "one name"),
+    "twice": ({"tools": [TOOLS[0], TOOLS[0]]}, "the same name"),
     "no function": ({"tools": [{"type": "web_search"}]}, "type function"),
-    "regex too": ({"tools": TOOLS, "guided_regex": "a"}, "JSON schema only"),
+    "regex too": ({"tools": TOOLS, "guided_regex": "a"}, "can only be a JSON schema"),
     "forced and shaped": (
         {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
-        "give one of them",
+        "give only one of them",
     ),
     "bad schema": (
         {

@@ -195,7 +195,7 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Running, server: Running) 
         assert (reply.status, reply.json()["error"]["code"]) == (400, "unsupported_model"), route
     assert up.get("/v1/models").json()["data"][0]["routes"] == ["/v1/embeddings"]
     assert "no modules.json" in server.post("/v1/embeddings", {"input": "a"}).json()["error"]["message"]
-    assert "ask /v1/embeddings" in up.post("/v1/completions", {"prompt": "a"}).json()["error"]["message"]
+    assert "use /v1/embeddings" in up.post("/v1/completions", {"prompt": "a"}).json()["error"]["message"]
 
 
 def test_documents_are_ranked(reranker: Path) -> None:
@@ -223,7 +223,7 @@ def test_documents_are_ranked(reranker: Path) -> None:
             reply = up.post("/v1/rerank", {**body, **wrong})
             assert (reply.status, reply.json()["error"]["param"]) == (400, param)
         refused = up.post("/v1/embeddings", {"input": "a"}).json()["error"]
-        assert refused["message"].startswith("the model gives scores of labels")
+        assert refused["message"].startswith("the model outputs scores of labels")
         up.idle()
 
 

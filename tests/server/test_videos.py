@@ -204,7 +204,7 @@ def test_a_job_says_how_far_it_is(up: Drawing, pipeline: Pipeline) -> None:
         second = begun(up, **QUICK)
         assert (second["status"], second["predicted_time_left_s"]) == ("queued", None)
         error = refusal(up, "GET", f"{ROUTE}/{first['id']}/content", 400)
-        assert (error["code"], "not drawn yet" in error["message"]) == ("video_not_ready", True)
+        assert (error["code"], "it is not finished" in error["message"]) == ("video_not_ready", True)
         held.go.set()
         seen = [now]
         while seen[-1]["status"] != "completed":
@@ -277,7 +277,7 @@ def test_frames_that_are_held_are_bounded(pipeline: Pipeline) -> None:
     settings = ServerSettings(models=("tiny",), picture_bytes=5 * 64 * 32 * 3)
     with drawing({"tiny": pipeline}, settings) as up:
         error = refusal(up, "POST", ROUTE, 400, {**QUICK, "num_frames": 9})
-        assert (error["param"], "ask for fewer, or mp4" in error["message"]) == ("output_format", True)
+        assert (error["param"], "request fewer frames, or mp4" in error["message"]) == ("output_format", True)
         for fields in (QUICK, {**QUICK, "num_frames": 9, "output_format": "mp4"}):
             assert ended(up, begun(up, **fields)["id"])["status"] == "completed"
 
@@ -323,7 +323,7 @@ def test_a_clip_expires(pipeline: Pipeline) -> None:
         assert eventually(path.exists)
         assert eventually(lambda: up.get(f"{ROUTE}/{id}").status == 410)
         error = refusal(up, "GET", f"{ROUTE}/{id}/content", 410)
-        assert (error["code"], "files are kept 0.3 s" in error["message"]) == ("video_expired", True)
+        assert (error["code"], "files are deleted after 0.3 s" in error["message"]) == ("video_expired", True)
         assert not list(path.parent.iterdir())
         assert refusal(up, "GET", f"{ROUTE}/video_0", 404)["code"] == "video_not_found"
 
@@ -337,7 +337,7 @@ def test_files_are_bounded_in_bytes(pipeline: Pipeline) -> None:
             ids.append(begun(up, **QUICK)["id"])
             ended(up, ids[-1])
         error = refusal(up, "GET", f"{ROUTE}/{ids[0]}", 410)
-        assert "made room" in error["message"]
+        assert "was deleted to make room" in error["message"]
         assert [up.get(f"{ROUTE}/{id}/content").status for id in ids[1:]] == [200, 200]
         job = ended(up, begun(up, **{**QUICK, "num_frames": 21})["id"])
         assert (job["status"], job["error"]["code"], job["error"]["param"]) == ("failed", "too_large", "num_frames")
@@ -374,7 +374,7 @@ def test_a_job_that_fails_says_why_and_leaves_the_others_alone(
             job = ended(up, failing)
             assert (job["status"], job["error"]["code"], job["completed_at"]) == ("failed", code, None)
             assert "secret" not in job["error"]["message"]
-            assert "it failed" in refusal(up, "GET", f"{ROUTE}/{failing}/content", 400)["message"]
+            assert "its generation failed" in refusal(up, "GET", f"{ROUTE}/{failing}/content", 400)["message"]
             assert ended(up, other)["status"] == "completed"
     assert not up.jobs.path(next(job for job in up.jobs.of(None) if job.id == failing)).exists()
 
@@ -427,14 +427,14 @@ def test_metrics(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("more", "param", "code", "says"),
     [
-        ({"prompt": None}, "prompt", "missing_field", "say what is to be drawn"),
+        ({"prompt": None}, "prompt", "missing_field", "describe what to generate"),
         ({"prompt": "x" * 2000}, "prompt", "invalid_value", "prompt"),
         ({"size": "1024x1024"}, "size", "invalid_value", "not one of this model's: 64x32, 32x64"),
         ({"size": "big"}, "size", "invalid_value", "it must be width x height in pixels"),
         ({"num_frames": 6}, "num_frames", "invalid_value", "6 frames: 4k + 1 can be made, as 5 or 9"),
         ({"num_frames": 0}, "num_frames", "invalid_value", "0 frames: this model makes 1 to "),
         ({"num_frames": 10**6}, "num_frames", "invalid_value", "this model makes"),
-        ({"seconds": "4"}, "num_frames", "invalid_value", "give one of the two"),
+        ({"seconds": "4"}, "num_frames", "invalid_value", "give only one of the two"),
         ({"seconds": "4000", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
         ({"seconds": "10", "num_frames": None}, "seconds", "invalid_value", "this model makes"),
         ({"seconds": 0, "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
@@ -453,7 +453,7 @@ def test_metrics(pipeline: Pipeline) -> None:
         ({"n": 2}, "n", "unknown_field", "unknown field"),
         ({"input_reference": "x"}, "input_reference", "unsupported_field", "not supported here"),
         ({"flow_shift": 3.0}, "flow_shift", "unknown_field", "unknown field"),
-        ({"model": "other"}, "model", "model_not_found", "this server has tiny"),
+        ({"model": "other"}, "model", "model_not_found", "the models of this server are tiny"),
     ],
 )
 def test_bad_fields(up: Drawing, more: Any, param: str, code: str, says: str) -> None:
@@ -525,14 +525,14 @@ def test_content_has_one_variant(up: Drawing) -> None:
 def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, pictures: Pipeline, server: Running) -> None:
     """Pictures of one that makes clips, clips of one that draws or writes; text, where both are served too."""
     said = up.post("/v1/completions", {}).json()["error"]["message"]
-    assert said == f"the model makes clips and writes no text; ask {ROUTE}"
+    assert said == f"the model generates videos, not text: use {ROUTE}"
     with drawing({"tiny": pictures, "other": up.service.drawer.pipelines["tiny"]}) as both:
         said = both.post("/v1/completions", {}).json()["error"]["message"]
-        assert said == f"the model draws and writes no text; ask {IMAGES}, for clips {ROUTE}"
+        assert said == f"the model generates images and videos, not text: use {IMAGES} for images or {ROUTE} for videos"
     with drawing({"tiny": pictures}) as drawn:
         for where, route, says in (
-            (up, IMAGES, "ask /v1/videos"),
-            (drawn, ROUTE, f"ask {IMAGES}"),
+            (up, IMAGES, "use /v1/videos"),
+            (drawn, ROUTE, f"use {IMAGES}"),
             (server, ROUTE, ""),
         ):
             reply = where.post(route, {"prompt": "a cat"})

@@ -57,8 +57,8 @@ class RequestQueue:
             raise shutting_down()
         if (choices := live.generation.choices) > self.places:
             raise invalid(
-                f"{choices} choices, prompts times n, are asked at once, and this server has places for "
-                f"{self.places}: ask for fewer at a time, or start it with a larger --max-queued-requests",
+                f"the request has {choices} choices (prompts times n), but this server queues at most {self.places}: "
+                "send fewer per request, or start the server with a larger --max-queued-requests",
                 code="too_many_choices",
             )
         if live.spec.params.n > self.places - sum(other.spec.params.n for other in self._inside):
@@ -95,7 +95,7 @@ class RetryAfter:
         seconds = min(math.ceil(self.next()), MAX_RETRY_SECONDS)
         return ApiError(
             429,
-            f"too many {what} wait already; try again in {seconds} s",
+            f"too many {what} are waiting already: try again in {seconds} s",
             kind="rate_limit_error",
             code=code,
             headers={"Retry-After": str(seconds)},

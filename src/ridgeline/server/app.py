@@ -174,7 +174,7 @@ IMAGES = "/v1/images/generations"
 VIDEOS = "/v1/videos"
 """The path of the route for video generation."""
 
-GENERATES_NO_IMAGES = f"is served for text alone; ask {CHAT}"
+GENERATES_NO_IMAGES = f"generates text only: use {CHAT}"
 """The end of the error message for an image request to a language model.
 
 Janus could generate images, but only a command does that.
@@ -346,9 +346,9 @@ async def _http_error(request: Request, error: Any) -> Response:
     assert isinstance(error, HTTPException)
     said = {
         404: ("there is no such route", "not_found"),
-        405: ("this route does not have that method", "method_not_allowed"),
+        405: ("this route does not support that method", "method_not_allowed"),
     }
-    message, code = said.get(error.status_code, ("the request cannot be answered", "invalid_request"))
+    message, code = said.get(error.status_code, ("the server cannot answer this request", "invalid_request"))
     return await _api_error(request, ApiError(error.status_code, message, code=code, headers=error.headers))
 
 

@@ -55,7 +55,7 @@ class ServedDisaggregated:
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ridgeline-")))  # of mode 0700
             addresses = [f"unix:{folder / f'prompts-{number}'}" for number in range(self.prompts)]
-            logger.info("loading %s to compute prompts, engines: %d", self.name, self.prompts)
+            logger.info("loading %s for prefill, engines: %d", self.name, self.prompts)
             computing = [await stack.enter_async_context(await self._computing(each)) for each in addresses]
             answering = self.answering(KVTransfer(peers=tuple(addresses), timeout=self.timeout), computing)
             model = await stack.enter_async_context(await answering.start())
@@ -115,8 +115,6 @@ class _PrefillEngine(AsyncLLM):
         super()._receive(message)
         if isinstance(message, Died) and not message.final:
             why = message.reason
-            logger.warning(
-                "the engine at %s, which computes prompts, died: %s; it is started again", self._address, why
-            )
+            logger.warning("the prefill engine at %s died: %s; it is restarting", self._address, why)
         elif isinstance(message, EngineReady):
-            logger.warning("the engine at %s, which computes prompts, is back", self._address)
+            logger.warning("the prefill engine at %s is running again", self._address)

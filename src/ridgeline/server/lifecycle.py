@@ -264,15 +264,15 @@ class Server:
     async def _until_the_end(self, serving: ServingContext) -> int:
         ended = asyncio.wrap_future(serving.watched.ended)
         if await _first(ended, self._drain.wait()):
-            logger.error("the engine is gone: %s", ended.result())
+            logger.error("the engine has stopped: %s", ended.result())
             serving.stop_admission()
             await self._end(serving, engine_died())
             return DIED
         self.health.draining = True
         serving.stop_admission()
-        logger.info("draining; requests under way: %d", len(serving.live))
+        logger.info("draining; requests still running: %d", len(serving.live))
         if not await _first(self._idle(serving), self._abort.wait(), timeout=self.settings.drain_seconds):
-            logger.info("requests ended by the server: %d", len(serving.live))
+            logger.info("requests that the server aborted: %d", len(serving.live))
             await self._end(serving, shutting_down())
         return INTERRUPTED if self._abort.is_set() else OK
 

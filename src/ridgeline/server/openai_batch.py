@@ -136,7 +136,7 @@ class BatchReader:
             line = read_line(text)
             first = self._seen.setdefault(line.custom_id, number)
             if first != number:
-                raise LineError(f"its custom_id is that of line {first} too")
+                raise LineError(f"its custom_id is already used in line {first}")
         except LineError as error:
             if number in self._wrong:
                 self._tally.skipped += 1
@@ -213,7 +213,7 @@ def read_line(text: bytes) -> BatchLine:
         line = msgspec.json.decode(text, type=BatchLine)
         streamed = msgspec.json.decode(line.body, type=_Streamed).stream if bytes(line.body).startswith(b"{") else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LineError(f"it is no request: {error}") from None
+        raise LineError(f"it is not a valid request: {error}") from None
     if not line.custom_id:
         raise LineError("its custom_id is empty")
     if line.method != "POST":
@@ -221,7 +221,7 @@ def read_line(text: bytes) -> BatchLine:
     if line.url not in URLS:
         raise LineError(f"its url is {line.url!r}; give {' or '.join(URLS)}")
     if streamed:
-        raise LineError("it asks for a stream; an answer of a batch is whole")
+        raise LineError("its body sets stream to true, which a batch does not support: leave stream out")
     return line
 
 

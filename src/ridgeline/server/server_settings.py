@@ -176,7 +176,7 @@ class ServerSettings:
         if self.tool_parser is not None:
             format_named(self.tool_parser)
         if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}; give one from 1 to 65535, or 0 for a free one")
+            raise ValueError(f"port is {self.port}: give one from 1 to 65535, or 0 for a free one")
         for name, choices in (("log_format", ("text", "json")), ("metrics_alias", (None, "vllm"))):
             if getattr(self, name) not in choices:
                 known = " or ".join(str(choice) for choice in choices if choice is not None)
@@ -184,13 +184,15 @@ class ServerSettings:
         for name in ("models", "keys", "allowed_origins", "allowed_hosts"):
             _check_names(name, getattr(self, name))
         if not all(key.isascii() and " " not in key for key in self.keys):
-            raise ValueError("an API key has blanks or characters beyond ASCII, which no header carries; give another")
+            raise ValueError(
+                "an API key has spaces or non-ASCII characters, which HTTP headers cannot contain: give another"
+            )
         for origin in self.allowed_origins:
             _check_origin(origin)
         if not (self.keys or self.insecure or is_loopback(self.host)):
             raise ValueError(
-                f"host {self.host!r} can be reached from other machines: "
-                "give an API key (--api-key-file), or --insecure to let everybody in"
+                f"host {self.host!r} can be reached from other machines: give an API key (--api-key-file), or "
+                "--insecure to allow access without a key"
             )
 
     def public_limits(self) -> Mapping[str, int | float]:
@@ -237,12 +239,15 @@ def _check_number(name: str, value: Any) -> None:
     lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 1e-3
     highest = _MAX_DISK if name == "clip_bytes" else MAX_VALUE
     if not (math.isfinite(value) and lowest <= value <= highest):
-        raise ValueError(f"{name} is {value}; it must be from {lowest} to {highest}")
+        raise ValueError(f"{name} is {value}: give {lowest} to {highest}")
 
 
 def _check_names(name: str, values: tuple[str, ...]) -> None:
     if not all(isinstance(value, str) and value and value.isprintable() and value == value.strip() for value in values):
-        raise ValueError(f"{name} has an entry that is empty, or has blanks around it or characters that do not print")
+        raise ValueError(
+            f"{name} has an entry that is empty, or has spaces around it or unprintable characters: remove or "
+            "correct it"
+        )
 
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
@@ -254,4 +259,6 @@ def _check_origin(origin: str) -> None:
     Pages of apps and browser extensions have schemes of their own.
     """
     if not _ORIGIN.fullmatch(origin):
-        raise ValueError(f"allowed origin {origin!r} is not a web origin; give one like http://host:port, or * for all")
+        raise ValueError(
+            f"allowed origin {origin!r} is not a web origin: give one such as http://host:port, or * for all"
+        )

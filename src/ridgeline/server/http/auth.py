@@ -39,14 +39,14 @@ def read_keys(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8; give a file with one API key a line") from None
+        raise ValueError(f"{path} is not UTF-8 text: give a file with one API key per line") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; give a file with one API key a line") from None
+        raise ValueError(f"cannot read {path}: {error.strerror}; give a file with one API key per line") from None
     keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
     if not keys:
-        raise ValueError(f"{path} holds no API key; write one a line")
+        raise ValueError(f"{path} has no API key: write one per line")
     if len(keys) > MAX_KEYS:
-        raise ValueError(f"{path} holds {len(keys)} API keys; at most {MAX_KEYS} are taken")
+        raise ValueError(f"{path} has {len(keys)} API keys, but the limit is {MAX_KEYS}: remove some")
     return keys
 
 
@@ -117,7 +117,9 @@ def check_host(headers: Headers, settings: ServerSettings) -> None:
     name = _host_name(headers.get("host", ""))
     if not (is_loopback(name) or name in (settings.host, *settings.allowed_hosts)):
         raise ApiError(
-            403, "the server does not answer to this Host; allow it with --allowed-hosts", code="host_not_allowed"
+            403,
+            "the Host header of this request is not allowed: allow the host with --allowed-hosts",
+            code="host_not_allowed",
         )
 
 
@@ -129,7 +131,9 @@ def check_origin(headers: Headers, settings: ServerSettings) -> None:
     _, _, netloc = origin.partition("://")
     if not netloc or netloc != headers.get("host"):
         raise ApiError(
-            403, "this web origin may not ask the server; allow it with --allowed-origins", code="origin_not_allowed"
+            403,
+            "requests from this web origin are not allowed: allow it with --allowed-origins",
+            code="origin_not_allowed",
         )
 
 
@@ -146,7 +150,11 @@ def check_client(request: Request, settings: ServerSettings, what: str) -> None:
     """
     host = request.client.host if request.client is not None else ""
     if not settings.keys and not is_loopback(host):
-        raise ApiError(403, f"without an API key only this machine may {what}", code="key_needed")
+        raise ApiError(
+            403,
+            f"without an API key, only clients on this machine may {what}: start the server with --api-key-file",
+            code="key_needed",
+        )
 
 
 def _host_name(host: str) -> str:
@@ -170,7 +178,7 @@ def _digest(key: bytes) -> bytes:
 def _wrong_key() -> ApiError:
     return ApiError(
         401,
-        "no API key, or a wrong one: send `Authorization: Bearer KEY`",
+        "the API key is missing or wrong: send `Authorization: Bearer KEY`",
         kind="authentication_error",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},

@@ -74,15 +74,15 @@ def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
         ApiError: If the body is rejected (400).
     """
     if not body.strip():
-        raise invalid("the body is empty; send a JSON object", code="invalid_json")
+        raise invalid("the body is empty: send a JSON object", code="invalid_json")
     most_items = max(MAX_VALUES, most_ids + _BESIDE_IDS)
     if crowded(body, most_items=most_items):
         field = crowded_field(body)
-        what = "the body has" if field is None else f"{field}: it has, with the rest of the body,"
-        said = f"{what} more than {most_items} values; send fewer"
+        what = "the body has" if field is None else f"{field}: it has, together with the rest of the body,"
+        said = f"{what} more than {most_items} values: send fewer"
         raise invalid(said, field, code="too_large")
     if depth_exceeds(body, most_depth):
-        raise invalid(f"the body is nested deeper than {most_depth}", code="invalid_json")
+        raise invalid(f"the body is nested deeper than {most_depth} levels", code="invalid_json")
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
@@ -91,11 +91,11 @@ def _decoded(body: bytes) -> dict[str, Any]:
         with without_collecting():
             value = msgspec.json.decode(body)
     except msgspec.ValidationError:
-        raise invalid("the body has a number that is not finite or too long", code="invalid_json") from None
+        raise invalid("the body has a number that is not finite or has too many digits", code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # UnicodeDecodeError: msgspec before 0.23
         raise _no_json(body) from None
     if not isinstance(value, dict):
-        raise invalid("the body is JSON, but no object", code="invalid_json")
+        raise invalid("the body is JSON, but not an object: send a JSON object", code="invalid_json")
     return value
 
 
@@ -108,7 +108,7 @@ def _no_json(body: bytes) -> ApiError:
     try:
         body.decode()
     except UnicodeDecodeError:
-        return invalid("the body is not text in UTF-8", code="invalid_json")
+        return invalid("the body is not UTF-8 text", code="invalid_json")
     found: list[_Constant] = []
 
     def constant(word: str) -> _Constant:
@@ -121,10 +121,12 @@ def _no_json(body: bytes) -> ApiError:
             fields = value.items() if isinstance(value, dict) else ()
             named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]
             if found and named:
-                said = f"{named[0]}: it is {value[named[0]]}, which JSON does not have; give a number"
+                said = f"{named[0]}: {value[named[0]]} is not a JSON number: give a finite number"
                 return invalid(said, named[0], code="invalid_json")
             if found:
-                return invalid(f"the body has {found[0]}, which JSON does not have; give a number", code="invalid_json")
+                return invalid(
+                    f"the body has {found[0]}, which is not a JSON number: give a finite number", code="invalid_json"
+                )
     return invalid("the body is not valid JSON", code="invalid_json")
 
 

@@ -183,7 +183,7 @@ class EventStreamResponse:
         if error is not None and not started:
             raise error
         if error is not None and not isinstance(error, ApiError):
-            logger.error("a stream failed", exc_info=error)
+            logger.error("an event stream failed", exc_info=error)
             error = internal()
         last = b"" if error is None else error_frame(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})

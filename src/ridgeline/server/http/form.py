@@ -31,7 +31,7 @@ async def read_form(request: Request, most: int, most_of_field: int) -> FormData
         ApiError: If the body is too large (413) or no valid form (400).
     """
     if find_spec(PACKAGE) is None:
-        said = "forms need python-multipart on this server (pip install 'ridgeline[images]'); send JSON"
+        said = "this server cannot read forms without python-multipart (pip install 'ridgeline[images]'): send JSON"
         raise invalid(said, code="invalid_form")
     body = await read_bytes(request.headers, request.stream(), most)
     parser = MultiPartParser(
@@ -40,9 +40,9 @@ async def read_form(request: Request, most: int, most_of_field: int) -> FormData
     try:
         return await parser.parse()
     except MultiPartException as error:
-        raise invalid(f"the form cannot be read: {error.message}", code="invalid_form") from None
+        raise invalid(f"cannot read the form: {error.message}", code="invalid_form") from None
     except (KeyError, UnicodeDecodeError, ValueError):
-        raise invalid("the form cannot be read: its parts are not those of a form", code="invalid_form") from None
+        raise invalid("cannot read the form: its parts are not valid form parts", code="invalid_form") from None
 
 
 async def _once(body: bytes) -> AsyncGenerator[bytes, None]:

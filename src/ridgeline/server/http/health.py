@@ -84,7 +84,9 @@ class Health:
             return
         if self.watched.alive != self._alive and not self.watched.ended.done():
             self._alive = self.watched.alive
-            logger.warning("the engine is back" if self._alive else "the engine's process died; another is started")
+            logger.warning(
+                "the engine is running again" if self._alive else "the engine's process died and is restarting"
+            )
         waits = self.watched.awaited > 0 and self.watched.alive and self.watched.heard == self._heard
         self._heard, self._still = self.watched.heard, self._still + seconds if waits else 0.0
 
@@ -126,9 +128,11 @@ class ReadinessGate:
 
 
 def _not_that_method() -> ApiError:
-    said = "this route does not have that method"
+    said = "this route does not support that method"
     return ApiError(405, said, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
 
 
 def _loading() -> ApiError:
-    return ApiError(503, "the model is being loaded", kind="server_error", code="loading", headers={"Retry-After": "5"})
+    return ApiError(
+        503, "the model is still loading", kind="server_error", code="loading", headers={"Retry-After": "5"}
+    )

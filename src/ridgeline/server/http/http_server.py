@@ -53,7 +53,7 @@ def listen(settings: ServerSettings) -> socket.socket:
         return listener
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        fix = "is another server there? Give another --port" if taken else "give another --host or --port"
+        fix = "is another server using it? Give another --port" if taken else "give another --host or --port"
         named = isinstance(error, socket.gaierror)  # other messages repeat the address
         reason = error.strerror if named or error.errno is None else os.strerror(error.errno)
         raise ValueError(f"cannot listen on {where}: {reason}; {fix}") from None

@@ -75,7 +75,7 @@ class PageData:
     async def _table(self, request: Request) -> Response:
         name = request.path_params["model"]
         if name not in self._models and name not in await asyncio.to_thread(writers):
-            raise ApiError(404, "there is no such model; /page/models.json lists them", code="model_not_found")
+            raise ApiError(404, "no such model; the models are listed at /page/models.json", code="model_not_found")
         stored = _stored(request)
         opened = self._models.get(name, name)
         return await self._answer(request, table_name(name, stored), lambda: table_data(name, opened, stored))
@@ -93,7 +93,7 @@ class PageData:
         Raises:
             ApiError: If the client may not send one, the config is invalid, or too many requests wait.
         """
-        check_client(request, self._settings, "have a config priced")
+        check_client(request, self._settings, "request the cost of a config")
         stored = _stored(request)
         most = min(_CONFIG_BYTES, self._settings.body_bytes)
         body = await read_bytes(request.headers, request.stream(), most)
@@ -114,7 +114,10 @@ class PageData:
         """
         if self._waiting >= _WAITING:
             raise ApiError(
-                429, "too many tables are asked for at once; try again", kind="rate_limit_error", code="queue_tables"
+                429,
+                "too many requests for cost tables are waiting: try again",
+                kind="rate_limit_error",
+                code="queue_tables",
             )
         self._waiting += 1
         try:

@@ -63,8 +63,8 @@ class ConnectionLimitWarning:
         if now - self.said >= 60:
             self.said = now
             logger.warning(
-                "%d connections are open, as many as may be; more are let in as idle ones are closed. "
-                "The limit follows from the process's open files (ulimit -n)",
+                "%d connections are open, which is the limit: a new one closes an idle one, or is refused. The limit "
+                "follows from the process's open-file limit (ulimit -n): raise that to allow more",
                 most,
             )
 
@@ -229,7 +229,7 @@ class LimitedProtocol(H11Protocol):
 
     def _time_out(self) -> None:
         what = "head" if self.phase == "head" else "body"
-        self.refuse(ApiError(408, f"the request's {what} did not come in time", code="request_timeout"))
+        self.refuse(ApiError(408, f"the request's {what} did not arrive in time", code="request_timeout"))
 
     def _await_reading(self, unread: int) -> None:
         self.unread = self.loop.call_later(self.settings.body_seconds, self._check_reading, unread)
@@ -240,7 +240,7 @@ class LimitedProtocol(H11Protocol):
         if before - unread >= max(1, self.settings.body_rate * self.settings.body_seconds):
             self._await_reading(unread)
         else:
-            logger.info("a connection was cut off: its client left %d bytes unread", unread)
+            logger.info("a connection was closed because its client did not read: %d bytes were left", unread)
             self.transport.abort()
 
     def _make_room(self, most: int) -> None:
@@ -249,7 +249,9 @@ class LimitedProtocol(H11Protocol):
         if idle:
             min(idle, key=lambda connection: connection.since)._close()
         else:
-            self.refuse(ApiError(503, "too many connections are open", kind="server_error", code="connections"))
+            self.refuse(
+                ApiError(503, "too many connections are open: try again later", kind="server_error", code="connections")
+            )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -48,17 +48,23 @@ def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
     if len(names) > settings.headers or size > settings.header_bytes:
         return _too_large(settings)
     if b"transfer-encoding" in names and (b"content-length" in names or head.http_version != b"1.1"):
-        return invalid("the request states its length in two ways", code="invalid_request")
+        return invalid(
+            "the request has Transfer-Encoding together with Content-Length or HTTP/1.0: send only Content-Length",
+            code="invalid_request",
+        )
     if head.http_version not in (b"1.0", b"1.1"):
-        return invalid("the request is of another version of HTTP than 1.0 and 1.1", code="invalid_request")
+        return invalid("the request does not use HTTP/1.0 or HTTP/1.1", code="invalid_request")
     if not head.target.startswith(b"/"):
-        return invalid("the request's target does not begin with a slash", code="invalid_request")
+        return invalid("the request's target does not start with a slash", code="invalid_request")
     if any(name == b"host" and not _HOST.fullmatch(value) for name, value in head.headers):
-        return invalid("the Host header is not a host name", code="invalid_request")
+        return invalid("the Host header is not a valid host name", code="invalid_request")
     return None
 
 
 def _too_large(settings: ServerSettings) -> ApiError:
     """Return the 431 error for too many or too large headers."""
-    message = f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all"
+    message = (
+        f"the request head is too large: at most {settings.headers} headers with {settings.header_bytes} bytes in "
+        "all are allowed"
+    )
     return ApiError(431, message, code="headers_too_large")

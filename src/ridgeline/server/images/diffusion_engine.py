@@ -171,7 +171,7 @@ class DiffusionEngine:
             RuntimeError: If the thread has ended.
         """
         if not self.alive:
-            raise RuntimeError("pictures are not drawn any more")
+            raise RuntimeError("the image engine has stopped: restart the server")
         run = _ActiveDiffusion(order, take, asyncio.get_running_loop(), begun=begun)
         self._runs.add(run)
         self.loop.ask(partial(self._begin, run))
@@ -208,7 +208,7 @@ class DiffusionEngine:
         """Fail all requests in progress because the loop's thread has ended."""
         self.alive = False
         for run in list(self._runs):
-            self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
+            self._tell(run, RuntimeError(f"the thread that generates images has ended: {reason}"))
         self.ended.set_result(reason)
 
     def _begin(self, run: _ActiveDiffusion) -> None:

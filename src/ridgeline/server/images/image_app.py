@@ -29,9 +29,9 @@ def writes_no_text(pipelines: Collection[Pipeline]) -> str:
     """Return the end of an error message for text requests to these pipelines, which names the right routes."""
     pictures, clips = (any(each.layout.clips == clips for each in pipelines) for clips in (False, True))
     if pictures and clips:
-        return f"draws and writes no text; ask {IMAGES}, for clips {VIDEOS}"
-    what, route = ("makes clips", VIDEOS) if clips else ("draws pictures", IMAGES)
-    return f"{what} and writes no text; ask {route}"
+        return f"generates images and videos, not text: use {IMAGES} for images or {VIDEOS} for videos"
+    what, route = ("generates videos", VIDEOS) if clips else ("generates images", IMAGES)
+    return f"{what}, not text: use {route}"
 
 
 def build_image_app(
@@ -81,7 +81,7 @@ class ImageApi:
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
         if pipeline.layout.clips:
-            raise invalid(f"the model makes clips, no pictures; ask {VIDEOS}", "model", code="unsupported_model")
+            raise invalid(f"the model generates videos, not images: use {VIDEOS}", "model", code="unsupported_model")
         drawing = check_fields(fields)
         plan = await offload_if_long(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
         generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))

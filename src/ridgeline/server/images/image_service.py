@@ -100,14 +100,14 @@ class ImageQueue:
             raise shutting_down()
         if live.nbytes > self.nbytes:
             raise invalid(
-                f"n: {live.images} pictures of this size may have {live.nbytes >> 20} MiB, and {self.nbytes >> 20} are "
-                "held for an answer (--max-image-memory): ask for fewer at a time",
+                f"n: {live.images} images of this size may need {live.nbytes >> 20} MiB, but the limit for responses "
+                f"is {self.nbytes >> 20} MiB (--max-image-memory): request fewer images at once",
                 "n",
             )
         if live.nbytes + live.kept > self.nbytes:
             raise invalid(
-                f"step_cache: it keeps {live.kept >> 20} MiB between steps at this size, and {self.nbytes >> 20} may "
-                "be held (--max-image-memory): leave it out, or ask for a smaller size",
+                f"step_cache: it needs {live.kept >> 20} MiB between steps at this size, but the limit is "
+                f"{self.nbytes >> 20} MiB (--max-image-memory): leave step_cache out, or request a smaller size",
                 "step_cache",
             )
         if len(self._inside) >= self.places:
@@ -264,5 +264,5 @@ def _failure(live: InFlightImageRequest, error: Exception) -> ApiError:
         return invalid(str(error), "size", code="too_large")
     logger.error("request %s failed: %s", live.id, type(error).__name__, exc_info=error)
     if out_of_memory(error) is not None:
-        return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
+        return ApiError(503, "there was not enough memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)

@@ -31,7 +31,7 @@ class PipelineNames:
         if not asked and len(set(self.own.values())) == 1:
             return next(iter(self.own.values()))
         if not asked:
-            said = f"model: this server has {', '.join(self.own)}; say which"
+            said = f"model: this server has {', '.join(self.own)}: give one of them"
             raise invalid(said, "model", code="missing_field")
         raise none_of_these(asked, self.own, self.others)
 

@@ -16,7 +16,7 @@ from ridgeline.server.server_settings import ServerSettings
 KEPT = 1000
 """The most finished video jobs that the server remembers, and the most ids of deleted ones."""
 
-_MADE_ROOM = "the video has made room for newer ones; ask for it again"
+_MADE_ROOM = "the video was deleted to make room for newer ones: request it again"
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class VideoJobStore:
             return job
         if id in self._gone:
             raise ApiError(410, self._gone[id], param="video_id", code="video_expired", retry=False)
-        raise ApiError(404, "there is no such video here", param="video_id", code="video_not_found")
+        raise ApiError(404, "no such video; it may have been deleted", param="video_id", code="video_not_found")
 
     def path(self, job: VideoJob) -> Path:
         """Return the path of a job's file, which may not exist yet."""
@@ -75,7 +75,7 @@ class VideoJobStore:
         """Cancel the running video jobs, and delete all files."""
         tasks = list(self._tasks.values())
         if tasks:
-            logger.info("clips that are dropped: %d", len(tasks))
+            logger.info("shutting down; videos that will not be finished: %d", len(tasks))
         for job in list(self._jobs.values()):
             self._forget(job)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -101,7 +101,7 @@ class VideoJobStore:
     def _keep(self, job: VideoJob) -> None:
         """Store a finished video job until its lifetime ends, or until newer jobs need its place."""
         job.expires = int(time.time() + self._lifetime)
-        said = f"the video has expired: files are kept {self._lifetime:g} s; ask for it again"
+        said = f"the video has expired, because files are deleted after {self._lifetime:g} s: request it again"
         loop = asyncio.get_running_loop()
         self._timers[job.id] = loop.call_later(self._lifetime, partial(self._forget, job, said))
         while len(self._timers) > KEPT:
@@ -115,8 +115,8 @@ class VideoJobStore:
         """
         if job.nbytes > self._most:
             said = (
-                f"the file has {job.nbytes} bytes, but videos may take {self._most} (--max-video-storage): "
-                "request fewer frames"
+                f"the file has {job.nbytes} bytes, but the limit for all videos is {self._most} bytes "
+                "(--max-video-storage): request fewer frames"
             )
             raise invalid(said, "num_frames", code="too_large")
         files = [each for each in map(self._jobs.__getitem__, self._timers) if each.completed is not None]

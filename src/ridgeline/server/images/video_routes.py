@@ -57,14 +57,15 @@ class VideoApi:
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
         if not pipeline.layout.clips:
-            raise invalid(f"the model draws pictures, no clips; ask {IMAGES}", "model", code="unsupported_model")
+            raise invalid(f"the model generates images, not videos: use {IMAGES}", "model", code="unsupported_model")
         plan = await offload_if_long(len(fields.prompt or ""), lambda: plan_video(fields, pipeline))
         format_ = format_of(fields, self._usual)
         job = VideoJob(fields, plan, pipeline, own, self._names.said(own), format_, request.scope.get(KEY))
         if job.live.nbytes > self._settings.picture_bytes:
             raise invalid(
-                f"output_format: {format_.lower()} holds all frames, {job.live.nbytes >> 20} MiB, and "
-                f"{self._settings.picture_bytes >> 20} may be held (--max-image-memory): ask for fewer, or mp4",
+                f"output_format: {format_.lower()} keeps all frames in memory, which need {job.live.nbytes >> 20} "
+                f"MiB, but the limit is {self._settings.picture_bytes >> 20} MiB (--max-image-memory): request fewer "
+                "frames, or mp4",
                 "output_format",
             )
         self._jobs.start(job)
@@ -75,9 +76,9 @@ class VideoApi:
         asked, owner = request.query_params, request.scope.get(KEY)
         order, limit = asked.get("order", "desc"), asked.get("limit", str(_LISTED))
         if order not in ("asc", "desc"):
-            raise invalid("order: it is asc or desc", "order")
+            raise invalid("order: give asc or desc", "order")
         if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:4]) <= _MOST_LISTED):
-            raise invalid(f"limit: it is a number from 1 to {_MOST_LISTED}", "limit")
+            raise invalid(f"limit: give a number from 1 to {_MOST_LISTED}", "limit")
         jobs = list(self._jobs.of(owner))
         jobs = jobs if order == "asc" else jobs[::-1]
         if "after" in asked:
@@ -104,9 +105,13 @@ class VideoApi:
         """Handle GET /v1/videos/ID/content: return the file of a finished video."""
         job = self._asked(request)
         if request.query_params.get("variant", "video") != "video":
-            raise invalid("variant: the video alone is kept; ask video", "variant", code="unsupported_field")
+            raise invalid("variant: only the video itself is stored: give video", "variant", code="unsupported_field")
         if job.completed is None:
-            why = "it failed" if job.error is not None else "it is not drawn yet; ask when its status is completed"
+            why = (
+                "its generation failed"
+                if job.error is not None
+                else "it is not finished; try again when its status is completed"
+            )
             raise invalid(f"the video has no file: {why}", "video_id", code="video_not_ready")
         return FileResponse(self._jobs.path(job), media_type=_TYPES[job.format_], filename=job.id + job.suffix)
 

@@ -73,8 +73,8 @@ class WorkUnitPrices:
         """Raise ValueError if this many bytes do not fit into memory."""
         if nbytes > SPARE * self._room:
             raise ValueError(
-                f"{what} wants {say_gib(gib(nbytes / SPARE))} free beside the weights; {say_gib(gib(self._room))} are: "
-                "ask for a smaller size"
+                f"{what} needs {say_gib(gib(nbytes / SPARE))} free next to the weights, but only "
+                f"{say_gib(gib(self._room))} are free: request a smaller size"
             )
 
     def _each(self, geometry: Geometry, text: int) -> float:

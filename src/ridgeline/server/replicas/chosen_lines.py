@@ -24,7 +24,7 @@ class LineReader:
         with open(self._path, "rb") as file:
             found = [_line(file, place) for place in array("q", places)]
         if not all(found):
-            raise OSError(f"{self._path} is shorter than it was; leave it as it is until it is answered")
+            raise OSError(f"{self._path} became shorter: do not change it while the batch runs")
         return found
 
 

@@ -87,7 +87,7 @@ class EngineFleet:
 
     def remove(self, replica: EngineReplica) -> None:
         """Remove a replica without requests in progress from the fleet."""
-        assert not replica.live, "its requests would be lost"
+        assert not replica.live, "a replica with unfinished requests must not be removed"
         del self.replicas[replica.number]
         self._gone += replica.llm.heard
         self.deal()
@@ -184,7 +184,7 @@ class EngineFleet:
         self.texts.check_request(spec)
         sent = _RoutedRequest(self, spec, take, added, begun)
         if not self._dealt_to():
-            raise EngineRestarting("all engines are being started again")
+            raise EngineRestarting("all engines are restarting")
         sent.to(self.choose(sent))
         return sent.leave
 

@@ -31,7 +31,7 @@ def check_ray_data() -> None:
     """Raise ValueError if Ray, or a package that Ray Data needs, is not installed."""
     check_ray()
     if find_spec("pyarrow") is None or find_spec("pandas") is None:
-        raise ValueError(f"Ray Data needs pyarrow and pandas, which are not installed: {PIP}")
+        raise ValueError(f"Ray Data needs pyarrow and pandas, which are not installed: run {PIP}")
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ def answer_on_ray(
                 raise msgspec.json.decode(row["not_loaded"], type=NotLoaded).error()
             take_output(row["output"], lines.path, write, tally)
     except RayError as error:
-        raise EngineDied(f"an engine ended on Ray: {str(error).strip().splitlines()[-1]}") from None
+        raise EngineDied(f"an engine on Ray has stopped: {str(error).strip().splitlines()[-1]}") from None
 
 
 def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
@@ -169,6 +169,6 @@ def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally:
     """
     response = msgspec.json.decode(output, type=_EngineOutput).response
     if response is None:
-        raise EngineDied(f"{path} is not what it was; leave it as it is until it is answered")
+        raise EngineDied(f"{path} has changed: do not change it while the batch runs")
     write(output)
     tally.take(response.status_code, bytes(response.body))

@@ -29,7 +29,7 @@ def check_ray() -> None:
     try:
         version("ray")
     except PackageNotFoundError:
-        raise ValueError(f"--replicas runs on Ray, which is not installed: {PIP}") from None
+        raise ValueError(f"--replicas needs Ray, which is not installed: run {PIP}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if "/" in address or not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(
-            f"--ray-address is {address!r}; run serve on a machine of the cluster and give auto, or its HOST:PORT"
+            f"--ray-address is {address!r}: run serve on a machine of the cluster, and give auto or HOST:PORT"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
@@ -138,7 +138,8 @@ def _check_address(address: str) -> None:
 
 def _nobody(address: str, why: str) -> ValueError:
     return ValueError(
-        f"no Ray cluster answers at --ray-address {address} ({why}); start one with ray start --head, or leave it out"
+        f"no Ray cluster responds at --ray-address {address} ({why}): start one with ray start --head, or leave "
+        "--ray-address out"
     )
 
 
@@ -173,7 +174,7 @@ class RayProcessHandle:
             )
         except Exception as error:  # one of Ray's many error classes, or a connection error
             self._cluster.kill(self._actor)
-            raise RuntimeError(f"the replica's actor ended as it began: {_line(error)}") from None
+            raise RuntimeError(f"the replica's actor ended at its start: {_line(error)}") from None
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.write(self.listening.secret)
         self._ended = asyncio.create_task(self._until_its_end(ran, transport))
@@ -181,7 +182,7 @@ class RayProcessHandle:
     async def _placed(self) -> ActorAddress:
         listening = asyncio.ensure_future(_listening(self._actor.listen.remote(self._cluster.node)))
         if not (await asyncio.wait([listening], timeout=_PATIENCE))[0] and not self._cluster.free(self._share):
-            logger.warning("replica %d waits until a machine of the cluster has %s free", self._replica, self._share)
+            logger.warning("replica %d waits for a machine of the cluster with %s free", self._replica, self._share)
         return await listening
 
     async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
@@ -209,11 +210,11 @@ class RayProcessHandle:
         """The process id and the machine of the engine's Ray actor, as text."""
         if self.listening is None:
             return "not placed yet"
-        return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'of this machine'}"
+        return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'on this machine'}"
 
     def exit_reason(self) -> str:
         """Return why the process ended, as far as is known: only that it is gone."""
-        return "its process is gone" if self.listening is None else f"its process ({self.listening.pid}) is gone"
+        return "its process has ended" if self.listening is None else f"its process ({self.listening.pid}) has ended"
 
 
 async def _listening(reference: Any) -> ActorAddress:

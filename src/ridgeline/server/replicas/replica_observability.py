@@ -163,7 +163,7 @@ class FleetMonitor:
 
     def begin(self) -> None:
         """Log the capacity of the first replica, because all have the same."""
-        logger.info("of each of %d replicas:", len(self._fleet.replicas))
+        logger.info("capacity of each of the %d replicas:", len(self._fleet.replicas))
         self._of[0].throughput.begin()
 
     def say(self, seconds: float) -> None:
@@ -198,7 +198,10 @@ class FleetMonitor:
         stated = request.query_params.get("replica", str(min(replicas)))
         found = {str(number): number for number in replicas}.get(stated)
         if found is None:
-            raise invalid(f"replica: there are {', '.join(map(str, sorted(replicas)))}; ask for one of them", "replica")
+            raise invalid(
+                f"replica: this server has the replicas {', '.join(map(str, sorted(replicas)))}: give one of them",
+                "replica",
+            )
         return self._of[found]
 
     async def _replicas(self, request: Request) -> Response:

@@ -82,22 +82,26 @@ class ReplicaSupervisor:
         if llm.alive != seen.alive:
             seen.alive = llm.alive
             if llm.alive:
-                logger.warning("replica %d is back, %s", replica.number, replica.where())
+                logger.warning("replica %d is running again, %s", replica.number, replica.where())
             else:
-                logger.warning("replica %d died: %s; it is started again", replica.number, llm.why)
+                logger.warning("replica %d died: %s; it is restarting", replica.number, llm.why)
             self.fleet.deal()
         elif not llm.alive and llm.why != seen.why:
-            logger.error("replica %d: %s; it is tried again", replica.number, llm.why)
+            logger.error("replica %d: %s; the server tries again", replica.number, llm.why)
         seen.why = llm.why
         waits = llm.awaited > 0 and llm.alive and llm.heard == seen.heard
         seen.heard, seen.still = llm.heard, seen.still + seconds if waits else 0.0
         if seen.still >= self._stalled_seconds:
             seen.still = 0.0
-            logger.error("replica %d has run no step for %g s; it is ended", replica.number, self._stalled_seconds)
+            logger.error(
+                "replica %d has run no step for %g s, so the server ends and restarts it",
+                replica.number,
+                self._stalled_seconds,
+            )
             end(replica)
         if not replica.taking and not replica.live:
             self.fleet.remove(replica)
-            logger.info("replica %d has gone", replica.number)
+            logger.info("replica %d is removed", replica.number)
             asyncio.get_running_loop().run_in_executor(None, llm.close)
 
     # -- scaling ------------------------------------------------------------------------------------------------------
@@ -120,7 +124,7 @@ class ReplicaSupervisor:
         self._changed = time.monotonic()
         for _ in range(count):
             number = next(n for n in range(1 << 12) if n not in self.fleet.replicas and n not in self._starting)
-            logger.info("replica %d is started", number)
+            logger.info("replica %d is starting", number)
             self._starting[number] = asyncio.create_task(self._start_one(number))
 
     async def _start_one(self, number: int) -> None:
@@ -128,10 +132,10 @@ class ReplicaSupervisor:
             replica = await self._start(number)
         except (ValueError, RuntimeError) as error:
             self._not_before = time.monotonic() + _PAUSE
-            logger.error("replica %d could not be started: %s", number, error)
+            logger.error("replica %d did not start: %s", number, error)
         else:
             self.fleet.add(replica)
-            logger.info("replica %d takes requests, %s", number, replica.where())
+            logger.info("replica %d accepts requests, %s", number, replica.where())
         finally:
             del self._starting[number]
 
@@ -147,7 +151,9 @@ class ReplicaSupervisor:
         self._changed = time.monotonic()
         least = min(reversed(taking), key=lambda each: (each.llm.alive, len(each.live)))
         least.taking = False
-        logger.info("replica %d takes no more requests; under way there: %d", least.number, len(least.live))
+        logger.info(
+            "replica %d accepts no more requests; requests still running on it: %d", least.number, len(least.live)
+        )
         self.fleet.deal()
 
 

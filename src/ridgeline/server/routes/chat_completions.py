@@ -50,7 +50,10 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     variables = _variables(fields, template)
     size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
     if size > most:
-        raise invalid(f"messages: they have {size} characters; {most} bytes are read at most", "messages")
+        raise invalid(
+            f"messages: they have {size} characters, but the limit is {most} bytes: send fewer or shorter messages",
+            "messages",
+        )
 
     def encode() -> RenderedPrompt:
         return template.encode(
@@ -102,12 +105,14 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
     if any(name not in template.variables for name in variables):
         known = ", ".join(sorted(template.variables)) or "no others"
         raise invalid(
-            f"chat_template_kwargs: the model's template does not read all of these; it reads {known}",
+            f"chat_template_kwargs: the model's chat template ignores some of these; it supports {known}",
             "chat_template_kwargs",
         )
     if fields.reasoning_effort is not None:
         if "reasoning_effort" not in template.variables:
-            raise invalid("reasoning_effort: the model's template does not read it; leave it out", "reasoning_effort")
+            raise invalid(
+                "reasoning_effort: the model's chat template does not support it: leave it out", "reasoning_effort"
+            )
         variables["reasoning_effort"] = fields.reasoning_effort
     return variables
 
@@ -129,7 +134,7 @@ async def chat_generation(
     """
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
-        raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
+        raise invalid("top_logprobs: it needs logprobs: true", "top_logprobs")
     form, asked_by = read_output_constraint(fields, settings)
     tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
@@ -167,7 +172,7 @@ async def with_tools(
         grammars: Checks the resulting grammar.
 
     Raises:
-        ApiError: If the grammar cannot be followed, or the constraint conflicts with the tools.
+        ApiError: If the grammar cannot be enforced, or the constraint conflicts with the tools.
     """
     trial = tools.trial(answer)
     if trial is not None:
@@ -343,9 +348,9 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise invalid(f"{where}.role: give one of system, developer, user, assistant, tool", "messages")
     content = _content(message.get("content"), f"{where}.content")
     if content is None and role in _NEED_CONTENT:
-        raise invalid(f"{where}.content: a message of the role {role} has text", "messages")
+        raise invalid(f"{where}.content: a {role} message needs text: give it", "messages")
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-        raise invalid(f"{where}.tool_call_id: a tool's answer names the call that it answers", "messages")
+        raise invalid(f"{where}.tool_call_id: a tool message needs the id of the call that it answers", "messages")
     return {**message, "content": content}
 
 
@@ -353,7 +358,7 @@ def _content(content: Any, where: str) -> str | None:
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise invalid(f"{where}: give a text or a list of parts", "messages")
+        raise invalid(f"{where}: give a string or a list of parts", "messages")
     return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
@@ -361,7 +366,9 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in ("text", "input_text", "output_text"):
         what = f"a part of the type {kind}" if isinstance(kind, str) and kind.isidentifier() else "such a part"
-        raise invalid(f"{where}: this model reads text; {what} is not supported", "messages", code="unsupported_part")
+        raise invalid(
+            f"{where}: this model reads only text; {what} is not supported", "messages", code="unsupported_part"
+        )
     text = part.get("text")
     if not isinstance(text, str):
         raise invalid(f"{where}.text: give the part's text", "messages")

@@ -52,7 +52,9 @@ async def completion_generation(
     """
     model.check_name(fields.model)
     if fields.echo and model.encoder:
-        raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
+        raise invalid(
+            "echo: the output of an encoder-decoder model does not continue its prompt: leave echo out", "echo"
+        )
     prompts = await read_prompts(fields.prompt, model, settings, add_special=fields.add_special_tokens)
     # max_tokens = 0 makes sense only if the request wants the prompt's own text or log-probabilities.
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
@@ -255,7 +257,9 @@ async def read_prompts(
     """
     prompts = _each(prompt)
     if len(prompts) > settings.prompts:
-        raise invalid(f"prompt: at most {settings.prompts} are served at once, there are {len(prompts)}", "prompt")
+        raise invalid(
+            f"prompt: the request has {len(prompts)} prompts, but the limit is {settings.prompts}: send fewer", "prompt"
+        )
     among = sum(len(one) for one in prompts if isinstance(one, str))
     return list(await asyncio.gather(*(_ids(one, model, among, add_special) for one in prompts)))
 
@@ -296,7 +300,7 @@ async def _ids(prompt: Any, model: ServedModel, among: int, add_special: bool) -
 
 
 def _malformed() -> ApiError:
-    return invalid("prompt: give a text, a list of texts, token ids, or a list of lists of token ids", "prompt")
+    return invalid("prompt: give a string, a list of strings, token ids, or a list of lists of token ids", "prompt")
 
 
 def _empty() -> ApiError:

@@ -54,7 +54,7 @@ def check_only(fields: DiffusionFields, only: Iterable[Only]) -> None:
 def prompt_of(fields: DiffusionFields) -> str:
     """Return the prompt, or raise ApiError if it is missing."""
     if fields.prompt is None:
-        raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
+        raise invalid("prompt: it is missing: describe what to generate", "prompt", code="missing_field")
     return fields.prompt
 
 

@@ -92,10 +92,10 @@ def _failed(id: str, event: Event) -> ApiError:
     words.
     """
     if event.finish is FinishReason.ABORT:
-        return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
+        return ApiError(503, "the server aborted the request", kind="server_error", code="aborted")
     logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
     if event.out_of_memory:
-        return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
+        return ApiError(503, "there was not enough memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
 
 
@@ -109,13 +109,15 @@ def _without_quotes(reason: str) -> str:
 
 def engine_died() -> ApiError:
     """Return the 503 error for requests that were in progress when the engine's process ended."""
-    return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code=ENGINE_DIED)
+    return ApiError(
+        503, "the engine stopped and the request is lost: send it again", kind="server_error", code=ENGINE_DIED
+    )
 
 
 def engine_restarting() -> ApiError:
     """Return the 503 error for requests that arrive while the engine restarts and loads the model again."""
     retry = {"Retry-After": "5"}
-    message = "the engine is being started again"
+    message = "the engine is restarting"
     return ApiError(503, message, kind="server_error", code=ENGINE_RESTARTING, headers=retry)
 
 

@@ -59,7 +59,7 @@ class GrammarCheck:
                 raise shutting_down() from None
             raise
         if reason is not None:
-            raise invalid(f"{param}: it cannot be followed: {reason}", param, code="invalid_grammar")
+            raise invalid(f"{param}: it cannot be enforced: {reason}", param, code="invalid_grammar")
 
     def _begin(self, form: StructuredOutputs) -> "asyncio.Task[str | None]":
         """Start the trial of a constraint, which continues even if its caller leaves.
@@ -70,7 +70,7 @@ class GrammarCheck:
         if len(self._trials) >= self._most_waiting:
             raise ApiError(
                 429,
-                "too many structured outputs are being tried; try again",
+                "too many structured outputs are being checked: try again",
                 kind="rate_limit_error",
                 code="grammar_queue_full",
                 headers={"retry-after": "1"},
@@ -79,7 +79,7 @@ class GrammarCheck:
         return trial
 
     async def _try(self, form: StructuredOutputs) -> str | None:
-        """Return why a constraint cannot be followed; None if it can, which is remembered."""
+        """Return why a constraint cannot be enforced; None if it can, which is remembered."""
         try:
             async with self._lock:
                 reason = await self._ask(form)
@@ -115,7 +115,7 @@ class GrammarCheck:
                 self.failures += 1
                 await self._end()
         if not whole:
-            return "it takes more memory to compile than there is for it"
+            return "it needs more memory to compile than the server allows"
         return msgspec.json.decode(line, type=str | None)
 
     async def _started(self) -> Process:
@@ -132,7 +132,12 @@ class GrammarCheck:
                 if ready != b"ready\n":  # also after cancellation, which would leave this line for the next trial
                     await self._end()
             if not ready:
-                raise ApiError(503, "structured outputs cannot be tried now", kind="server_error", code="grammar_check")
+                raise ApiError(
+                    503,
+                    "structured outputs cannot be checked now: try again",
+                    kind="server_error",
+                    code="grammar_check",
+                )
         return self._process
 
     async def _end(self) -> None:

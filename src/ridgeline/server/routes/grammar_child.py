@@ -19,16 +19,16 @@ MAX_FORCED = 1 << 14
 
 
 def refusal(form: StructuredOutputs, tables: GrammarVocabulary) -> str | None:
-    """Return why a constraint cannot be followed over a vocabulary of single bytes; None if it can."""
+    """Return why a constraint cannot be enforced over a vocabulary of single bytes; None if it can."""
     try:
         matcher = compiled(form, tables.library)
     except ValueError as error:
-        return str(error).removeprefix("structured_outputs cannot be followed: ")
+        return str(error).removeprefix("structured_outputs cannot be enforced: ")
     if len(matcher.compute_ff_bytes()) > MAX_FORCED:
-        return f"it begins with more than {MAX_FORCED} bytes that are given"
+        return f"it leaves no choice for more than the first {MAX_FORCED} bytes"
     mask, complete = tables.next_of(matcher)
     if matcher.is_error() or not (mask.any() or complete):
-        return "it allows no text, or takes too many steps"
+        return "it allows no text, or needs too many steps"
     return None if complete else _dead_end(matcher, mask, tables)
 
 

@@ -47,11 +47,11 @@ class ImageFields(DiffusionFields, kw_only=True, frozen=True):
 
 
 _ONLY: tuple[Only, ...] = (
-    ("response_format", ("b64_json",), "nothing is stored here that a url could point to; ask b64_json"),
-    ("background", (AUTO, "opaque"), "pictures have no transparency; ask auto or opaque"),
-    ("quality", (AUTO,), "there is one quality; ask for more steps (num_inference_steps), or auto"),
-    ("moderation", (AUTO, "low"), "nothing is moderated; ask auto or low"),
-    ("style", (None,), "the model has no styles; say it in the prompt"),
+    ("response_format", ("b64_json",), "the server stores no files, so it has no URLs: give b64_json"),
+    ("background", (AUTO, "opaque"), "images have no transparency: give auto or opaque"),
+    ("quality", (AUTO,), "there is only one quality: give auto, or more steps (num_inference_steps)"),
+    ("moderation", (AUTO, "low"), "the server moderates nothing: give auto or low"),
+    ("style", (None,), "the model has no styles: describe the style in the prompt"),
 )
 
 
@@ -64,14 +64,18 @@ def check_fields(fields: ImageFields) -> DiffusionRequest:
     check_only(fields, _ONLY)
     prompt = prompt_of(fields)
     if fields.output_compression is not None and fields.output_format == "png":
-        said = "output_compression: png loses nothing; ask for jpeg or webp, or leave it out"
+        said = (
+            "output_compression: png is lossless: give jpeg or webp as output_format, or leave output_compression out"
+        )
         raise invalid(said, "output_compression")
     if fields.partial_images and not fields.stream:
-        raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
+        raise invalid(
+            "partial_images: they are sent only in a stream: set stream, or leave partial_images out", "partial_images"
+        )
     if fields.progress and not fields.stream:
-        raise invalid("progress: it comes in a stream; set stream, or leave it out", "progress")
+        raise invalid("progress: it is sent only in a stream: set stream, or leave progress out", "progress")
     if fields.stream and fields.n > 1:
-        raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
+        raise invalid("n: a stream can have only one image, because its events have no image index: give 1", "n")
     return DiffusionRequest(
         *(prompt, fields.negative_prompt, size_of(fields), fields.num_inference_steps, fields.guidance_scale),
         *(fields.seed, fields.n),

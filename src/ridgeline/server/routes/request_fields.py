@@ -283,10 +283,10 @@ def read_fields(
         raise _wrong(str(error)) from None
     if isinstance(fields, GenerationFields):
         if fields.stream_options is not None and not fields.stream:
-            raise invalid("stream_options: they need stream to be true", "stream_options")
+            raise invalid("stream_options: they need stream: true", "stream_options")
         _check_stops(stop_strings(fields.stop), settings)
     if isinstance(fields, CompletionFields) and (fields.logprobs or 0) > settings.top_logprobs:
-        raise invalid(f"logprobs: at most {settings.top_logprobs} are served", "logprobs")
+        raise invalid(f"logprobs: give at most {settings.top_logprobs}", "logprobs")
     return fields, unknown
 
 
@@ -316,7 +316,7 @@ def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:
         value, most = given.get(name), getattr(settings, limit)
         size = len(value) if isinstance(value, dict | list) else value if isinstance(value, int) else 0
         if size > most:
-            raise invalid(f"{name}: at most {most} are served, {size} were asked for", name)
+            raise invalid(f"{name}: the limit is {most}, but the request has {size}", name)
 
 
 def stop_strings(stop: Strings | None) -> tuple[str, ...]:
@@ -326,7 +326,7 @@ def stop_strings(stop: Strings | None) -> tuple[str, ...]:
 
 def _check_stops(stops: tuple[str, ...], settings: ServerSettings) -> None:
     if len(stops) > settings.stops:
-        raise invalid(f"stop: at most {settings.stops} strings are served", "stop")
+        raise invalid(f"stop: give at most {settings.stops} strings", "stop")
     for stop in stops:
         if not 0 < len(stop.encode("utf-8", "replace")) <= settings.stop_bytes:
-            raise invalid(f"stop: each string has 1 to {settings.stop_bytes} bytes", "stop")
+            raise invalid(f"stop: each string must have 1 to {settings.stop_bytes} bytes", "stop")

@@ -81,7 +81,9 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
         return _beside_encoder(prompt, model, asked, unstated)
     room, left = model.room, model.room - prompt
     if left < (1 if asked is None else asked):
-        coming = "" if asked == 0 else f" and {'at least 1 is' if asked is None else f'{asked} are'} to come after it"
+        coming = (
+            "" if asked == 0 else f" and {'at least 1 more' if asked is None else f'{asked} more'} must fit after it"
+        )
         raise invalid(
             f"the context holds {room} tokens; the prompt has {prompt}{coming}; "
             f"{'shorten the prompt' if left < 1 else f'give max_tokens {left} or less, or shorten the prompt'}",
@@ -95,13 +97,15 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
     """Return how many tokens may be generated if an encoder reads the prompt, which then takes no decoder positions."""
     if prompt > model.encoder:
         raise invalid(
-            f"the prompt has {prompt} tokens; the model's encoder takes {model.encoder}; shorten it",
+            f"the prompt has {prompt} tokens, but the model's encoder reads at most {model.encoder}: shorten the "
+            "prompt",
             code="context_length_exceeded",
         )
     left = model.room - len(model.texts.start)
     if asked is not None and asked > left:
         raise invalid(
-            f"{asked} tokens are asked for; the model's decoder has room for {left}; give max_tokens {left} or less",
+            f"{asked} tokens are requested, but the model's decoder has room for {left}: give max_tokens "
+            f"{left} or less",
             "max_tokens",
             code="context_length_exceeded",
         )

@@ -43,7 +43,7 @@ def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -
         return None, ""
     (name, form), *others = asked.items()
     if others:
-        raise invalid(f"{name}: {others[0][0]} asks for a form too; give one of them", name)
+        raise invalid(f"{name}: {others[0][0]} constrains the output too: give only one of them", name)
     return check_output_constraint(form, name, settings), name
 
 
@@ -75,7 +75,7 @@ def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) ->
     """Raise ApiError that names the field if the texts of a constraint are too long."""
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
     if size > settings.schema_bytes:
-        raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
+        raise invalid(f"{name}: it has {size} bytes, but the limit is {settings.schema_bytes}: shorten it", name)
 
 
 def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -144,16 +144,20 @@ def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes
         ApiError: If the schema is invalid or exceeds a limit; the error names the field.
     """
     if not isinstance(schema, dict):
-        raise invalid(f"{name}: a JSON schema is an object", name)
+        raise invalid(f"{name}: a JSON schema must be an object", name)
     for depth, key, value in _entries(schema):
         if depth > settings.schema_depth:
-            raise invalid(f"{name}: the schema is nested deeper than {settings.schema_depth}", name)
+            raise invalid(f"{name}: the schema is nested deeper than {settings.schema_depth} levels", name)
         if key == "$ref" and isinstance(value, str) and not value.startswith("#"):
-            raise invalid(f"{name}: a $ref leads out of the schema; nothing is fetched", name)
+            raise invalid(
+                f"{name}: a $ref points outside the schema, and the server fetches nothing: include the definition "
+                "in the schema",
+                name,
+            )
         if key in _SIZES and isinstance(value, int | float) and value > MAX_SIZE:
             raise invalid(f"{name}: {key} is more than {MAX_SIZE}", name)
     if most_bytes is not None and len(msgspec.json.encode(schema)) > most_bytes:
-        raise invalid(f"{name}: a schema has more than {most_bytes} bytes", name)
+        raise invalid(f"{name}: a schema has more than {most_bytes} bytes: shorten it", name)
 
 
 def _entries(value: object) -> Iterator[tuple[int, str, object]]:

@@ -137,12 +137,18 @@ def _without_answer(where: str) -> ApiError:
 
     Chat templates have reasoning as part of the message that it led to.
     """
-    return invalid(f"{where}: after reasoning comes the assistant's message or call; give both or neither", "input")
+    return invalid(
+        f"{where}: reasoning must be followed by the assistant's message or call: give both or neither", "input"
+    )
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
     if item.get("encrypted_content") is not None:
-        raise invalid(f"{where}: encrypted reasoning cannot be read here", "input", code="unsupported_item")
+        raise invalid(
+            f"{where}: this server cannot read encrypted reasoning: leave encrypted_content out",
+            "input",
+            code="unsupported_item",
+        )
     parts = item.get("content") or []
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
@@ -153,7 +159,7 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str:
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     named = {name: item.get(name) for name in ("call_id", "name", "arguments")}
     if not all(isinstance(value, str) for value in named.values()):
-        raise invalid(f"{where}: a call has call_id, name and arguments", "input")
+        raise invalid(f"{where}: a call needs call_id, name and arguments", "input")
     function = {"name": named["name"], "arguments": named["arguments"]}
     return {"id": named["call_id"], "type": "function", "function": function}
 
@@ -177,7 +183,7 @@ def _response_format(text: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise invalid("tools: only tools of the type function are supported", "tools", code="unsupported_tool")
+        raise invalid("tools: only tools of type function are supported", "tools", code="unsupported_tool")
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 

@@ -85,10 +85,12 @@ class ServedModel:
     def check_generates(self) -> None:
         """Raise ApiError if the model does not generate text from text: a speech, embedding or rerank model."""
         if self.hears:
-            raise invalid("the model reads sound; ask /v1/audio/transcriptions", "model", code="unsupported_model")
+            raise invalid(
+                "the model transcribes speech: use /v1/audio/transcriptions", "model", code="unsupported_model"
+            )
         if self.vectors is not None:
             route = "/v1/rerank" if self.vectors.labels else "/v1/embeddings"
-            raise invalid(f"the model writes no text; ask {route}", "model", code="unsupported_model")
+            raise invalid(f"the model generates no text: use {route}", "model", code="unsupported_model")
 
     def template(self, *, tools: bool = False) -> ChatTemplate:
         """Return the chat template, for a conversation with or without tools.
@@ -139,7 +141,7 @@ class ServedModel:
 
 def no_such_model(names: Iterable[str]) -> ApiError:
     """Return the 404 error for a model that is not served, which lists the names of those that are."""
-    message = f"no such model is served here; this server has {', '.join(names)}"
+    message = f"no such model is served here; the models of this server are {', '.join(names)}"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
@@ -167,14 +169,16 @@ def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[st
     Raises:
         ValueError: If an adapter has the same name as a model.
     """
-    assert settings.models, "a server says which model it has"
+    assert settings.models, "ServerSettings.models must name the served model"
     texts, info = llm.texts, llm.info
     for template in texts.templates.by_name.values() if texts.templates is not None else ():
         _ = template.probe.calls  # probed at load, so that the first request does not wait for it
     room = min(info.context, info.capacity)
     names, others = settings.models, others or {}
     if both := {*names, *others} & set(info.adapters):
-        raise ValueError(f"{min(both)!r} is the name of the model and of an adapter; give the adapter another")
+        raise ValueError(
+            f"{min(both)!r} is both the name of the model and of an adapter: give the adapter another name"
+        )
     encoder, hears = info.encoder_context, info.encoder_width > 0
     return ServedModel(
         *(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors, encoder, hears),
@@ -192,5 +196,5 @@ def cache_salt(salt: str | None, settings: ServerSettings) -> bytes:
         return b""
     data = salt.encode("utf-8", "surrogatepass")
     if not 0 < len(data) <= settings.cache_salt_bytes:
-        raise invalid(f"cache_salt: it has 1 to {settings.cache_salt_bytes} bytes", "cache_salt")
+        raise invalid(f"cache_salt: give 1 to {settings.cache_salt_bytes} bytes", "cache_salt")
     return hashlib.sha256(b"salt" + data).digest()

@@ -69,14 +69,18 @@ class ToolUse:
         """
         if self.called:
             if answer is not None:
-                raise invalid("tool_choice: a call is asked for and another form too; give one of them", "tool_choice")
+                raise invalid(
+                    "tool_choice: it requires a call, but the request also has a structured output: give only one "
+                    "of them",
+                    "tool_choice",
+                )
             grammar = forced_calls(self.format, self.called, tokenizer, several=self.several)
         elif answer is None:
             return None
         else:
             schema = '{"type": "object"}' if answer.json_object else answer.json
             if not isinstance(schema, str):
-                raise invalid("tools: beside tools the answer's form may be a JSON schema only", "tools")
+                raise invalid("tools: together with tools, the structured output can only be a JSON schema", "tools")
             grammar = forced_calls(self.format, self.functions, tokenizer, several=self.several, or_schema=schema)
         return StructuredOutputs(grammar=grammar)
 
@@ -102,19 +106,19 @@ def read_tools(
     choice = fields.tool_choice
     if choice == "none" or not fields.tools:
         if choice not in (None, "none", "auto"):
-            raise invalid("tool_choice: it asks for calls, but no tools are given; give them in tools", "tool_choice")
+            raise invalid("tool_choice: it requires a call, but the request has no tools: give tools", "tool_choice")
         return None
     functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools))
     if len({function.name for function in functions}) < len(functions):
-        raise invalid("tools: two functions have one name", "tools")
+        raise invalid("tools: two functions have the same name", "tools")
     functions, called = _chosen(choice, functions)
     tool_format = format_for(template, settings)
     if tool_format is None and called:
         tool_format = format_named(ANY_MODEL)
     if tool_format is None:
         raise invalid(
-            "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, force "
-            "a call with tool_choice, or leave them out",
+            "tools: the tool-call format of this model is unknown: start the server with --tool-call-parser NAME, "
+            "force a call with tool_choice, or leave tools out",
             "tools",
             code="no_tool_format",
         )
@@ -131,10 +135,10 @@ def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -
     for function in functions:
         check_schema(function.parameters, "tools", settings, settings.schema_bytes)
         if function.parameters["type"] != "object":
-            raise invalid("tools: parameters that calls are held to have the type object", "tools")
+            raise invalid("tools: parameters that are enforced must be of type object", "tools")
     size = sum(len(str(function.parameters)) for function in functions)
     if size > _MAX_SCHEMAS * settings.schema_bytes:
-        raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
+        raise invalid("tools: their parameters together are too long for one grammar: give fewer tools", "tools")
 
 
 def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
@@ -148,12 +152,12 @@ def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat |
 def _function(tool: Mapping[str, Any], where: str) -> Function:
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise invalid(f"{where}: give a tool of the type function", "tools")
+        raise invalid(f"{where}: give a tool of type function", "tools")
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid(f"{where}.function.name: give 1 to 64 letters, digits, dots, dashes and underscores", "tools")
     if parameters is not None and not isinstance(parameters, dict):
-        raise invalid(f"{where}.function.parameters: a JSON schema is an object", "tools")
+        raise invalid(f"{where}.function.parameters: a JSON schema must be an object", "tools")
     return Function(name, _NO_PARAMETERS if parameters is None else {"type": "object", **parameters})
 
 
@@ -180,7 +184,7 @@ def _chosen(
             raise invalid(
                 "tool_choice: give allowed_tools a mode, auto or required, and a list of tools", "tool_choice"
             )
-    raise invalid("tool_choice: give none, auto, required, a function by its name, or allowed_tools", "tool_choice")
+    raise invalid("tool_choice: give none, auto, required, a function with its name, or allowed_tools", "tool_choice")
 
 
 def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
@@ -188,9 +192,9 @@ def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise invalid("tool_choice: name each tool by the type function and its name", "tool_choice")
+        raise invalid("tool_choice: give the type function and a name for each tool", "tool_choice")
     if name not in by_name:
-        raise invalid(f"tool_choice: no function {name[:_SHOWN]!r} is among the tools; add it", "tool_choice")
+        raise invalid(f"tool_choice: tools has no function {name[:_SHOWN]!r}: add it", "tool_choice")
     return by_name[name]
 
 
@@ -218,7 +222,7 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
     given = [each for each in arguments if isinstance(each, str)]
     # They are counted as one text. After invalid JSON the count is wrong, but parsing fails at that point anyway.
     if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
-        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
+        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values: send fewer"
         raise invalid(said, "messages", code="too_large")
 
 

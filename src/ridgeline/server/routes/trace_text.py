@@ -56,12 +56,15 @@ class TraceApi:
         Raises:
             ApiError: If the request is invalid or not permitted, or another recording is in progress.
         """
-        check_client(request, self._settings, "have a text traced")
+        check_client(request, self._settings, "request the trace of a text")
         fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
         question = msgspec.json.encode(await self._question(fields))
         if self._busy:
             raise ApiError(
-                429, "another text is being traced; ask again when it is done", kind="rate_limit_error", code="busy"
+                429,
+                "the server is tracing another text: try again when that is done",
+                kind="rate_limit_error",
+                code="busy",
             )
         self._busy = True
         try:
@@ -77,7 +80,7 @@ class TraceApi:
         ids = await self._model.encode(fields.prompt)
         if len(ids) > MOST_TOKENS:
             raise invalid(
-                f"prompt: it has {len(ids)} tokens; at most {MOST_TOKENS} are traced",
+                f"prompt: it has {len(ids)} tokens, but the limit of a trace is {MOST_TOKENS}: shorten it",
                 "prompt",
                 code="context_length_exceeded",
             )

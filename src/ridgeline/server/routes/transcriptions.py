@@ -47,7 +47,7 @@ def check_packages() -> None:
     """Raise ValueError if a package that reads audio uploads is not installed."""
     missing = [name for name in (PACKAGE, "soundfile", "soxr") if find_spec(name) is None]
     if missing:
-        raise ValueError(f"serving a speech model needs {', '.join(missing)}: pip install 'ridgeline[audio]'")
+        raise ValueError(f"serving a speech model needs {', '.join(missing)}: run pip install 'ridgeline[audio]'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class SpeechApi:
         """
         vocabulary = self._vocabulary
         if vocabulary is None:
-            raise invalid("the model that is served here reads no sound", "model", code="no_speech_model")
+            raise invalid("the model of this server does not read audio", "model", code="no_speech_model")
         form = await read_speech(request, self._settings)
         try:
             asked = await self._asked(form, task)
@@ -107,7 +107,7 @@ class SpeechApi:
         """Return the checked content of a form, or raise ApiError."""
         file, told = form.get("file"), {name: form.getlist(name) for name in form}
         if not isinstance(file, UploadFile):
-            raise invalid("file is missing; send a file of speech", "file", code="missing_field")
+            raise invalid("file is missing: send an audio file", "file", code="missing_field")
         texts = {name: [value for value in values if isinstance(value, str)] for name, values in told.items()}
         said = {name: values[-1] for name, values in texts.items() if values}
         self._model.check_name(said.get("model", ""))
@@ -116,10 +116,10 @@ class SpeechApi:
                 raise invalid(f"{name} is not supported; leave it out", name, code="unsupported_field")
         ignored = sorted(told.keys() - _TAKEN - _REFUSED.keys())
         if ignored and self._settings.strict:
-            raise invalid("the form has a field that nobody knows", ignored[0][:64], code="unknown_field")
+            raise invalid("the form has an unknown field", ignored[0][:64], code="unknown_field")
         response_format = said.get("response_format") or "json"
         if response_format not in FORMATS:
-            raise invalid(f"response_format is one of {', '.join(FORMATS)}", "response_format")
+            raise invalid(f"response_format: give one of {', '.join(FORMATS)}", "response_format")
         _check_granularities(texts.get(_GRANULARITIES, []), response_format)
         temperature = _temperature(said.get("temperature") or "0")
         options = TranscriptionOptions(said.get("language") or None, task, temperature=temperature)
@@ -152,7 +152,7 @@ class SpeechApi:
         except ValueError as error:
             raise invalid(str(error), "file", code="invalid_audio") from None
         except TimeoutError:
-            message = f"the file took {seconds:g} s, as long as a request may; send it in parts"
+            message = f"the file took {seconds:g} s, which is the limit (--request-timeout): send the file in parts"
             raise ApiError(504, message, kind="server_error", code="total_timeout") from None
 
 
@@ -163,7 +163,7 @@ async def read_speech(request: Request, settings: ServerSettings) -> FormData:
         ApiError: If the body is no valid form.
     """
     if not is_form(request):
-        raise invalid("the body is no multipart/form-data; send the file in a form", "file", code="invalid_form")
+        raise invalid("the body is not multipart/form-data: send the file in a form", "file", code="invalid_form")
     return await read_form(request, settings.upload_bytes, _MAX_FIELD)
 
 
@@ -173,16 +173,16 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1:
-        raise invalid("temperature is a number from 0 to 1", "temperature")
+        raise invalid("temperature: give a number from 0 to 1", "temperature")
     return value
 
 
 def _check_granularities(asked: list[str], response_format: str) -> None:
     """Raise ApiError for word timestamps, or for segment timestamps in a format other than verbose_json."""
     if any(each != "segment" for each in asked):
-        raise invalid("timestamp_granularities is segment; times of words are not supported", _GRANULARITIES)
+        raise invalid("timestamp_granularities: give segment; timestamps of words are not supported", _GRANULARITIES)
     if asked and response_format != "verbose_json":
-        raise invalid("timestamp_granularities goes with response_format verbose_json", _GRANULARITIES)
+        raise invalid("timestamp_granularities: it needs the response_format verbose_json", _GRANULARITIES)
 
 
 def written(transcript: Transcript, task: Task, response_format: str, headers: dict[str, str]) -> Response:

@@ -197,7 +197,7 @@ def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
     """Return the token ids unchanged, or raise ApiError if there are more than the model takes."""
     if len(ids) <= model.room:
         return ids
-    message = f"{param}: a text has {len(ids)} tokens, the model takes {model.room}; shorten it"
+    message = f"{param}: a text has {len(ids)} tokens, but the model's context is {model.room}: shorten it"
     raise invalid(message, param, code="context_length_exceeded")
 
 
@@ -243,9 +243,9 @@ def _inputs(given: Any) -> list[Any]:
 
 def _check_count(given: Sequence[object], param: str) -> None:
     if not given:
-        raise invalid(f"{param}: there are none; give at least one text", param, code="missing_field")
+        raise invalid(f"{param}: it is empty: give at least one text", param, code="missing_field")
     if len(given) > MAX_INPUTS:
-        raise invalid(f"{param}: at most {MAX_INPUTS} are served at once, there are {len(given)}", param)
+        raise invalid(f"{param}: the request has {len(given)} texts, but the limit is {MAX_INPUTS}: send fewer", param)
 
 
 def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: str, add_special: bool) -> list[int]:
@@ -257,13 +257,13 @@ def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: s
     if isinstance(given, str) and given:
         ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
         if not ids:
-            raise invalid("input: a text has no tokens; give another, or leave add_special_tokens out", "input")
+            raise invalid("input: a text has no tokens: give another text, or leave add_special_tokens out", "input")
     elif isinstance(given, list) and given and set(map(type, given)) == {int}:
         ids = given
         unknown = next((token for token in ids if not 0 <= token < info.vocabulary), None)
         if unknown is not None:
             raise invalid(
-                f"input: token id {unknown} is out of vocabulary; there are 0 to {info.vocabulary - 1}", "input"
+                f"input: token id {unknown} is out of vocabulary; the model has ids 0 to {info.vocabulary - 1}", "input"
             )
     else:
         raise _malformed()
@@ -273,12 +273,12 @@ def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: s
 def _document(given: str | dict[str, Any]) -> str:
     text = given.get("text") if isinstance(given, dict) else given
     if not isinstance(text, str) or not text:
-        raise invalid('documents: each is a text of at least one character, or {"text": ...}', "documents")
+        raise invalid('documents: each must be a non-empty string, or {"text": ...} with one', "documents")
     return text
 
 
 def _malformed() -> ApiError:
-    message = "input: give a text, a list of texts, token ids, or a list of lists of token ids, none of them empty"
+    message = "input: give a string, a list of strings, token ids, or a list of lists of token ids, none of them empty"
     return invalid(message, "input")
 
 

@@ -201,12 +201,14 @@ def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:
     if fields.seconds is None:
         return fields.num_frames
     if fields.num_frames is not None:
-        raise invalid("num_frames: seconds says it already; give one of the two", "num_frames")
+        raise invalid("num_frames: seconds sets the number of frames already: give only one of the two", "num_frames")
     try:
         frames = float(fields.seconds) * fields.fps
     except ValueError:
         frames = math.nan
     if not 0 < frames <= 2 * layout.most_frames:
         most = layout.most_frames / fields.fps
-        raise invalid(f"seconds: give a number above 0, at {fields.fps:g} frames a second {most:g} at most", "seconds")
+        raise invalid(
+            f"seconds: give a number above 0 and, at {fields.fps:g} frames per second, at most {most:g}", "seconds"
+        )
     return 1 + layout.temporal * max(0, round((frames - 1) / layout.temporal))

@@ -155,7 +155,12 @@ class LiveState:
 
     def _check_room(self) -> None:
         if len(self._listeners) >= _LISTENERS:
-            raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
+            raise ApiError(
+                429,
+                f"{_LISTENERS} clients receive live events already, which is the limit: close one",
+                kind="rate_limit_error",
+                code="listeners",
+            )
 
     async def _listen(self, outbox: StreamOutbox) -> None:
         """Send frames to a listener until its client leaves; the engine reports page changes while there are listeners.
@@ -280,4 +285,4 @@ class _EndObserver:
 
 def gone() -> ApiError:
     """Return the 503 error for an engine that is gone or restarting."""
-    return ApiError(503, "the engine is gone or being started again", kind="server_error", code=ENGINE_DIED)
+    return ApiError(503, "the engine has stopped or is restarting", kind="server_error", code=ENGINE_DIED)

@@ -53,83 +53,127 @@ def lengths_up_to(most: int) -> tuple[float, ...]:
 
 
 FAMILIES = (
-    MetricFamily("num_requests_running", "gauge", "Requests that the engine runs.", shared=True),
-    MetricFamily("num_requests_waiting", "gauge", "Requests that wait for their first step.", shared=True),
-    MetricFamily("kv_cache_usage_perc", "gauge", "Share of the KV pages in use, 0 to 1.", shared=True),
-    MetricFamily("cache_config_info", "gauge", "Pages of KV memory, 1.", ("block_size", "num_gpu_blocks"), shared=True),
-    MetricFamily("num_preemptions", "counter", "Requests whose pages were taken, to be computed again.", shared=True),
-    MetricFamily("prompt_tokens", "counter", "Prompt tokens of requests that came to their first token.", shared=True),
-    MetricFamily("generation_tokens", "counter", "Tokens sampled.", shared=True),
-    MetricFamily("prefix_cache_queries", "counter", "Prompt tokens that KV memory was searched for.", shared=True),
-    MetricFamily("prefix_cache_hits", "counter", "Prompt tokens that were found in KV memory.", shared=True),
-    MetricFamily("request_success", "counter", "Choices that ended, by how.", ("finished_reason",), shared=True),
-    MetricFamily("spec_decode_num_drafts", "counter", "Times that tokens were guessed and verified.", shared=True),
-    MetricFamily("spec_decode_num_draft_tokens", "counter", "Tokens that were guessed and verified.", shared=True),
-    MetricFamily("spec_decode_num_accepted_tokens", "counter", "Those of them that were right.", shared=True),
+    MetricFamily("num_requests_running", "gauge", "Requests that are running.", shared=True),
+    MetricFamily("num_requests_waiting", "gauge", "Requests that are waiting for their first step.", shared=True),
+    MetricFamily("kv_cache_usage_perc", "gauge", "Fraction of the KV pages in use, from 0 to 1.", shared=True),
     MetricFamily(
-        *("spec_decode_num_accepted_tokens_per_pos", "counter", "The same, by their place among the guesses, from 0."),
+        "cache_config_info",
+        "gauge",
+        "Size and number of the KV pages, as labels; always 1.",
+        ("block_size", "num_gpu_blocks"),
+        shared=True,
+    ),
+    MetricFamily("num_preemptions", "counter", "Requests that were preempted, to be recomputed.", shared=True),
+    MetricFamily("prompt_tokens", "counter", "Prompt tokens of requests that produced their first token.", shared=True),
+    MetricFamily("generation_tokens", "counter", "Tokens that were generated.", shared=True),
+    MetricFamily(
+        "prefix_cache_queries", "counter", "Prompt tokens that were looked up in the prefix cache.", shared=True
+    ),
+    MetricFamily("prefix_cache_hits", "counter", "Prompt tokens that were found in the prefix cache.", shared=True),
+    MetricFamily(
+        "request_success", "counter", "Choices that finished, by finish reason.", ("finished_reason",), shared=True
+    ),
+    MetricFamily(
+        "spec_decode_num_drafts", "counter", "Times that draft tokens of a request were verified.", shared=True
+    ),
+    MetricFamily("spec_decode_num_draft_tokens", "counter", "Draft tokens that were verified.", shared=True),
+    MetricFamily("spec_decode_num_accepted_tokens", "counter", "Draft tokens that were accepted.", shared=True),
+    MetricFamily(
+        *(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "counter",
+            "Accepted draft tokens, by position in the draft, from 0.",
+        ),
         *(("position",), (), True),
     ),
-    MetricFamily("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), _FIRST_TOKEN, True),
     MetricFamily(
-        "inter_token_latency_seconds", "histogram", "From one token of a choice to the next.", (), _BETWEEN, True
+        "time_to_first_token_seconds", "histogram", "Seconds from arrival to first token.", (), _FIRST_TOKEN, True
     ),
     MetricFamily(
-        *("request_time_per_output_token_seconds", "histogram", "Seconds a token of a choice after its first."),
+        "inter_token_latency_seconds",
+        "histogram",
+        "Seconds between consecutive tokens of a choice.",
+        (),
+        _BETWEEN,
+        True,
+    ),
+    MetricFamily(
+        *("request_time_per_output_token_seconds", "histogram", "Seconds per token of a choice, without the first."),
         *((), _BETWEEN, True),
     ),
-    MetricFamily("e2e_request_latency_seconds", "histogram", "Arrival to last token.", (), _LATENCY, True),
+    MetricFamily("e2e_request_latency_seconds", "histogram", "Seconds from arrival to last token.", (), _LATENCY, True),
     MetricFamily(
-        "request_queue_time_seconds", "histogram", "The engine's queue to the first step.", (), _LATENCY, True
+        "request_queue_time_seconds",
+        "histogram",
+        "Seconds in the engine's queue before the first step.",
+        (),
+        _LATENCY,
+        True,
     ),
-    MetricFamily("request_prefill_time_seconds", "histogram", "First step to first token.", (), _LATENCY, True),
-    MetricFamily("request_decode_time_seconds", "histogram", "First token to last token.", (), _LATENCY, True),
-    MetricFamily("request_inference_time_seconds", "histogram", "First step to last token.", (), _LATENCY, True),
-    MetricFamily("request_prompt_tokens", "histogram", "Tokens of a prompt.", (), None, True),
-    MetricFamily("request_generation_tokens", "histogram", "Tokens of a choice.", (), None, True),
     MetricFamily(
-        "request_max_num_generation_tokens", "histogram", "Tokens of a request's longest choice.", (), None, True
+        "request_prefill_time_seconds", "histogram", "Seconds from first step to first token.", (), _LATENCY, True
     ),
-    MetricFamily("request_params_n", "histogram", "Choices asked for.", (), (1, 2, 5, 10, 20), True),
-    MetricFamily("request_params_max_tokens", "histogram", "Most tokens asked for.", (), None, True),
-    MetricFamily("iteration_tokens_total", "histogram", "Positions that a step ran.", (), _ITERATION, True),
-    MetricFamily("admission_rejected", "counter", "Requests refused before the engine, by why.", ("reason",)),
-    MetricFamily("request_errors", "counter", "HTTP requests answered with an error, by its code.", ("code",)),
-    MetricFamily("aborted", "counter", "Requests given up before their end, by where they stood.", ("phase",)),
-    MetricFamily("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _STEP),
-    MetricFamily("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _STEP),
-    MetricFamily("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, while they ran."),
+    MetricFamily(
+        "request_decode_time_seconds", "histogram", "Seconds from first token to last token.", (), _LATENCY, True
+    ),
+    MetricFamily(
+        "request_inference_time_seconds", "histogram", "Seconds from first step to last token.", (), _LATENCY, True
+    ),
+    MetricFamily("request_prompt_tokens", "histogram", "Tokens per prompt.", (), None, True),
+    MetricFamily("request_generation_tokens", "histogram", "Generated tokens per choice.", (), None, True),
+    MetricFamily(
+        "request_max_num_generation_tokens",
+        "histogram",
+        "Generated tokens of a request's longest choice.",
+        (),
+        None,
+        True,
+    ),
+    MetricFamily("request_params_n", "histogram", "Choices requested (n).", (), (1, 2, 5, 10, 20), True),
+    MetricFamily("request_params_max_tokens", "histogram", "Maximum tokens requested (max_tokens).", (), None, True),
+    MetricFamily("iteration_tokens_total", "histogram", "Tokens computed per step.", (), _ITERATION, True),
+    MetricFamily("admission_rejected", "counter", "Requests rejected before the engine, by reason.", ("reason",)),
+    MetricFamily("request_errors", "counter", "HTTP requests that got an error, by error code.", ("code",)),
+    MetricFamily("aborted", "counter", "Requests aborted before their end, by phase.", ("phase",)),
+    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _STEP),
+    MetricFamily("step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _STEP),
+    MetricFamily("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, idle time excluded."),
     MetricFamily("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
-    MetricFamily("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
-    MetricFamily("grammar_compile_seconds", "histogram", "Compiling a grammar in the engine.", (), _STEP),
-    MetricFamily("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
-    MetricFamily("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
-    MetricFamily("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
-    MetricFamily("kv_transfers", "counter", "Prompts whose keys and values came from another engine."),
+    MetricFamily("kv_blocks", "gauge", "KV pages: free, cached (reusable prefixes) or used.", ("state",)),
+    MetricFamily("grammar_compile_seconds", "histogram", "Seconds to compile a grammar in the engine.", (), _STEP),
+    MetricFamily("grammar_cache_bytes", "gauge", "Maximum bytes of the compiled grammars in the engine's cache."),
+    MetricFamily("loop_lag_seconds", "histogram", "Seconds by which the server's event loop woke up late.", (), _STEP),
+    MetricFamily("ignored_fields", "counter", "Request fields that were accepted but have no effect."),
+    MetricFamily("kv_transfers", "counter", "Prompts whose KV pages came from a prefill engine."),
     MetricFamily(
-        "kv_transfer_failures", "counter", "Prompts whose keys and values did not come, so that they ran here."
+        "kv_transfer_failures", "counter", "Prompts whose KV pages did not come, so that this engine computed them."
     ),
-    MetricFamily("kv_transfer_bytes", "counter", "Bytes of the pages that came."),
-    MetricFamily("kv_transfer_seconds", "histogram", "Seconds that a prompt's pages were on their way.", (), _STEP),
-    MetricFamily("kv_transfer_predicted_seconds", "histogram", "What the connection's speed said of them.", (), _STEP),
-    MetricFamily("engine_restarts", "counter", "Times the engine's process was started again."),
-    MetricFamily("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
+    MetricFamily("kv_transfer_bytes", "counter", "Bytes of KV pages received."),
+    MetricFamily("kv_transfer_seconds", "histogram", "Seconds to transfer the KV pages of a prompt.", (), _STEP),
+    MetricFamily("kv_transfer_predicted_seconds", "histogram", "Predicted seconds of the same transfers.", (), _STEP),
+    MetricFamily("engine_restarts", "counter", "Times that the engine's process was restarted."),
+    MetricFamily("build_info", "gauge", "Versions, as labels; always 1.", ("version", "torch", "python")),
 )
 
 REPLICA_STATES = ("ready", "restarting", "draining", "starting")
 
 FLEET_FAMILIES = (
-    MetricFamily("replicas", "gauge", "Replicas, by what they do.", ("state",)),
+    MetricFamily("replicas", "gauge", "Replicas, by state.", ("state",)),
     MetricFamily(
-        "requests_retried", "counter", "Requests that a replica lost before their first token, and another ran."
+        "requests_retried", "counter", "Requests that a replica lost before their first token and that another one ran."
     ),
 )
 """The metrics of a fleet of replicas, exported under the label of the first replica."""
 
 HTTP_FAMILIES = (
-    MetricFamily("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
+    MetricFamily("http_requests", "counter", "HTTP requests, by route.", ("handler", "method", "status"), shared=True),
     MetricFamily(
-        "http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True
+        "http_request_duration_seconds",
+        "histogram",
+        "Seconds from the request to the last byte of the response.",
+        ("handler", "method"),
+        _HTTP,
+        True,
     ),
 )
 
@@ -141,15 +185,17 @@ _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 
 
 IMAGE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
-    MetricFamily("images", "counter", "Pictures drawn."),
-    MetricFamily("clips", "counter", "Clips drawn."),
-    MetricFamily("request_success", "counter", "Requests that ended, by how.", ("finished_reason",), shared=True),
-    MetricFamily("e2e_request_latency_seconds", "histogram", "Arrival to last picture.", (), _LATENCY, True),
-    MetricFamily("request_queue_time_seconds", "histogram", "Arrival to first step.", (), _LATENCY, True),
-    *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
-    MetricFamily("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _PICTURE_STEP),
+    MetricFamily("images", "counter", "Images generated."),
+    MetricFamily("clips", "counter", "Videos generated."),
     MetricFamily(
-        "step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _PICTURE_STEP
+        "request_success", "counter", "Requests that finished, by finish reason.", ("finished_reason",), shared=True
+    ),
+    MetricFamily("e2e_request_latency_seconds", "histogram", "Seconds from arrival to last image.", (), _LATENCY, True),
+    MetricFamily("request_queue_time_seconds", "histogram", "Seconds from arrival to first step.", (), _LATENCY, True),
+    *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
+    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _PICTURE_STEP),
+    MetricFamily(
+        "step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _PICTURE_STEP
     ),
     *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
 )

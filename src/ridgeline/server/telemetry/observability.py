@@ -128,7 +128,11 @@ class Observability:
     async def _trace(self, request: Request) -> Response:
         found = self.traces.find(request.path_params["id"])
         if found is None:
-            raise ApiError(404, "no such request, or its trace is gone; give the id of an answer", code="not_found")
+            raise ApiError(
+                404,
+                "no trace of this request: the id is wrong, or the trace was dropped; give the id of a recent response",
+                code="not_found",
+            )
         return JSONResponse(found)
 
     async def _say(self) -> None:

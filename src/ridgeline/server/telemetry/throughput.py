@@ -52,7 +52,7 @@ class ThroughputLog:
             logger.info(f"GPU KV cache size: {info.held}")
             logger.info(f"Maximum concurrency for {info.context:,} tokens per request: {info.concurrency:.2f}x")
         if info.unshared:
-            logger.info(f"Equal prefixes share no memory: {info.unshared}")
+            logger.info(f"The prefix cache is off: {info.unshared}")
         if info.device is not None:
             how = "" if info.calibrated or self._priced else " (not calibrated: ridgeline calibrate)"
             logger.info(f"Predicted step times are those of {info.device}{how}")

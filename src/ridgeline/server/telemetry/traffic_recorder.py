@@ -209,9 +209,11 @@ def _create(path: Path) -> BinaryIO:
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except FileExistsError:
-        raise ValueError(f"{path} exists; a recording is not written over: name another file") from None
+        raise ValueError(
+            f"{path} exists already, and a recording does not overwrite files: give another file"
+        ) from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 class _Lines:
@@ -234,7 +236,7 @@ class _Lines:
         self._queue.put(None)
         self._thread.join()
         if self._lost:
-            logger.warning("%d lines of %s are missing: the disk did not keep up", self._lost, self._path)
+            logger.warning("the recording lacks %d lines of %s, because the disk was too slow", self._lost, self._path)
 
     def _run(self) -> None:
         encode = msgspec.json.Encoder().encode

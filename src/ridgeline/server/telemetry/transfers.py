@@ -27,8 +27,14 @@ class TransferLog:
         if isinstance(message, Transferred):
             self._metrics.transferred(message)
             if message.reason:
-                logger.warning("no pages from %s: %s; the prompt is computed here", message.peer, message.reason)
+                logger.warning(
+                    "no KV pages came from %s: %s; this engine computes the prompt", message.peer, message.reason
+                )
         elif message.up:
-            logger.info("prompts are computed at %s; their pages come at %s", message.peer, message.said)
+            logger.info("the prefill engine at %s is connected; its KV pages arrive at %s", message.peer, message.said)
         else:
-            logger.warning("no prompts are computed at %s: %s; they are computed here", message.peer, message.said)
+            logger.warning(
+                "the prefill engine at %s is not available: %s; this engine computes the prompts",
+                message.peer,
+                message.said,
+            )
