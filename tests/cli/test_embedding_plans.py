@@ -31,15 +31,17 @@ def test_show(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     ended = ridgeline("show", folder)
     assert ended.code == OK
     assert "2 layers, context 60" in ended.out
-    assert "no head: a text's states are pooled" in " ".join(ended.out.split())
-    assert "nothing is kept of a text" in ended.out
+    assert "no head: a text's hidden states are pooled" in " ".join(ended.out.split())
+    assert "none, because a text runs in one step" in ended.out
     assert "query heads share" not in ended.out
     write_bert(tmp_path, labels=3)
     told = json.loads(ridgeline("show", tmp_path, "--json").out)
     assert (told["architecture"], told["layers"]) == ("BertForSequenceClassification", 2)
     assert told["parameters"]["head"] == 36 * 36 + 36 + 36 * 3 + 3
     assert told["kv_bytes_per_token"] == 0
-    assert "scores of 3 labels for the cls of a text's states" in " ".join(ridgeline("show", tmp_path).out.split())
+    assert "scores of 3 labels from the cls of a text's hidden states" in " ".join(
+        ridgeline("show", tmp_path).out.split()
+    )
 
 
 def test_plan(ridgeline: Run, folder: Path) -> None:
@@ -67,7 +69,7 @@ def test_a_text_longer_than_a_step_runs_alone(ridgeline: Run, folder: Path, tmp_
     assert (
         json.loads(ridgeline(*asked, "--input", 60, "--max-batch-tokens", 16, "--json").out)["workload"]["texts"] == 1
     )
-    refused = "texts of 61 tokens are longer than the 60 that the model takes"
+    refused = "texts of 61 tokens are longer than the model's context of 60"
     assert_one_line(ridgeline(*asked, "--input", 61), USAGE, refused)
     write_bert(tmp_path)
     edit_config(tmp_path, hidden_size=81_920, num_attention_heads=640, intermediate_size=327_680)
@@ -81,7 +83,7 @@ def test_sections(ridgeline: Run, folder: Path) -> None:
     asked = ("plan", folder, "--device", "h100-sxm", "--input", 16)
     ended = ridgeline(*asked, "--full")
     assert ended.code == OK, ended.err
-    for words in ("fits", "one text, 1 x 16 tokens", "full step, 128 x 16 tokens", "may be used", "attention"):
+    for words in ("fits", "one text, 1 x 16 tokens", "full step, 128 x 16 tokens", "usable", "attention"):
         assert words in " ".join(ended.out.split())
     by_length = ridgeline(*asked, "--section", "lengths").out
     assert [line.split()[:2] for line in by_length.splitlines() if line.split()[:1] in (["32"], ["60"])] == [
@@ -91,9 +93,9 @@ def test_sections(ridgeline: Run, folder: Path) -> None:
     names = "memory, steps, classes, lengths"
     assert_one_line(ridgeline(*asked, "--section", "users"), USAGE, f"it must be one or more of {names}")
     for flag in (("--batch", 8), ("--users", 3), ("--slo", "none"), ("--output", 64)):
-        assert_one_line(ridgeline(*asked, *flag), USAGE, f"writes no text: {flag[0]} is for models that generate")
-    assert_one_line(ridgeline(*asked, "--kv", "fp8"), USAGE, "keeps no keys and values", "leave out --kv")
-    assert_one_line(ridgeline(*asked, "--lora", "a=b"), USAGE, "beside which no adapter runs; merge it into the model")
+        assert_one_line(ridgeline(*asked, *flag), USAGE, f"generates no text: {flag[0]} is for language models")
+    assert_one_line(ridgeline(*asked, "--kv", "fp8"), USAGE, "has no KV cache", "leave out --kv")
+    assert_one_line(ridgeline(*asked, "--lora", "a=b"), USAGE, "cannot use adapters; merge the adapter into it")
 
 
 def test_cards(ridgeline: Run, folder: Path) -> None:
@@ -132,9 +134,9 @@ def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Pat
     steps = [Work.of([StepSegment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
     assert told["one"]["floor"] == pytest.approx(sum(price.on(device, work).floor for work in steps))
     ended = ridgeline(*asked)
-    assert "one in 3 steps" in " ".join(ended.out.split())
+    assert "one text in 3 steps" in " ".join(ended.out.split())
     shown = " ".join(ridgeline("show", tmp_path).out.split())
-    assert "no head: the last of a text's states becomes a vector of 36" in shown
+    assert "no head: the last of a text's hidden states is its vector of 36" in shown
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("bert-base-uncased", 512), ("qwen3-embedding-0.6b", 100)])
@@ -164,4 +166,4 @@ def test_what_the_catalogue_says_of_pooling(ridgeline: Run) -> None:
     ended = ridgeline("plan", "Qwen/Qwen3-Embedding-0.6B", "--device", "l4")
     assert ended.code == OK, ended.err
     assert "vectors of texts of 1,024 tokens" in ended.out.splitlines()[0]
-    assert "KV of its texts" in " ".join(ended.out.split())
+    assert "KV of the texts" in " ".join(ended.out.split())

@@ -101,7 +101,7 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
         "words", "definitions", "demand", "fleet", "attention", "trust", "engine", "loading", "queue",
     }  # fmt: skip
     assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
-    assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
+    assert "measured or a default" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
     for phase in ("prefill", "decode"):
         assert {"flops", "memory_bytes", "intensity", "ridge", "limit", "classes", "seconds"} <= set(shown[phase])
         assert set(shown[phase]["seconds"]) == {"floor", "bound", "expected"}
@@ -149,15 +149,15 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert max(map(len, out.splitlines())) <= 100
     said = answered(out)
     assert tuple(said) == ANSWER
-    assert "held to TTFT 1 s and TPOT 50 ms on average" in out
+    assert "with the targets TTFT 1 s and TPOT 50 ms on average" in out
     assert re.match(
-        r"\d+ at once, [\d.]+ requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
+        r"\d+ concurrent, [\d.]+ requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
     )
     users, each = re.match(
-        r"(\d+) users: TTFT [\d.]+ ms \([\d.]+ s if all ask at once\), then ([\d.]+) tok/s each", said["speed"]
+        r"(\d+) users: TTFT [\d.]+ ms \([\d.]+ s if all arrive at once\), then ([\d.]+) tok/s each", said["speed"]
     ).groups()  # type: ignore[union-attr]
     assert 20 <= float(each) < 21
-    assert f"{users} at once" in said["users"]
+    assert f"{users} concurrent" in said["users"]
     assert "6.95" not in out
     tags = {name: re.findall(r"\[(\w+)\]", line) for name, line in said.items()}
     assert (tags["fits"], tags["users"], tags["cost"]) == (["memory"], ["serving", "memory"], ["serving"])
@@ -178,28 +178,30 @@ def test_a_short_plan_is_five_lines_with_the_figures_of_the_answer(plan: Any) ->
     full = json.loads(plan(*asked, "--json")[1])
     told, most = full["answer"], full["load"]["most"]
     users, rate = told["users"], most["tokens_per_second_per_user"]["expected"]
-    assert lines[1].startswith(f"users  {users} at once: the first token within 1 s on average, the next ones every 50")
-    assert lines[2].startswith(f"speed  {users} users: {rate:.1f} tokens a second each, ")
-    assert f"{told['tokens_per_second']['expected']:,.0f} in all; one alone: " in lines[2]
-    assert f"${told['dollars_per_million_tokens']:.2f} a million output tokens" in lines[4]
+    assert lines[1].startswith(
+        f"users  {users} concurrent: the first token within 1 s on average, the next ones every 50"
+    )
+    assert lines[2].startswith(f"speed  {users} users: {rate:.1f} tokens per second each, ")
+    assert f"{told['tokens_per_second']['expected']:,.0f} in total; a single user: " in lines[2]
+    assert f"${told['dollars_per_million_tokens']:.2f} per million output tokens" in lines[4]
 
 
 def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
     """What does not fit, what misses its targets, batches, demands, and speech."""
     large = ("llama-3-70b", "--device", "rtx-4090")
     fits, speed, *_ = plan(*large, "--short")[1].splitlines()[1:]
-    assert fits.startswith("fits   NO: the card lacks 111.70 GiB; it would fit with int4 weights on 2 cards")
-    assert speed.startswith("speed  if it did, one alone: ")
+    assert fits.startswith("fits   NO: the device lacks 111.70 GiB; it would fit with int4 weights on 2 devices")
+    assert speed.startswith("speed  if it fitted, a single user: ")
     several = ("llama-3-70b", *CARD, "--devices", "4", "--short")
-    assert "left for keys and values on each GPU" in plan(*several)[1]
+    assert "left for keys and values on each device" in plan(*several)[1]
     assert "users  40.0 requests/s: " in plan(*several, "--rate", "40")[1]
     assert "users  none: a single user gets a TTFT of " in plan(*several, "--ttft", "1ms")[1]
     free = plan(*several, "--slo", "none", "--batch", "8")[1]
-    assert re.search(r"users  [\d,]+ at once\n", free)
-    assert "; 8 asking at once: " in free
-    assert "an hour of sound, at $" in plan("whisper-large-v3-turbo", "--device", "l40s", "--short")[1]
+    assert re.search(r"users  [\d,]+ concurrent\n", free)
+    assert "; 8 requests at once: " in free
+    assert "per hour of audio, at $" in plan("whisper-large-v3-turbo", "--device", "l40s", "--short")[1]
     assert (
-        "no price known; give --price"
+        "no known price; give --price"
         in plan("tales", "--device", "mi100", "--short", "--input", "9", "--output", "9")[1]
     )
 
@@ -207,9 +209,9 @@ def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--full",), "leave it out, or --full"),
-        (("--section", "time", "--json"), "leave it out, or --section and --json"),
-        (("--compare",), "leave it out, or --compare"),
+        (("--full",), "leave out --short or --full"),
+        (("--section", "time", "--json"), "leave out --short or --section and --json"),
+        (("--compare",), "leave out --short or --compare"),
     ],
 )
 def test_a_short_plan_shows_nothing_else(plan: Any, words: tuple[str, ...], said: str) -> None:
@@ -221,7 +223,7 @@ def test_a_short_plan_shows_nothing_else(plan: Any, words: tuple[str, ...], said
 def test_only_models_that_write_have_a_short_plan(plan: Any, model: str) -> None:
     code, out, err = plan(model, "--device", "l4", "--short")
     assert (code, out) == (2, "")
-    assert err == f"ridgeline: --short is for models that write text, and {model} writes none; leave it out\n"
+    assert err == f"ridgeline: --short is for models that generate text, but {model} does not; leave it out\n"
 
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("100", 100), ("200", 100), ("wide", 100), ("0", 100)])
@@ -305,7 +307,7 @@ def test_full_is_every_section(plan: Any, model: str) -> None:
 def test_the_two_roofs_of_a_step_stand_beside_each_other(plan: Any) -> None:
     """Seed row 6: 8B on an A100 at 2 TB/s reads for 7.50 ms and computes for 0.048."""
     out = plan("llama-3-8b", "--device", "a100-sxm-80gb", "--input", "1", "--output", "1", "--section", "steps")[1]
-    found = re.search(r"arithmetic takes .* ([\d.]+) µs\n.*weights and KV take .* ([\d.]+) ms", out)
+    found = re.search(r"arithmetic time .* ([\d.]+) µs\n.*weights and KV time .* ([\d.]+) ms", out)
     assert found is not None
     assert 47.5 < float(found[1]) < 48.5
     assert float(found[2]) == pytest.approx(15.01 / 2.039, rel=0.01)
@@ -314,7 +316,7 @@ def test_the_two_roofs_of_a_step_stand_beside_each_other(plan: Any) -> None:
 def test_littles_law_stands_in_figures(plan: Any) -> None:
     out = plan("llama-3-8b", "--device", "a100-sxm-80gb", "--section", "users")[1]
     rows = re.findall(r"^([a-z ]+?)  +([\d,]+)  +=  +([\d.]+)  +x  +([\d.]+) ", out, re.M)
-    assert [row[0] for row in rows] == ["in targets", "memory full"]
+    assert [row[0] for row in rows] == ["within targets", "memory full"]
     for _, users, rate, stay in rows:
         assert float(rate) * float(stay) == pytest.approx(int(users), rel=0.01)
 
@@ -327,7 +329,7 @@ def test_a_rate_gives_cards(plan: Any) -> None:
     assert fleet["requests_per_second"] == 12
     assert shown["queue"]["rate"] == pytest.approx(12 / fleet["replicas"])
     assert "at random moments: TTFT" in answered(out)["queue"]
-    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
+    assert f"12.0 requests/s: {fleet['replicas']} replicas of one device" in answered(out)["users"]
     assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
     users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
     assert users["replicas"] == 1
@@ -369,13 +371,13 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
     ("words", "said"),
     [
         (("--device", "a100"), "a100-sxm-80gb"),
-        (("--device", "h100-smx"), "nearest are h100-sxm"),
+        (("--device", "h100-smx"), "similar names are h100-sxm"),
         (("--device", "none.json"), "none.json"),
-        ((*CARD, "--batch", "2000", "--input", "7900", "--memory-utilization", "0.1"), "GiB too much"),
+        ((*CARD, "--batch", "2000", "--input", "7900", "--memory-utilization", "0.1"), "GiB that are left"),
         ((*CARD, "--batch", "-1"), "--batch is '-1'"),
         ((*CARD, "--batch", "8,,64"), "like 1,8,64"),
         ((*CARD, "--batch", "many"), "--batch"),
-        ((*CARD, "--devices", "0"), "devices is 0"),
+        ((*CARD, "--devices", "0"), "the number of devices is 0"),
         ((*CARD, "--devices", "16"), "up to 8"),
         ((*CARD, "--input", "-5"), "--input is '-5'"),
         ((*CARD, "--output", "0"), "--output is '0'"),
@@ -385,15 +387,15 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--price", "-2"), "--price is"),
         (
             ("--compare-devices", "l40s,h100-sxm", "--price", "2"),
-            "--price is for the GPU of --device, which is missing: give",
+            "--price is for the device of --device, which is missing: give",
         ),
         ((*CARD, "--weights", "fp7"), "fp8, int8, w8a8, int4"),
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
-        (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
-        ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; ridgeline plan --list"),
-        ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
+        (("--device", "m4-max", "--devices", "2"), "has no link of m4-max; give a device file with `link`"),
+        ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; `ridgeline plan --list`"),
+        ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave out --ttft and --tpot"),
         ((*CARD, "--slo", "e2e=1s"), "--slo has 'e2e=1s'; it takes ttft, tpot, like"),
         ((*CARD, "--slo", "fast"), "--slo has 'fast'"),
         ((*CARD, "--users", "3", "--rate", "2"), "give one of them"),
@@ -402,7 +404,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--section", "money"), "--section is 'money'; it must be one or more of words, memory"),
         ((*CARD, "--seller", "nobody"), "--seller is 'nobody'; it must be one of nebius"),
         ((*CARD, "--prices", "none.toml"), "none.toml cannot be read"),
-        (("--compare-devices", "l40s,a100"), "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
+        (("--compare-devices", "l40s,a100"), "name one of a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
         ((*CARD, "--devices", "3"), "give --devices 1, 2 or 4"),
     ],
 )
@@ -473,8 +475,8 @@ def test_what_does_not_fit_says_so_without_styles(plan: Any) -> None:
     out = plan("llama-3-70b", *CARD, *part)[1]
     assert {fits for _, fits in re.findall(r"^ *([\d,]+) .* x .* (yes|no) *$", out, re.M)} == {"no"}
     answer = answered(plan("llama-3-70b", *CARD)[1])
-    assert answer["fits"].startswith("NO: the card lacks")
-    assert answer["speed"].startswith("if it did, one alone")
+    assert answer["fits"].startswith("NO: the device lacks")
+    assert answer["speed"].startswith("if it fitted, a single user")
     assert "users" not in answer
 
 
@@ -491,7 +493,7 @@ def test_a_target_that_nobody_meets_has_no_0_users(plan: Any) -> None:
 
 def test_the_line_and_the_paragraph_agree_on_what_is_scarce(plan: Any) -> None:
     out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD, "--full")[1])
-    said = re.search(r"; twice the (\S+) would bring most", out)
+    said = re.search(r"; twice the (\S+) would help most", out)
     assert said is not None
     assert f"more {said[1]} would help most" in out
 
@@ -513,7 +515,7 @@ def test_a_ranking_by_dollars_is_of_one_seller(plan: Any, model: str) -> None:
     (nebius, cards), (unpriced, others) = ranked(out)
     assert nebius.startswith("Nebius, on demand (20")
     assert sorted(cards) == ["b200", "h100-sxm", "h200-sxm", "l40s"]
-    assert unpriced == "No price at Nebius, on demand: fastest first"
+    assert unpriced == "No price from Nebius, on demand: fastest first"
     assert "without a price: --seller verda, lambda, hyperstack" in re.sub(r"\s+", " ", out)
     assert {"a100-sxm-80gb", "rtx-4090", "mi300x"} <= set(others)
     shown = json.loads(plan(model, "--compare", "--seller", "nebius", "--json")[1])
@@ -552,7 +554,7 @@ def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
 def test_a_demand_on_what_does_not_fit_is_answered(plan: Any, demand: tuple[str, str]) -> None:
     """It was dropped without a word."""
     said = answered(plan("llama-3-70b", *CARD, *demand)[1])["users"]
-    assert "no number of replicas serves it, as the model does not fit" in said
+    assert "no number of replicas can serve this, because the model does not fit" in said
 
 
 def test_a_card_that_serves_nobody_is_named_once(plan: Any) -> None:
@@ -571,7 +573,7 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, model: str, tmp_p
     assert [cards for _, cards in ranked(out)] == [["l40s"], ["l40s"], ["mine"]]
     assert "lambda (2026-11): cheapest tokens first" in out  # its own words, not those of a list of that name
     assert "mine" in [name for _, cards in ranked(plan(model, "--device", mine, "--compare")[1]) for name in cards]
-    assert "$0.90 a card and hour (lambda, 2026-11)" in answered(plan(model, "--device", mine)[1])["cost"]
+    assert "$0.90 per device and hour (lambda, 2026-11)" in answered(plan(model, "--device", mine)[1])["cost"]
     prices.write_text(
         '[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = { l40s = 1, "h100-sxm" = 2 }\n'
     )
@@ -581,9 +583,9 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, model: str, tmp_p
     ]  # fmt: skip
     prices.write_text('[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = { mine = 2.5 }\n')
     stated = ("--device", mine, "--prices", str(prices))
-    assert "$2.50 a card and hour (Us, 2026-11)" in answered(plan(model, *stated)[1])["cost"]
+    assert "$2.50 per device and hour (Us, 2026-11)" in answered(plan(model, *stated)[1])["cost"]
     assert ("Us (2026-11): cheapest tokens first", ["mine"]) in ranked(plan(model, *stated, "--compare")[1])
-    assert "$7.00 a card and hour" in answered(plan(model, *stated, "--price", "7")[1])["cost"]
+    assert "$7.00 per device and hour" in answered(plan(model, *stated, "--price", "7")[1])["cost"]
 
 
 def test_a_price_of_no_card_is_told(plan: Any, model: str, tmp_path: Path) -> None:
@@ -596,8 +598,8 @@ def test_a_price_of_no_card_is_told(plan: Any, model: str, tmp_path: Path) -> No
         prices.write_text(form.format(name))
         code, out, err = plan(*words)
         assert (code, err.count("\n")) == (0, 1)
-        assert "$1.00 a card" in out
-        assert f"prices.toml: prices of cards that are not known here: {name}" in err
+        assert "$1.00 per device" in out
+        assert f"prices.toml has prices of unknown devices: {name}" in err
         assert (f"(did you mean {offered}" in err) == bool(offered)
     prices.write_text(form.format("mine"))
     assert "mine" in plan(*words)[2]
@@ -612,15 +614,15 @@ def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch)
     )  # a probe of two seconds serves all plans
     small = ("--input", "300", "--output", "9")
     for words, said in (
-        (("--card", "this"), "under Ridgeline (--engine)"),
-        (("--card", "this", "--engine", "vllm"), "under vLLM 0.14 and later (--engine)"),
-        (("--compare-devices", "this,l40s,a10"), "under vLLM 0.14 and later, this under Ridgeline;"),
-        (("--compare-devices", "l40s", "--engine", "ridgeline"), "under Ridgeline;"),
+        (("--card", "this"), "on Ridgeline (--engine)"),
+        (("--card", "this", "--engine", "vllm"), "on vLLM 0.14 and later (--engine)"),
+        (("--compare-devices", "this,l40s,a10"), "on vLLM 0.14 and later, this on Ridgeline;"),
+        (("--compare-devices", "l40s", "--engine", "ridgeline"), "on Ridgeline;"),
     ):
         assert said in re.sub(r"\s+", " ", plan("tales", *small, *words)[1])
     for words in (("--card", "l40s"), ("--compare-devices", "l40s")):
         out = re.sub(r"\s+", " ", plan("tales", *small, *words, "--engine", "ridgeline")[1])
-        assert out.count("Ridgeline does not run on such a card yet (cpu alone)") == 1
+        assert out.count("Ridgeline does not run on this device yet (only on cpu)") == 1
 
 
 def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:
@@ -680,8 +682,8 @@ def test_the_engine_is_part_of_the_question(plan: Any, model: str) -> None:
     assert shown["vllm"]["engine"]["host_known"]
     assert not shown["sglang"]["engine"]["host_known"]
     unknown = answered(plan(model, *CARD, "--engine", "sglang")[1])["trust"]
-    assert "the engine's own time a step is not known" in unknown
-    assert "under vLLM" in plan(model, "--compare-devices", "l40s")[1]
+    assert "the engine's own time per step is unknown" in unknown
+    assert "on vLLM" in plan(model, "--compare-devices", "l40s")[1]
     assert "unknown engine 'vlm'; did you mean vllm" in plan(model, *CARD, "--engine", "vlm")[2]
 
 
@@ -692,11 +694,11 @@ def test_engines_of_published_measurements_are_not_planned_with(plan: Any) -> No
         code, out, err = plan(*words, "--engine", name)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert f"unknown engine '{name}'; " in err
-        assert "known are vllm, " in err
+        assert "the known engines are vllm, " in err
     for flags in (("--data-parallel-size", "2"), ("-dp", "2"), ("--enable-expert-parallel",)):
         code, out, err = plan(*words, *flags)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{' '.join(flags)} is refused: " in err
+        assert f"{' '.join(flags)} is not supported: " in err
         assert "--enable-dp-attention" in err
     assert plan("mixtral-8x7b", *CARD, "--data-parallel-size", "1", "--no-enable-expert-parallel")[0] == 0
 

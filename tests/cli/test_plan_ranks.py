@@ -38,33 +38,39 @@ def test_requests_are_divided_among_cards(ridgeline: Run) -> None:
     assert own["decode"]["tokens"] == 3
     assert own["decode"]["tokens_per_second"]["expected"] == pytest.approx(10 / own["answer"]["itl"]["expected"])
     assert own["experts_touched"]["1"] == pytest.approx(8 * (1 - 0.75**4))
-    assert "each of 4 cards runs attention for its own requests" in own["model"]["notes"][0]
+    assert "each of 4 devices runs attention for an equal share of the requests" in own["model"]["notes"][0]
     assert divided["model"]["notes"] == []
 
 
 def test_an_answer_says_what_cards_that_wait_for_each_other_are_between(ridgeline: Run) -> None:
     answer = said(ridgeline(*OWN))
-    assert "under vLLM 0.14 and later, data-parallel attention (--engine)" in answer
-    found = re.search(r"users (\d+) at once, (\d+) a card, ", answer)
+    assert "on vLLM 0.14 and later, data-parallel attention (--engine)" in answer
+    found = re.search(r"users (\d+) concurrent, (\d+) per device, ", answer)
     assert found is not None
     assert int(found[2]) == -(-int(found[1]) // 4)
-    speed = re.search(r"then ([\d.]+) tok/s each \(([\d.]+) to ([\d.]+), as prompts come to one card after the", answer)
+    speed = re.search(
+        r"then ([\d.]+) tok/s each \(([\d.]+) if prompts reach one device after the other, ([\d.]+) if", answer
+    )
     assert speed is not None
     assert float(speed[2]) < float(speed[1]) < float(speed[3])
     full = said(ridgeline(*OWN, "--full"))
-    for words in ("TPOT, prompts on all cards at once", "TPOT, on one card after the other", "x a card Weights"):
+    for words in (
+        "TPOT, prompts on all devices at once",
+        "TPOT, on one device after the other",
+        "x per device Weights",
+    ):
         assert words in full
-    assert "334 users under way on each, 84 a card [serving]" in said(ridgeline(*OWN, "--users", "1000"))
+    assert "334 users at a time on each, 84 per device [serving]" in said(ridgeline(*OWN, "--users", "1000"))
     lone = said(ridgeline(*OWN, "--users", "1"))
-    assert "a card [serving]" not in lone
-    assert "one card after the other" not in lone
+    assert "per device [serving]" not in lone
+    assert "one device after the other" not in lone
 
 
 def test_on_many_cards(ridgeline: Run) -> None:
     words = ("plan", "mixtral-8x7b", "--compare-devices", "l40s,h100-sxm", "--devices", "4", "--enable-dp-attention")
     table = said(ridgeline(*words))
-    assert "under vLLM 0.14 and later, data-parallel attention;" in table
-    assert "each of several cards runs attention for its own requests" in table
+    assert "on vLLM 0.14 and later, data-parallel attention;" in table
+    assert "each of several devices runs attention for an equal share of the requests" in table
     offer = next(each for each in ridgeline(*words, "--json").json["cards"] if each["card"] == "h100-sxm")
     alone = ridgeline(*OWN, "--json").json
     assert (offer["users"], offer["load"]) == (alone["answer"]["users"], alone["load"]["most"])
@@ -73,11 +79,14 @@ def test_on_many_cards(ridgeline: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("llama-3-8b", "--device", "h100-sxm", "--devices", "2"), "the model has none: whole on each card it is repl"),
-        (("llama-3-8b", "--compare-devices", "l40s", "--devices", "2"), "leave --enable-dp-attention out"),
-        (DIVIDED[1:4], "divides requests among cards; give --devices 2 or more"),
-        ((*DIVIDED[1:], "--engine", "sglang"), "no profile of SGLang 0.4 and later has data-parallel attention"),
-        ((*DIVIDED[1:], "--batch", "100000"), "GiB of KV a card, "),
+        (
+            ("llama-3-8b", "--device", "h100-sxm", "--devices", "2"),
+            "but the model has none: leave out --enable-dp-attention",
+        ),
+        (("llama-3-8b", "--compare-devices", "l40s", "--devices", "2"), "leave out --enable-dp-attention"),
+        (DIVIDED[1:4], "divides requests among devices; give --devices 2 or more"),
+        ((*DIVIDED[1:], "--engine", "sglang"), "SGLang 0.4 and later has no profile with data-parallel attention"),
+        ((*DIVIDED[1:], "--batch", "100000"), "GiB of KV per device, "),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(ridgeline: Run, words: tuple[str, ...], why: str) -> None:

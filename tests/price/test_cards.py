@@ -75,7 +75,7 @@ def test_peaks_are_dense_and_accumulate_in_fp32() -> None:
 
 def test_efficiency_says_how_far_it_can_be_trusted() -> None:
     assert "uncalibrated" not in CARDS["h100-sxm"].sources["efficiency"]
-    assert "on h100-sxm; uncalibrated here" in CARDS["h800-sxm"].sources["efficiency"]
+    assert "measured on h100-sxm, not on this device" in CARDS["h800-sxm"].sources["efficiency"]
     assert "class default, uncalibrated, +-50 %" in CARDS["mi300x"].sources["efficiency"]
 
 
@@ -100,21 +100,21 @@ def test_a_format_without_units_runs_at_the_next_wider_one() -> None:
     assert CARDS["a100-sxm-80gb"].peak("fp8") == 312e12
     assert CARDS["v100-sxm-32gb"].peak("bf16") == 15.7e12
     assert CARDS["tpu-v5e"].peak("fp32") == 197e12  # nothing wider is known: a roof it cannot beat
-    with pytest.raises(ValueError, match="no peak for fp5"):
+    with pytest.raises(ValueError, match="no peak FLOP/s for fp5"):
         CARDS["a100-sxm-80gb"].peak("fp5")
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("a100", "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
-        ("H100", "say which: h100-sxm, h100-pcie, h100-nvl"),
-        ("rtx-4070", "nearest are rtx-4070-ti"),
-        ("a100-80gb", "say which: a100-sxm-80gb, a100-pcie-80gb"),
-        ("v100", "nearest are v100-sxm-32gb"),
-        ("l40ss", "nearest are l40s"),
-        ("zzzzzz", "`ridgeline plan --list` names all"),
-        ("", "unknown card ''"),
+        ("a100", "name one of a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
+        ("H100", "name one of h100-sxm, h100-pcie, h100-nvl"),
+        ("rtx-4070", "similar names are rtx-4070-ti"),
+        ("a100-80gb", "name one of a100-sxm-80gb, a100-pcie-80gb"),
+        ("v100", "similar names are v100-sxm-32gb"),
+        ("l40ss", "similar names are l40s"),
+        ("zzzzzz", "see `ridgeline plan --list`"),
+        ("", "unknown device ''"),
         ("nowhere/card.json", "cannot be read"),
     ],
 )
@@ -195,16 +195,16 @@ def test_what_a_file_names_as_its_source_stands(tmp_path: Path) -> None:
         ({"tflops": {"bf16": 2e14}}, "tflops.bf16 is in TFLOP/s; did you mean 200?"),
         ({"tflops": {"bf16": 989e3}}, "tflops.bf16 is in TFLOP/s; did you mean 989?"),
         ({"link": {"name": "x", "bandwidth": 450e9}}, "link.bandwidth is in GB/s; did you mean 450?"),
-        ({"cards": {"a": {}, "b": {}}}, "it must hold one card"),
+        ({"cards": {"a": {}, "b": {}}}, "it must describe one device"),
         ({"bandwith": 1}, "unknown field bandwith; did you mean bandwidth"),
         ({"kind": "fpga"}, "kind is 'fpga'; it must be one of gpu, cpu, accelerator"),
-        ({"title": 5}, "title is 5; it must be a text"),
+        ({"title": 5}, "title is 5; it must be a non-empty string"),
         ({"caches": {"name": "L2"}}, "caches is"),
         ({"caches": [{"name": "L2", "mib": 50}]}, "caches.bandwidth is missing"),
-        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"one": [1, 1]}}}, "a number of cards, 2 or more"),
+        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"one": [1, 1]}}}, "a number of devices, 2 or more"),
         ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [1]}}}, "a list of 2 numbers"),
-        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [1, 0]}}}, "GB/s after it"),
-        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [[8, 5], [4, 6]]}}}, "both rising from above 0"),
+        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [1, 0]}}}, "the bandwidth in GB/s above 0"),
+        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [[8, 5], [4, 6]]}}}, "both above 0 and rising"),
         ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [[8, 5], [16]]}}}, "a list of 2 numbers"),
         (
             {"link": {"name": "x", "bandwidth": 1, "all_reduce": "h1000"}},
@@ -213,10 +213,10 @@ def test_what_a_file_names_as_its_source_stands(tmp_path: Path) -> None:
         ({"price": {"dollars": 1, "date": "2026"}}, "price.source is missing"),
         ({"efficiency": "h1000"}, "efficiency is 'h1000'; it must be one of"),
         ({"efficiency": {"linear": [3, 0.8, 0.8]}}, "efficiency.default is missing"),
-        ({"efficiency": {"default": [3, 80, 0.8]}}, "shares to 1"),
+        ({"efficiency": {"default": [3, 80, 0.8]}}, "shares above 0 and at most 1"),
         ({"efficiency": {"default": [3, 0.8, 0.8], "gemm": [1, 1, 1]}}, "unknown class efficiency.gemm"),
-        ({"sources": {"watts": "sheet"}}, "sources.watts belongs to no field"),
-        ({"sources": {"memory": "sheet"}}, "is missing; say where the figure is from"),
+        ({"sources": {"watts": "sheet"}}, "sources.watts has no matching field"),
+        ({"sources": {"memory": "sheet"}}, "is missing; state where the value is from"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(change: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -236,10 +236,15 @@ def test_missing_fields_are_named_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing") as caught:
         read(tmp_path, {"name": "Mine", "tflops": {"bf16": 100}})
     said = str(caught.value)
-    for part in ("title (a text)", "kind (gpu, cpu or accelerator)", "bandwidth (GB/s", "{ mib = 81559 }"):
+    for part in (
+        "title (a non-empty string)",
+        "kind (gpu, cpu or accelerator)",
+        "bandwidth (the bandwidth of its memory in GB/s)",
+        "{ mib = 81559 }",
+    ):
         assert part in said
     assert "tflops (" not in said
-    assert "unknown: name" in said
+    assert "these are unknown: name" in said
     assert "\n" not in said
 
 

@@ -75,7 +75,7 @@ def test_engines_that_plan_takes_begin_with_the_default() -> None:
     assert engines()[0] == DEFAULT_ENGINE == load_engine().name
     assert {"vllm", "tensorrt-llm", "llama.cpp", "ridgeline"} <= set(engines())
     assert not set(PUBLISHED) & set(engines())
-    with pytest.raises(ValueError, match=r"unknown engine 'vlm'; did you mean vllm\? known are vllm, "):
+    with pytest.raises(ValueError, match=r"unknown engine 'vlm'; did you mean vllm\? the known engines are vllm, "):
         load_engine("vlm")
 
 
@@ -255,7 +255,7 @@ def test_the_share_is_of_the_card_or_of_what_is_free() -> None:
 
 def test_the_rule_in_words() -> None:
     assert load_engine("vllm").memory.describe() == (
-        "driver, libraries, graphs: 0.6 GiB + 1.9% of the card (+ 0.25 GiB between cards)"
+        "driver, libraries, graphs: 0.6 GiB + 1.9% of device memory (+ 0.25 GiB on several devices)"
     )
     assert "between" not in RULE.describe()
 
@@ -300,7 +300,7 @@ def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -
 
 def test_ridgeline_says_where_it_does_not_run_yet() -> None:
     own, other = load_engine("ridgeline"), load_engine("vllm")
-    assert "does not run on such a card yet (cpu alone)" in own.not_on(card())
+    assert "does not run on this device yet (only on cpu)" in own.not_on(card())
     assert [own.not_on(card(kind="cpu")), own.not_on(card(calibrated=True)), other.not_on(card())] == ["", "", ""]
     (note,) = ModelCache(fields(TINY_MIXTURE)).case(Deployment(card(), engine=own)).notes
     assert note == own.not_on(card())

@@ -113,7 +113,7 @@ def test_an_expected_all_reduce_is_the_links_and_a_gather_that_of_half_the_messa
         bound, expected = communication_seconds(Cost(communication={collective: MIB}), device, 8)
         assert expected == link_of("h100-sxm").all_reduce_seconds(share * MIB, 8)
         assert bound < expected
-    with pytest.raises(ValueError, match="no link to other cards"):
+    with pytest.raises(ValueError, match="no link to other devices"):
         communication_seconds(Cost(communication={"all_reduce": MIB}), dataclasses.replace(device, link=None), 8)
 
 
@@ -130,7 +130,7 @@ def test_a_link_of_another_bandwidth_keeps_the_latency_of_its_kind(tmp_path: Pat
     mine = load_device(str(path))
     assert mine.link is not None
     assert mine.link.all_reduce == a100.all_reduce
-    assert "on a100-sxm-80gb; uncalibrated here" in mine.sources["link.all_reduce"]
+    assert "measured on a100-sxm-80gb, not on this device" in mine.sources["link.all_reduce"]
 
 
 def test_two_cards_on_a_bridge_are_not_eight_in_slots() -> None:

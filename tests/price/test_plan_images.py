@@ -63,10 +63,12 @@ def test_the_bill_has_a_row_for_it() -> None:
 
 def test_what_is_asked(case: Scenario) -> None:
     """More images than fit the input, images of a model that reads none."""
-    with pytest.raises(ValueError, match="2 images are 1,152 tokens of input, of 1,024; give --input 1152 or more"):
+    with pytest.raises(
+        ValueError, match="2 images are 1,152 tokens of input, but --input is 1,024; give --input 1152 or more"
+    ):
         make_plan("janus", FIELDS, Deployment(H100), PlanWorkload(1024, 8, images=2), ())
     llama = Fields({"architectures": ["LlamaForCausalLM"], **PRO_1B["text_config"]}, "llama")
-    with pytest.raises(ValueError, match="the model reads no images; leave --images out"):
+    with pytest.raises(ValueError, match="the model reads no images; leave out --images"):
         make_plan("llama", llama, Deployment(H100), PlanWorkload(1024, 8, images=1), ())
     with pytest.raises(ValueError, match="images is -1; it must be at least 0"):
         PlanWorkload(1024, 8, images=-1)

@@ -455,7 +455,7 @@ def test_a_step_bounds_the_users_too() -> None:
     assert (wider.users, wider.limit) == (4096, "step")
     few = memory_of(case(LLAMA_3_8B), PlanWorkload(8000, 100))
     assert (few.users, few.limit) == (few.held, "memory")
-    with pytest.raises(ValueError, match="a batch of 2,049 is more than a step of 2,048 positions"):
+    with pytest.raises(ValueError, match="a batch of 2,049 exceeds a step of 2,048 tokens"):
         make_plan("test", fields(TINY), Deployment(card()), PlanWorkload(16, 16, batch=2049), ())
 
 

@@ -205,7 +205,7 @@ def test_tables_have_a_column_for_every_phase(devices: int) -> None:
     assert [part.strip() for part in re.split(r"  +", heads) if part] == [
         "encode, 77 tokens", "denoise, 2 x 1,024 latents", "decode-latents",
     ]  # fmt: skip
-    assert ("all-reduce between cards" in does) == ("all-gather between cards" in does) == (devices > 1)
+    assert ("all-reduce between devices" in does) == ("all-gather between devices" in does) == (devices > 1)
     for name in ("encode", "denoise", "decode-latents"):
         assert f"─ {name} ─" in classes
     linear = next(line for line in classes.splitlines() if line.startswith("linear"))

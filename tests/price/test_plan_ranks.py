@@ -145,14 +145,14 @@ def test_what_asks_at_once_is_divided() -> None:
 def test_a_batch_of_more_than_all_cards_hold_is_refused() -> None:
     small = PlanWorkload(100, 28, step_tokens=8)
     assert planned(4, replace(small, batch=32)).serving.batch_fits
-    with pytest.raises(ValueError, match=r"a batch of 33, 9 a card, is more than a step of 8 positions"):
+    with pytest.raises(ValueError, match=r"a batch of 33, 9 per device, exceeds a step of 8 tokens"):
         planned(4, replace(small, batch=33))
     long = PlanWorkload(8000, 28, step_tokens=2**14)
     memory = planned(4, long).memory
     most = memory.at_end
     assert planned(4, replace(long, batch=most)).serving.batch_fits
-    wanted = f"{(most // 4 + 1) * memory.request_bytes / GIB:,.2f} GiB of KV a card"
-    with pytest.raises(ValueError, match=rf"{wanted}, .* too much; {most:,} fit"):
+    wanted = f"{(most // 4 + 1) * memory.request_bytes / GIB:,.2f} GiB of KV per device"
+    with pytest.raises(ValueError, match=rf"{wanted}, .* that are left; at most {most:,} fit"):
         planned(4, replace(long, batch=most + 1))
 
 
@@ -240,7 +240,7 @@ def test_replicas_count_the_users_of_all_their_cards() -> None:
 
 def test_an_engine_has_its_profile_with_data_parallel_attention() -> None:
     assert with_own_attention(load_engine("vllm")) == load_engine("vllm-dp")
-    with pytest.raises(ValueError, match=r"no profile of SGLang .* give --engine vllm, or leave"):
+    with pytest.raises(ValueError, match=r"SGLang .* has no profile .* give --engine vllm, or leave"):
         with_own_attention(load_engine("sglang"))
-    with pytest.raises(ValueError, match="the model has none: whole on each card it is replicas"):
+    with pytest.raises(ValueError, match="but the model has none: leave out --enable-dp-attention"):
         case(TINY, devices=2, engine=OWN)

@@ -1,5 +1,6 @@
 """The plan of a speech model: windows of sound, whose encoder runs whole with the prompt."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,15 +58,15 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     assert told["hours_per_hour"] == pytest.approx(30 * windows)
     assert told["dollars_per_hour"] == pytest.approx(2.0 / (30 * windows))
     facts = dict(answer(plan))
-    assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} an hour of sound")
-    assert "a million" not in " ".join((*facts.values(), verdict(plan)))
+    assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} per hour of audio")
+    assert "per million" not in " ".join((*facts.values(), verdict(plan)))
     compared = compare("w", ModelCache(fields), Deployment(device), asked, (device, half), Demand())
     offers = {offer["card"]: offer for offer in comparison_json(compared)["cards"]}
     assert offers["text-a100"]["sound"] == told
     shown = plain(compare_document(compared))
     assert "1,500 tokens in, 100 out" in shown.splitlines()[0]
-    assert "hours an hour" in shown
-    assert "$/h of sound" in shown
+    assert "audio hours/h" in shown
+    assert "$/h of audio" in shown
     assert "tok/s" not in shown
 
 
@@ -78,7 +79,9 @@ def test_a_windows_attention_and_where_it_turns(data_dir: Path) -> None:
     assert row.prompt == 1500
     assert row.fused == pytest.approx(attention.bound, rel=0.01)
     shown = " ".join(plain(plan_document(plan, ["turns"])).split())
-    assert f"a window is {'over' if plan.prefill.balance >= 1 else 'under'} it" in shown
+    assert re.search(
+        rf"an audio window is .* times {'over' if plan.prefill.balance >= 1 else 'under'} the ridge", shown
+    )
 
 
 def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:

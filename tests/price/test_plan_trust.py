@@ -20,7 +20,7 @@ def test_rows_of_the_engine_count_before_those_of_others() -> None:
     pooled = trust_in("l40s", "vllm", "prefill", ROWS)
     assert (pooled.rows, pooled.within, pooled.median, pooled.worst) == (4, 2, pytest.approx(0.25), -0.5)
     assert pooled.others == ("llama.cpp", "gpt-fast")
-    assert str(pooled) == "25% off (4 rows of llama.cpp, gpt-fast)"
+    assert str(pooled) == "25% off (4 measurements of llama.cpp, gpt-fast)"
 
 
 def test_rows_of_another_card_say_nothing_of_this_one() -> None:
@@ -28,9 +28,9 @@ def test_rows_of_another_card_say_nothing_of_this_one() -> None:
     found = [trust_in("l40s", "vllm", metric, ROWS) for metric in ("serving", "decode")]
     assert found[0] == Trust("serving", 0, 0, None, None)
     said = describe_trust(load_device("l40s"), found)
-    assert said == "decode 12% off (3 rows); its own kernel times; not measured on it: serving"
+    assert said == "decode 12% off (3 measurements); kernel times measured on this device; no measurements of: serving"
     assert describe_trust(load_device("mi300x"), found[:1]) == (
-        "no measurement of this card; no kernel times of this card: constants of its kind"
+        "no measurements on this device; no kernel times of this device: typical constants of its kind"
     )
 
 
@@ -42,7 +42,10 @@ def test_over_eight_cards_the_link_decides() -> None:
 def test_whose_kernel_times_a_card_has() -> None:
     bases = {name: basis_of(load_device(name)) for name in ("l40s", "rtx-4090", "mi300x", "m4-max", "epyc-9654")}
     assert bases == {"l40s": "own", "rtx-4090": "alike", "mi300x": "kind", "m4-max": "kind", "epyc-9654": "kind"}
-    assert describe_basis(load_device("rtx-4090")) == "kernel times of rtx-3090-ti and rtx-5090, of the same family"
+    assert (
+        describe_basis(load_device("rtx-4090"))
+        == "kernel times of rtx-3090-ti and rtx-5090, a device of the same family"
+    )
     assert basis_of(card(calibrated=True)) == "calibrated"
-    assert "a probe of its roofs" in describe_trust(card(basis="probe"), ())
+    assert "a short probe of its peak rates" in describe_trust(card(basis="probe"), ())
     assert {basis_of(device) for device in catalogue_devices()} == {"own", "alike", "kind"}

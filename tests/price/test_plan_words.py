@@ -36,7 +36,7 @@ def test_a_card_that_is_only_cheaper_is_named_with_its_price() -> None:
     change = next(change for change in plan.levers if change.name == "cheap")
     assert (change.throughput or 0) < 1
     cost = change.outcome.dollars_per_million
-    assert f", ${cost:.2g} a million tokens instead of ${plan.dollars_per_million:.2g})." in verdict(plan)
+    assert f", ${cost:.2g} per million tokens instead of ${plan.dollars_per_million:.2g})." in verdict(plan)
 
 
 def test_no_lever_is_offered_on_which_it_does_not_fit() -> None:
@@ -48,7 +48,7 @@ def test_no_lever_is_offered_on_which_it_does_not_fit() -> None:
 
 def test_where_the_link_is_the_limit_nothing_is_said_of_the_ridge() -> None:
     said = verdict(planned(LLAMA_3_8B, SLOW_LINK, PlanWorkload(batch=64), devices=8))
-    assert "the link between the cards is the limit" in said
+    assert "the link between the devices is the limit" in said
     assert "reach" not in said
     assert "more link bandwidth would help most" in said
 
@@ -76,7 +76,7 @@ def test_batching_pays_only_where_it_brings_tokens(batch: int, pays: bool) -> No
     assert (plan.batching.throughput > 2) == pays
     said = verdict(plan)
     assert ("Batching pays" in said) == pays
-    assert ("Batching more brings little" in said) != pays
+    assert ("A larger batch helps little" in said) != pays
     assert ("slower than people read" in said) == (plan.capacity.load.tokens_per_user.expected < 5)
 
 
@@ -93,6 +93,6 @@ def test_where_no_resource_is_scarce_none_is_recommended() -> None:
 def test_ways_to_fit() -> None:
     setup = Deployment(H100)
     assert describe_ways([replace(setup, devices=8, weights="fp8"), replace(setup, devices=16)]) == (
-        "it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)"
+        "it would fit with fp8 weights on 8 devices, or on 16 devices (more than one machine, not predicted)"
     )
-    assert describe_ways([replace(setup, weights="int4")]) == "it would fit with int4 weights on 1 card"
+    assert describe_ways([replace(setup, weights="int4")]) == "it would fit with int4 weights on 1 device"

@@ -83,7 +83,7 @@ def test_a_file_of_prices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no seller in it"),
+        ("", "names no seller"),
         ("[a]\ntitle = 'A'\ndate = 'today'\nsource = 's'\ndollars = {}", "date is 'today'"),
         ("[a]\ntitle = 'A'\ndate = '2026'\nsource = 's'\ndollars = { l40s = -1 }", "a.dollars.l40s is -1"),
         ("[a]\ntitle = 'A'\ndate = '2026'\ndollars = {}", "a.source is missing"),

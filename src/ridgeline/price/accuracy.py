@@ -15,10 +15,10 @@ METRICS: Mapping[str, str] = {
     "prefill": "the prefill of a batch",
     "static": "a batch from its first prompt token to its last",
     "serving": "first tokens, tokens and throughput under load",
-    "tp8": "any of these over 8 cards",
-    "memory": "weights and pages of keys and values",
+    "tp8": "any of these on 8 devices",
+    "memory": "weights and the pages of the KV cache",
     "kernel": "single operations",
-    "picture": "a picture or a clip, a step or a pass of it",
+    "picture": "an image or a video: a denoising step or a pass of the model",
 }
 """The metrics of the accuracy report and what each covers; a measurement counts in exactly one."""
 

@@ -223,7 +223,7 @@ class Device:
             return self
         slowed = {name: each.at(self.disturbed) for name, each in self.efficiency.items()}
         host = None if self.host is None else self.host.at(self.disturbed)
-        said = f"{self.disturbed.said}, as on average while this machine was calibrated"
+        said = f"{self.disturbed.said}, the average while this machine was calibrated"
         sources = {**self.sources, "disturbed": said}
         return replace(self, efficiency=slowed, host=host, disturbed=None, sources=sources)
 
@@ -244,7 +244,7 @@ class Device:
             for name in (*by_width[at:], *reversed(by_width[:at])):
                 if name in self.peaks:
                     return self.peaks[name]
-        raise ValueError(f"{self.name} has no peak for {number_format}; it has {', '.join(self.peaks)}")
+        raise ValueError(f"{self.name} has no peak FLOP/s for {number_format}; it has {', '.join(self.peaks)}")
 
     def bandwidth_of(self, working_set: float) -> float:
         """Return the bytes per second when a step repeatedly reads `working_set` bytes.

@@ -28,12 +28,10 @@ def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
         return meant[0]
     family = meant or [card for card in known if spelt and card.replace("-", "").startswith(spelt)]
     if len(family) > 1:
-        raise ValueError(f"{wanted!r} is not one card; say which: {', '.join(family)}")
+        raise ValueError(f"{wanted!r} matches several devices; name one of {', '.join(family)}")
     near = list(dict.fromkeys((*family, *_alike(name, known))))
-    offer = f"nearest are {', '.join(near)}; " if near else ""
-    raise ValueError(
-        f"unknown card {wanted!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
-    )
+    offer = f"similar names are {', '.join(near)}; " if near else ""
+    raise ValueError(f"unknown device {wanted!r}; {offer}see `ridgeline plan --list`, or give a .json or .toml file")
 
 
 def similar_device_names(wanted: str, known: Sequence[str]) -> list[str]:

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 REQUIRED = {
-    "title": "a text",
+    "title": "a non-empty string",
     "kind": "gpu, cpu or accelerator",
     "tflops": "a table like { bf16 = 989 }: dense TFLOP/s by number format",
-    "bandwidth": "GB/s of its memory",
+    "bandwidth": "the bandwidth of its memory in GB/s",
     "memory": "a table: { mib = 81559 } in MiB, as the driver shows it, or { gb = 80 } in GB, as sold",
 }
 OPTIONAL = {
     "caches": 'a list like [{ name = "L2", mib = 50, bandwidth = 8986 }]: MiB and GB/s',
-    "link": 'a table like { name = "NVLink 4", bandwidth = 450 }: GB/s of one card in one direction',
-    "host_link": "GB/s between one card and its host, in one direction",
+    "link": 'a table like { name = "NVLink 4", bandwidth = 450 }: GB/s per device in one direction',
+    "host_link": "GB/s between one device and its host, in one direction",
     "watts": "watts",
-    "price": 'a table like { dollars = 2.5, date = "2026-11", source = "my bill" }: dollars an hour',
-    "efficiency": "the name of a set of constants, or a table of them by class",
-    "sources": "a table of texts by field, or { all = ... }",
+    "price": 'a table like { dollars = 2.5, date = "2026-11", source = "my bill" }: dollars per hour',
+    "efficiency": "the name of a set of constants, or a table of constants by kernel class",
+    "sources": "a table of strings by field, or { all = ... }",
 }
 
 # By field: the unit, the accepted minimum and maximum, and the range of real devices, in which a corrected value must
@@ -86,7 +86,7 @@ class TableReader:
 
     def wrong(self, field: str, value: object, expected: str) -> ValueError:
         """Return (do not raise) an error that says that a field has the wrong value."""
-        where = f"{self.path}{field}".rstrip(".") or "the card"
+        where = f"{self.path}{field}".rstrip(".") or "the device description"
         return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
 
     def lacks(self, required: Mapping[str, str]) -> None:
@@ -94,15 +94,18 @@ class TableReader:
         missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
         if missing:
             strange = [field for field in self.values if field not in required and field not in OPTIONAL]
-            unknown = f"; unknown: {', '.join(strange)}" if strange else ""
-            raise ValueError(f"{self.source}: missing: {', '.join(missing)}{unknown}; docs/plan.md has an example")
+            unknown = f"; these are unknown: {', '.join(strange)}" if strange else ""
+            raise ValueError(
+                f"{self.source}: these fields are missing: {', '.join(missing)}{unknown}; see the example in "
+                "docs/plan.md"
+            )
 
     def only(self, *known: str) -> None:
         """Raise ValueError for a field that is not among the `known` ones, since most of these are typos."""
         for field in self.values:
             if field not in known:
                 near = difflib.get_close_matches(field, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+                hint = f"did you mean {near[0]}?" if near else f"the known fields are {', '.join(known)}"
                 raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
 
     def has(self, field: str) -> bool:
@@ -112,7 +115,7 @@ class TableReader:
     def need(self, field: str) -> Any:
         """Return the value of a required field, or raise ValueError if the table lacks it."""
         if field not in self.values:
-            raise ValueError(f"{self.source}: {self.path}{field} is missing")
+            raise ValueError(f"{self.source}: {self.path}{field} is missing; add it")
         return self.values[field]
 
     def positive(self, field: str) -> float:
@@ -127,14 +130,14 @@ class TableReader:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         # math.isfinite would raise OverflowError for a huge int. NaN fails both comparisons.
         if not number or not 0 <= value <= sys.float_info.max or (value == 0 and not zero):  # type: ignore[operator]
-            raise self.wrong(field, value, f"a finite number {'from' if zero else 'above'} 0")
+            raise self.wrong(field, value, f"a finite number {'of at least' if zero else 'above'} 0")
         return float(value)  # type: ignore[arg-type]
 
     def text(self, field: str) -> str:
         """Return the value of a field that must be a non-empty string, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, str) or not value:
-            raise self.wrong(field, value, "a text")
+            raise self.wrong(field, value, "a non-empty string")
         return value
 
     def table(self, field: str) -> "TableReader":

@@ -72,7 +72,7 @@ def _read(path: Path) -> object:
     try:
         return read_json(path) if path.suffix == ".json" else read_toml(path)
     except ValueError as error:
-        raise ValueError(f"{error}; give a card's name or a .json or .toml file") from None
+        raise ValueError(f"{error}; give the name of a device, or a .json or .toml file") from None
 
 
 def _own(path: Path) -> tuple[str, TableReader]:
@@ -84,7 +84,9 @@ def _own(path: Path) -> tuple[str, TableReader]:
     if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
         return path.stem, TableReader(values, str(path))
     if len(values) > 1 or len(values["cards"]) != 1:
-        raise ValueError(f"{path}: it must hold one card, [cards.NAME] or the fields alone, and nothing beside it")
+        raise ValueError(
+            f"{path}: it must describe one device, as [cards.NAME] or as the fields alone, and nothing else"
+        )
     ((name, fields),) = values["cards"].items()
     return name, TableReader(fields, str(path))
 
@@ -165,7 +167,7 @@ def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[
     both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
     source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
     source += _elsewhere(measured.values.get("card", card), card)
-    return Interconnect(name, bandwidth, both), f"other counts of cards: {source}" if own else source
+    return Interconnect(name, bandwidth, both), f"other numbers of devices: {source}" if own else source
 
 
 def _host_link(card: TableReader, link: Interconnect | None) -> float | None:
@@ -182,7 +184,7 @@ def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> Ta
     kind = next((kind for kind in usual if name.startswith(kind)), "other")
     chosen = stated if isinstance(stated, str) else usual[kind]
     if chosen not in sets:
-        raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of cards")
+        raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of devices")
     return TableReader(sets[chosen], f"all_reduce {chosen}")
 
 
@@ -194,7 +196,7 @@ def _curves(entries: TableReader) -> dict[int, Curve]:
     curves: dict[int, Curve] = {}
     for count, entry in entries.values.items():
         if not count.isdecimal() or int(count) < 2:
-            raise entries.wrong("", count, "a number of cards, 2 or more")
+            raise entries.wrong("", count, "a number of devices, 2 or more")
         curves[int(count)] = _curve(entries, count) if _is_curve(entry) else _straight(entries, count)
     return curves
 
@@ -206,7 +208,9 @@ def _is_curve(entry: object) -> bool:
 def _straight(entries: TableReader, count: str) -> Curve:
     latency, bandwidth = entries.numbers(count, 2)
     if not bandwidth:
-        raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
+        raise entries.wrong(
+            count, entries.values[count], "a list of the latency in microseconds and the bandwidth in GB/s above 0"
+        )
     return straight(latency * 1e-6, bandwidth * 1e9)
 
 
@@ -214,7 +218,7 @@ def _curve(entries: TableReader, count: str) -> Curve:
     pairs = (TableReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
     sizes, times = zip(*(pair.numbers(count, 2) for pair in pairs), strict=True)
     if min(sizes[0], times[0]) <= 0 or not _rise(sizes, strictly=True) or not _rise(times):
-        raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both rising from above 0")
+        raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both above 0 and rising")
     return Curve(tuple(size * 1024 for size in sizes), tuple(time * 1e-6 for time in times))
 
 
@@ -224,7 +228,7 @@ def _rise(values: tuple[float, ...], *, strictly: bool = False) -> bool:
 
 def _elsewhere(measured: str, card: str) -> str:
     """Return a remark to append to a source if its figures were measured on another device, otherwise ""."""
-    return "" if measured == card else f", on {measured}; uncalibrated here"
+    return "" if measured == card else f", measured on {measured}, not on this device"
 
 
 def _price(card: TableReader) -> HourlyPrice | None:
@@ -255,18 +259,24 @@ def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, An
 def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, Efficiency]:
     """Parse the efficiency constants of each kernel class."""
     if not table.has("default"):
-        raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
+        raise ValueError(
+            f"{card.source}: efficiency.default is missing; give [launch in us, share of peak, share of bandwidth]"
+        )
     constants: dict[str, Efficiency] = {}
     for key in table.values:
         kernel, _, number_format = key.partition("/")
         if kernel.partition(".")[0] not in CLASSES or (number_format and number_format not in FORMATS):
             raise ValueError(
-                f"{card.source}: unknown class efficiency.{key}; "
-                f"known are {', '.join(CLASSES)}, each also as class.kernel and class/format"
+                f"{card.source}: unknown class efficiency.{key}; the known classes are {', '.join(CLASSES)}, each also "
+                "as class.kernel and class/format"
             )
         launch, compute, memory = table.numbers(key, 3)
         if not 0 < compute <= 1 or not 0 < memory <= 1:
-            raise table.wrong(key, table.values[key], "[launch in us, share of peak, share of bandwidth], shares to 1")
+            raise table.wrong(
+                key,
+                table.values[key],
+                "[launch in us, share of peak, share of bandwidth], shares above 0 and at most 1",
+            )
         # On a GPU, engines fuse the repeated calls of an op into one kernel; on a CPU, each is called in turn.
         constants[key] = Efficiency(launch * 1e-6, compute, memory, again=1.0 if kind == "cpu" else 0.0)
     for other, base in ALIKE.items():
@@ -289,11 +299,13 @@ def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
         fields.append("link.all_reduce")
     for field in own:
         if field != "all" and field not in (*fields, "tflops"):
-            raise ValueError(f"{card.source}: sources.{field} belongs to no field of the card")
+            raise ValueError(
+                f"{card.source}: sources.{field} has no matching field in the device description; remove it"
+            )
     named = {field: own.get(field) or own.get(field.partition(".")[0]) or own.get("all") for field in fields}
     for field, source in named.items():
         if not isinstance(source, str):
             raise ValueError(
-                f"{card.source}: sources.{field} is missing; say where the figure is from, or give sources.all"
+                f"{card.source}: sources.{field} is missing; state where the value is from, or give sources.all"
             )
     return {field: ids.get(str(source), str(source)) for field, source in named.items()}

@@ -63,8 +63,8 @@ class MemoryRule:
 
         It states the fixed bytes, the share of the device and the bytes for communication.
         """
-        linked = f" (+ {self.linked / _GIB:g} GiB between cards)" if self.linked else ""
-        return f"driver, libraries, graphs: {self.fixed / _GIB:g} GiB + {self.share:.1%} of the card{linked}"
+        linked = f" (+ {self.linked / _GIB:g} GiB on several devices)" if self.linked else ""
+        return f"driver, libraries, graphs: {self.fixed / _GIB:g} GiB + {self.share:.1%} of device memory{linked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,10 @@ class EngineProfile:
         if not self.kinds or device.kind in self.kinds or device.calibrated:
             return ""
         alone = " and ".join(self.kinds)
-        return f"{self.title} does not run on such a card yet ({alone} alone): its rules, with the card's kernel times"
+        return (
+            f"{self.title} does not run on this device yet (only on {alone}): predicted with its rules and this "
+            "device's kernel times"
+        )
 
     def _all_reduce(self, device: Device, devices: int) -> str:
         over = "NVLink" if device.link is not None and device.link.name.startswith("NVLink") else "other"
@@ -167,8 +170,8 @@ def with_own_attention(engine: EngineProfile) -> EngineProfile:
     able = _with_own_attention()
     if engine.name not in able:
         raise ValueError(
-            f"no profile of {engine.title} has data-parallel attention; give --engine {' or '.join(able)}, or leave "
-            f"--enable-dp-attention out"
+            f"{engine.title} has no profile with data-parallel attention; give --engine {' or '.join(able)}, or leave "
+            "out --enable-dp-attention"
         )
     return _loaded(able[engine.name])
 
@@ -187,7 +190,7 @@ def _with_own_attention() -> Mapping[str, str]:
 def _unknown(name: str) -> ValueError:
     near = difflib.get_close_matches(name, engines(), 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return ValueError(f"unknown engine {name!r}; {hint}known are {', '.join(engines())}")
+    return ValueError(f"unknown engine {name!r}; {hint}the known engines are {', '.join(engines())}")
 
 
 def usual_engine(device: Device) -> EngineProfile:

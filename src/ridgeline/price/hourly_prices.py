@@ -51,7 +51,7 @@ def read_prices(path: Path) -> tuple[PriceSnapshot, ...]:
     """
     found = _snapshots(read_toml(path), str(path))
     if not found:
-        raise ValueError(f"{path}: no seller in it; write [my-seller] with {_FORM}")
+        raise ValueError(f"{path} names no seller; write [my-seller] with {_FORM}")
     return found
 
 

@@ -59,7 +59,7 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
     if not cost.communication:
         return 0.0, 0.0
     if device.link is None:
-        raise ValueError(f"{device.name} has no link to other cards; use one, or a card with a link")
+        raise ValueError(f"{device.name} has no link to other devices; use one device, or a device with a link")
     bound = expected = 0.0
     for collective, nbytes in cost.communication.items():
         # A ring moves (N - 1) / N of the message through every device: twice for a reduction, once for a gather. Only

@@ -21,11 +21,13 @@ def beats_floor(measured: float, floor: float) -> str | None:
         ValueError: If a time is negative or not finite. 0 is valid, since a coarse timer may report it.
     """
     if not 0 <= measured < float("inf") or not 0 <= floor < float("inf"):
-        raise ValueError(f"measured {measured} s against a floor of {floor} s; both must be finite and not below 0")
+        raise ValueError(
+            f"the measured time is {measured} s and the floor is {floor} s; both must be finite and at least 0"
+        )
     if not under_floor(measured, floor):
         return None
     how = f"is {floor / measured:.2f} x faster than" if measured else "is less than"
     return (
-        f"measured {measured * 1e3:.4g} ms {how} the floor of {floor * 1e3:.4g} ms: "
-        "the card's figures, the shape or the timer is wrong"
+        f"measured {measured * 1e3:.4g} ms {how} the floor of {floor * 1e3:.4g} ms: the device's specification, the "
+        "shape or the timer is wrong"
     )

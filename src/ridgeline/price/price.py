@@ -224,13 +224,13 @@ def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
     The forward pass runs on the meta device.
     """
     calls: list[tuple[str, Op, RowAxis]] = []
-    assert len(model.spaces) <= len(_PRIMES), "more spaces than are told apart"
+    assert len(model.spaces) <= len(_PRIMES), "the model has more row spaces than there are primes to tell them apart"
     rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
     spaces = {rows: space for space, rows in rows_of.items()}
 
     def note(path: str, op: Op, inputs: tuple[Any, ...], _: Any) -> None:
         rows = inputs[0].shape[0]
-        assert rows in spaces, f"{path} runs over {rows} rows, which are of no space"
+        assert rows in spaces, f"{path} runs over {rows} rows, which belong to no row space"
         calls.append((path, op, spaces[rows]))
 
     model.trace_calls(rows_of, note)

@@ -15,8 +15,8 @@ class Slowdown:
     def said(self) -> str:
         """A text that describes these slowdown factors relative to an undisturbed machine."""
         return (
-            f"launches {self.launch - 1:.0%} longer than undisturbed, arithmetic {self.compute - 1:.0%}, memory "
-            f"{self.memory - 1:.0%}"
+            f"compared with an undisturbed machine, launches take {self.launch - 1:.0%} longer, arithmetic "
+            f"{self.compute - 1:.0%} and memory traffic {self.memory - 1:.0%}"
         )
 
     def over(self, other: "Slowdown") -> "Slowdown":

@@ -308,7 +308,7 @@ def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[st
     if bits_of(case.kv) > 8:
         yield f"{eight_bits(device)} KV", dataclasses.replace(setup, kv=eight_bits(device))
     if device.link is not None and 2 * setup.devices in DEVICES:
-        yield f"{2 * setup.devices} cards", dataclasses.replace(setup, devices=2 * setup.devices)
+        yield f"{2 * setup.devices} devices", dataclasses.replace(setup, devices=2 * setup.devices)
 
 
 def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]:

@@ -23,7 +23,7 @@ def compare_document(comparison: DeviceComparison) -> Document:
     )
     targets = describe_targets(workload)
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are even: no queues"
+    lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are evenly spaced: no queues"
     rows: list[TableRow | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
@@ -32,33 +32,33 @@ def compare_document(comparison: DeviceComparison) -> Document:
 
 
 def _under(comparison: DeviceComparison) -> str:
-    """Return the engines, the most frequent first: `under vLLM 0.14 and later, this under Ridgeline`."""
+    """Return the engines, the most frequent first: `on vLLM 0.14 and later, this on Ridgeline`."""
     cards: dict[str, list[str]] = {}
     for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
         cards.setdefault(comparison.setup.on(device).engine.title, []).append(name)
     first, *others = sorted(cards, key=lambda title: -len(cards[title]))
-    return ", ".join((f"under {first}", *(f"{' and '.join(cards[title])} under {title}" for title in others)))
+    return ", ".join((f"on {first}", *(f"{' and '.join(cards[title])} on {title}" for title in others)))
 
 
 def _asked(comparison: DeviceComparison) -> str:
     demand = comparison.demand
     if demand.rate is not None:
-        return f"cards for {three_digits(demand.rate)} requests/s"
-    return "the most users" if demand.users is None else f"cards for {demand.users:,} users under way"
+        return f"devices for {three_digits(demand.rate)} requests/s"
+    return "the most users" if demand.users is None else f"devices for {demand.users:,} concurrent users"
 
 
 def _heading(comparison: DeviceComparison, ranking: Ranking) -> str:
     by = "cheapest first" if comparison.demand else "cheapest tokens first"
     if not ranking.seller:
-        return f"{comparison.unpriced.words}: {'fewest cards' if comparison.demand else 'fastest'} first"
+        return f"{comparison.unpriced.words}: {'fewest devices' if comparison.demand else 'fastest'} first"
     return f"{ranking.seller} ({ranking.date}): {by}"
 
 
 def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
-    rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("hours an hour", "$/h of sound")
+    rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("audio hours/h", "$/h of audio")
     return (
-        Column("cards", words=True, whole=True),
-        Column("on each" if comparison.demand else "users"),
+        Column("devices", words=True, whole=True),
+        Column("users each" if comparison.demand else "users"),
         Column("TTFT"),
         Column("each", group=rate),
         Column("all", group=rate),
@@ -97,25 +97,29 @@ def _cards(name: str, count: int) -> str:
 
 
 def _notes(comparison: DeviceComparison) -> Iterator[str]:
-    cost = "$/M: dollars for a million output tokens, prompts included"
+    cost = "$/M: dollars per million output tokens, prompts included"
     if comparison.sound is not None:
-        said = f"in windows of {comparison.sound.window:g} s of which {comparison.sound.tokens:,} tokens are said"
-        cost = f"hours an hour, and dollars for an hour of sound: {said}"
+        said = f"in windows of {comparison.sound.window:g} s with {comparison.sound.tokens:,} tokens each"
+        cost = f"audio hours/h and $/h of audio: hours of audio per hour, and dollars per hour of audio, {said}"
     yield (
-        f"{cost}. What two sellers ask says nothing of the "
-        "hardware, so each has a ranking of its own; --seller NAME and --prices FILE choose whose."
+        f"{cost}. Price differences between sellers say nothing about the hardware, so each seller has its own "
+        "ranking; --seller NAME or --prices FILE chooses the sellers."
     )
     yield (
-        "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
-        "card, +-50 %. off by: the median error of predictions for this GPU under load (how many); ?: there is none."
+        "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
+        "constants of its kind are used (+-50 %). off by: the median error of predictions for this device under load "
+        "(number of measurements); ?: no measurements."
     )
     if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
         yield (
-            "a model that does not fit is divided over the fewest GPUs that hold it; divided over more, fewer GPUs may "
-            "serve the rate: --devices 2, 4 or 8"
+            "a model that does not fit is divided over the fewest devices that hold it; if it is divided over more "
+            "(--devices 2, 4 or 8), fewer devices in total may serve the rate"
         )
     if comparison.unpriced.elsewhere:
-        yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
+        yield (
+            "other sellers offer some of the devices without a price: --seller "
+            f"{', '.join(comparison.unpriced.elsewhere)}"
+        )
     if comparison.setup.engine.own_attention:
         yield describe_own_attention("several")
     unable = (comparison.setup.on(offer.device).engine.not_on(offer.device) for offer in comparison.offers)
@@ -123,10 +127,10 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     missed = [offer for offer in comparison.unable if offer.outcome.fits]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
     if missed:
-        yield f"serves nobody within the targets: {', '.join(map(_missed, missed))}"
+        yield f"serves no user within the targets (missed target): {', '.join(map(_missed, missed))}"
     if lacking:
-        short = (f"{_cards(o.card, o.devices)} by {gib(o.missing_bytes):,.1f}" for o in lacking)
-        yield f"does not fit, by GiB a card: {', '.join(short)}"
+        short = (f"{_cards(o.card, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
+        yield f"does not fit (missing GiB per device): {', '.join(short)}"
 
 
 def _missed(offer: Offer) -> str:

@@ -28,11 +28,13 @@ class Demand:
 
     def __post_init__(self) -> None:
         if self.users is not None and self.rate is not None:
-            raise ValueError("--users and --rate follow from each other (users = rate x seconds); give one of them")
+            raise ValueError(
+                "--users and --rate determine each other (users = rate x seconds per request); give one of them"
+            )
         if self.users is not None and self.users < 1:
             raise ValueError(f"--users is {self.users}; it must be at least 1")
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise ValueError(f"--rate is {self.rate}; it must be requests a second above 0")
+            raise ValueError(f"--rate is {self.rate}; it must be a number of requests per second above 0")
 
     def __bool__(self) -> bool:
         return self.users is not None or self.rate is not None

@@ -112,8 +112,8 @@ class DeploymentPlan:
         counted = self.whole.nbytes
         if abs(counted / stated - 1) <= _STATED_WITHIN:
             return self.case.notes
-        differ = f"{say_gb(gb(counted))} of weights where the checkpoint's index states {say_gb(gb(stated))}"
-        return (*self.case.notes, f"the plan prices {differ}: config.json does not say all of how they are stored")
+        differ = f"{say_gb(gb(counted))} of weights, but the checkpoint's index states {say_gb(gb(stated))}"
+        return (*self.case.notes, f"the plan counts {differ}: config.json does not fully describe how they are stored")
 
     @cached_property
     def weights(self) -> tuple[WeightsRow, ...]:
@@ -321,10 +321,12 @@ def make_plan(
 def check_devices(setup: Deployment) -> None:
     """Raise ValueError for more devices than are priced, or for several devices without a known link."""
     if setup.devices > max(DEVICES):
-        raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
+        raise ValueError(
+            f"the number of devices is {setup.devices}; a plan covers one machine, with up to {max(DEVICES)}"
+        )
     if setup.devices > 1 and setup.device.link is None:
         raise ValueError(
-            f"the catalogue knows no link of {setup.device.name}; give a card file with `link`, or one card"
+            f"the catalogue has no link of {setup.device.name}; give a device file with `link`, or one device"
         )
 
 
@@ -332,21 +334,21 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
     """Raise ValueError for requests that exceed the model's context, or that contain images it cannot read."""
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
-            f"{workload.encoded:,} tokens of input; the model's encoder takes {case.model.encoder_context:,}; give a "
-            "shorter --input"
+            f"the input has {workload.encoded:,} tokens, but the model's encoder accepts "
+            f"{case.model.encoder_context:,}; give a shorter --input"
         )
     if workload.images and not case.image_rows:
-        raise ValueError("the model reads no images; leave --images out")
+        raise ValueError("the model reads no images; leave out --images")
     if workload.images * case.image_rows > workload.input:
         places = workload.images * case.image_rows
         raise ValueError(
-            f"{workload.images:,} images are {places:,} tokens of input, of {workload.input:,}; give --input {places} "
-            "or more, or fewer --images"
+            f"{workload.images:,} images are {places:,} tokens of input, but --input is {workload.input:,}; give "
+            f"--input {places} or more, or fewer --images"
         )
     if workload.tokens > case.model.context:
         raise ValueError(
-            f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}; "
-            f"the model's context is {case.model.context:,}; give a shorter --input or --output"
+            f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}, but the "
+            f"model's context is {case.model.context:,}; give a shorter --input or --output"
         )
 
 
@@ -357,12 +359,11 @@ def _check_batch(serving: LoadEstimator) -> None:
         return
     own = serving.case.on_each(batch)
     if batch <= memory.at_end:
-        each = f", {own:,} a card," if own < batch else ""
-        raise ValueError(
-            f"a batch of {batch:,}{each} is more than a step of {step:,} positions; raise --max-batch-tokens"
-        )
+        each = f", {own:,} per device," if own < batch else ""
+        raise ValueError(f"a batch of {batch:,}{each} exceeds a step of {step:,} tokens; raise --max-batch-tokens")
     wanted, held = own * memory.request_bytes, memory.pages * memory.page_bytes
     raise ValueError(
-        f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {say_gib(gib(wanted))} of KV "
-        f"a card, {say_gib(gib(held))} is left: {say_gib(gib(wanted - held))} too much; {memory.at_end:,} fit"
+        f"a batch of {batch:,} does not fit: with {serving.workload.tokens:,} tokens each it needs "
+        f"{say_gib(gib(wanted))} of KV per device, {say_gib(gib(wanted - held))} more than the {say_gib(gib(held))} "
+        f"that are left; at most {memory.at_end:,} fit"
     )

@@ -63,11 +63,11 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
         heading = f"{seller}: cheapest tokens first" if seller else f"{compared.unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, plans)]
     heads = ("texts/s", "tokens/s", "one text", "$/h", "$/M")
-    table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("limit", words=True))
+    table_columns = (Column("devices", words=True, whole=True), *map(Column, heads), Column("limit", words=True))
     return Document(
         f"{some.name}: {some.case.weights} weights, vectors of texts of {some.length:,} tokens",
         (DocumentTable(table_columns, tuple(rows), tuple(_notes(compared))),),
-        "full steps, one after the other; arrivals are even: no queues",
+        "full steps, one after the other; arrivals are evenly spaced: no queues",
     )
 
 
@@ -108,9 +108,12 @@ def _row(plan: EmbeddingPlan) -> TableRow:
 
 
 def _notes(compared: EmbeddingComparison) -> Iterator[str]:
-    yield "$/M: dollars for a million tokens at the expected rate; --seller NAME and --prices FILE choose whose."
+    yield "$/M: dollars per million tokens at the expected rate; --seller NAME or --prices FILE chooses the prices."
     if compared.unpriced.elsewhere:
-        yield f"other sellers have some of those without a price: --seller {', '.join(compared.unpriced.elsewhere)}"
+        yield (
+            "other sellers offer some of the devices without a price: --seller "
+            f"{', '.join(compared.unpriced.elsewhere)}"
+        )
     if compared.unable:
-        short = (f"{p.case.device.name} by {gib(p.taken - p.budget):,.1f}" for p in compared.unable)
-        yield f"does not fit, by GiB a card: {', '.join(short)}"
+        short = (f"{p.case.device.name} {gib(p.taken - p.budget):,.1f}" for p in compared.unable)
+        yield f"does not fit (missing GiB per device): {', '.join(short)}"

@@ -29,21 +29,21 @@ def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = Non
 
 
 def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
-    held = f"{say_gib(gib(plan.taken))} of {say_gib(gib(plan.budget))} that may be used"
-    kept = f"KV of its texts {say_gib(gib(plan.kv))}" if plan.kv else "no KV: a text runs in one step"
+    held = f"{say_gib(gib(plan.taken))} of {say_gib(gib(plan.budget))} usable"
+    kept = f"KV of the texts {say_gib(gib(plan.kv))}" if plan.kv else "no KV: a text runs in one step"
     parts = (
-        f"weights {say_gib(gib(plan.weights))}, activations of a step {say_gib(gib(plan.activations))}, "
-        f"overhead {say_gib(gib(plan.overhead))}; {kept}"
+        f"weights {say_gib(gib(plan.weights))}, activations per step {say_gib(gib(plan.activations))}, overhead "
+        f"{say_gib(gib(plan.overhead))}; {kept}"
     )
     rate = plan.texts_per_second.expected
-    each = f"{plan.texts:,} a step" if plan.full.steps == 1 else f"one in {plan.full.steps:,} steps"
+    each = f"{plan.texts:,} per step" if plan.full.steps == 1 else f"one text in {plan.full.steps:,} steps"
     facts = [
         ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
-        ("texts", f"{three_digits(rate)} a second of {plan.length:,} tokens, {each}; {_limit(plan.full)}"),
+        ("texts", f"{three_digits(rate)} texts of {plan.length:,} tokens per second, {each}; {_limit(plan.full)}"),
         ("one text", f"{say_seconds(plan.one.seconds.expected)} alone; {_limit(plan.one)}"),
     ]
     if plan.dollars_per_million is not None:
-        facts.append(("cost", f"${three_digits(plan.dollars_per_million)} for a million tokens"))
+        facts.append(("cost", f"${three_digits(plan.dollars_per_million)} per million tokens"))
     return facts + [("note", note) for note in plan.case.notes]
 
 
@@ -64,11 +64,11 @@ def _limit(phase: PhasePrice) -> str:
 
 
 def _memory(plan: EmbeddingPlan) -> DocumentTable:
-    parts = ("weights", plan.weights), ("activations of a step", plan.activations), ("overhead", plan.overhead)
+    parts = ("weights", plan.weights), ("activations per step", plan.activations), ("overhead", plan.overhead)
     kept = (("KV of the texts of a step", plan.kv),) if plan.kv else ()
-    rows = (*parts, *kept, ("all of it", plan.taken), ("may be used", plan.budget))
+    rows = (*parts, *kept, ("total", plan.taken), ("usable", plan.budget))
     cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
-    return DocumentTable(columns("a card", "GiB", "GB"), tuple(cells))
+    return DocumentTable(columns("per device", "GiB", "GB"), tuple(cells))
 
 
 def _lengths(plan: EmbeddingPlan) -> DocumentTable:
@@ -84,19 +84,19 @@ def _lengths(plan: EmbeddingPlan) -> DocumentTable:
         )
         rows.append(TableRow((*cells, "" if cost is None else three_digits(cost), "yes" if other.fits else "no")))
     return DocumentTable(
-        columns("tokens a text", "a step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows)
+        columns("tokens per text", "texts per step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows)
     )
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = MappingProxyType(
     {
         "memory": ("Memory", _memory),
-        "steps": ("What a step does", lambda plan: phases_table((plan.one, plan.full))),
+        "steps": ("Work of a step", lambda plan: phases_table((plan.one, plan.full))),
         "classes": (
-            "By class of operation, and the roof it is under",
+            "Time by operation class, and the roof that limits it",
             lambda plan: classes_table((plan.one, plan.full)),
         ),
-        "lengths": ("Texts by their length, as many a step as it has positions for", _lengths),
+        "lengths": ("Texts by length, with as many per step as its token limit allows", _lengths),
     }
 )
 """The sections that users can request by name, in the order of --full."""

@@ -96,8 +96,8 @@ def _planned(name: str, case: Scenario, workload: PlanWorkload) -> EmbeddingPlan
     setup, length = case.setup, workload.input
     if length > case.model.context:
         raise ValueError(
-            f"texts of {length:,} tokens are longer than the {case.model.context:,} that the model takes; "
-            "give a shorter --input"
+            f"texts of {length:,} tokens are longer than the model's context of {case.model.context:,}; give a shorter "
+            "--input"
         )
     workload = _filled(case, workload)
     rule, step = setup.engine.memory, workload.step_tokens

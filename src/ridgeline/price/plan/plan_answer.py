@@ -17,7 +17,7 @@ from ridgeline.price.plan.trust import class_of, describe_trust
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 ROOFS: Mapping[str, str] = MappingProxyType(
-    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
+    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the devices"}
 )
 
 
@@ -68,8 +68,8 @@ def _fits(plan: DeploymentPlan) -> str:
     if not memory.fits:
         return f"NO: {lacking(plan)}{_tag(plan, 'memory')}"
     return (
-        f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of {say_gib(gib(memory.budget))} "
-        f"usable a card are left for KV{_tag(plan, 'memory')}"
+        f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of the "
+        f"{say_gib(gib(memory.budget))} usable per device are left for KV{_tag(plan, 'memory')}"
     )
 
 
@@ -78,91 +78,94 @@ def _users(plan: DeploymentPlan) -> str:
     if not capacity.users:
         return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
     rate = three_digits(capacity.load.requests_per_second.expected)
-    within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
+    within = f" within {targets}" if targets else " without latency targets (--slo sets them)"
     line = (
-        f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
-        f"{_tag(plan, 'serving')}"
+        f"{capacity.users:,} concurrent{_on_each(capacity.load)}, {rate} requests/s{within}; "
+        f"{stops(plan)}{_tag(plan, 'serving')}"
     )
     held = plan.memory.users
     return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
 
 
 def _on_each(load: LoadEstimate) -> str:
-    """Return the users per device, such as `, 8 a card`, if devices have requests of their own; otherwise ""."""
-    return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
+    """Return the users per device, such as `, 8 per device`, if devices have requests of their own; otherwise ""."""
+    return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} per device"
 
 
 def stops(plan: DeploymentPlan) -> str:
     """Return a text that says what prevents more users, such as memory or a latency target."""
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
-        return "memory holds no more"
+        return "memory has no room for more"
     if capacity.limit == "step":
-        return "a decode step has positions for no more; raise --max-batch-tokens"
+        return "a decode step has no room for more tokens; raise --max-batch-tokens"
     name = capacity.limit.upper()
     if capacity.users:
         return f"one more would miss {name}"
     wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"a single user gets a {name} of {say_seconds(got.expected)}, {describe_target(wanted or 0.0)} is wanted"
+    return (
+        f"a single user gets a {name} of {say_seconds(got.expected)}, above the target of "
+        f"{describe_target(wanted or 0.0)}"
+    )
 
 
 def describe_demand(plan: DeploymentPlan) -> str:
     """Return a text that says what serves the demand of a plan, and at what utilisation."""
     fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
     asked = (
-        f"{demand.users:,} under way" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
+        f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
     )
     if not plan.memory.fits:
-        return f"{asked}: no number of replicas serves it, as the model does not fit"
+        return f"{asked}: no number of replicas can serve this, because the model does not fit"
     if fleet is None:
-        return f"{asked}: on no number of cards; {stops(plan)}"
+        return f"{asked}: no number of devices can serve this; {stops(plan)}"
     within = f" within {targets}" if targets else ""
-    each = f"{describe_users(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
-    return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; {each}"
+    each = f"{describe_users(fleet.load.users)} at a time{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
+    return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
 
 
 def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
-    """Return the replicas and their devices as text: `3 replicas of 2 cards`."""
-    cards = "one card" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} cards"
-    return cards if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {cards}"
+    """Return the replicas and their devices as text: `3 replicas of 2 devices`."""
+    devices = "one device" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} devices"
+    return devices if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {devices}"
 
 
 def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.asked, plan.workload.batch
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
-    alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
+    alone = "a single user" if batch == 1 else f"{batch:,} requests at once"
     line = (
         f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three_digits(1 / step)} tok/s"
         f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
     )
     if not plan.memory.fits:
-        return f"if it did, {line}"
+        return f"if it fitted, {line}"
     if not plan.capacity.users or load.users == batch == 1:
         return line
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
         f"{describe_users(load.users)}: TTFT {_ttft(plan)}, then {three_digits(load.tokens_per_user.expected)} tok/s "
-        f"each{_waits(load)}, {three_digits(total)} in all{_tag(plan, 'serving')}; {line}"
+        f"each{_waits(load)}, {three_digits(total)} in total{_tag(plan, 'serving')}; {line}"
     )
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
-    """Return the speech throughput: `512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, ...`."""
+    """Return the speech throughput: `512 hours of audio per hour for 8 users, 60.1 for a single user: ...`."""
     loads = plan.asked, plan.serving.load(1)
     most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
-    both = f"{most} hours an hour for {describe_users(plan.asked.users)}, {alone} for one alone"
-    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens said of each{_tag(plan, 'serving')}"
+    both = f"{most} hours of audio per hour for {describe_users(plan.asked.users)}, {alone} for a single user"
+    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each{_tag(plan, 'serving')}"
 
 
 def _ttft(plan: DeploymentPlan) -> str:
-    """Return the time to first token and its maximum, `88.8 ms (1.40 s if all ask at once)`.
+    """Return the time to first token and its maximum, `88.8 ms (1.40 s if all arrive at once)`.
 
     The arrivals determine the actual value between the two.
     """
     load = plan.asked
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
-    return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
+    return steady if steady == marching else f"{steady} ({marching} if all arrive at once)"
 
 
 def _waits(load: LoadEstimate) -> str:
@@ -172,20 +175,20 @@ def _waits(load: LoadEstimate) -> str:
     least, most = (three_digits(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
     if least == most:
         return ""
-    return f" ({least} to {most}, as prompts come to one card after the other or to all at once)"
+    return f" ({least} if prompts reach one device after the other, {most} if they reach all at once)"
 
 
 def _limit(plan: DeploymentPlan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
     who = describe_users(plan.asked.users)
-    line = f"{ROOFS[phase.limit]}: a step of {who} has {describe_work(phase)}"
+    line = f"{ROOFS[phase.limit]}: a step for {who} has {describe_work(phase)}"
     if plan.asked.users > 1:
         line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
     if not plan.capacity.users or not plan.memory.fits:
         return line
     if scarce is None:
-        return f"{line}; doubling no one resource would help noticeably"
-    return f"{line}; {scarce.name} would bring most, x {three_digits(scarce.throughput or 1)} tokens"
+        return f"{line}; doubling any single resource would not help noticeably"
+    return f"{line}; {scarce.name} would help most, x {three_digits(scarce.throughput or 1)} tokens"
 
 
 def _lever(plan: DeploymentPlan) -> str:
@@ -199,23 +202,29 @@ def _lever(plan: DeploymentPlan) -> str:
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
     if plan.demand and any("$" in part for part in parts):
-        parts.append("dollars are those of full load")
+        parts.append("dollars per token are those at full load")
     return "; ".join(parts)
 
 
 def _narrower(change: Change, sound: AudioWorkload | None) -> str:
-    """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (...)`."""
+    """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 per million (...)`."""
     outcome = change.outcome
     if change.throughput is None:
-        return f"{change.name}: {describe_users(outcome.users)} within the targets (quality is not priced)"
+        return (
+            f"{change.name}: {describe_users(outcome.users)} within the targets (the effect on quality is not "
+            "predicted)"
+        )
     cost = outcome.dollars_per_million
     dollars = "" if cost is None else f", {describe_cost(cost, sound)}"
     users = f"x {three_digits(change.users)} users, " if change.users is not None else ""
-    return f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} (quality is not priced)"
+    return (
+        f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} (the effect on quality is not "
+        "predicted)"
+    )
 
 
 def _cheaper(plan: DeploymentPlan, change: Change) -> str:
-    """Return a cheaper device as text, such as `b200: $0.13 a million (Nebius, on demand)`.
+    """Return a cheaper device as text, such as `b200: $0.13 per million (Nebius, on demand)`.
 
     A remark follows if its kernels were never timed.
     """
@@ -234,22 +243,22 @@ def _worth(change: Change) -> float:
 def _trust(plan: DeploymentPlan) -> str:
     said, device = describe_trust(plan.case.setup.device, plan.trust), plan.case.device
     unknown = device.host is None and not device.calibrated and device.kind != "cpu"
-    return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
+    return f"{said}; the engine's own time per step is unknown and not included" if unknown else said
 
 
 def _cost(plan: DeploymentPlan) -> str:
     price = plan.case.device.price
     if price is None:
-        return "no seller known here has this card; give --price, or --prices FILE"
-    hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+        return "no known seller offers this device; give --price or --prices FILE"
+    hourly = f"${price.dollars:.2f} per device and hour ({price.asked_by}, {price.date})"
     if plan.dollars_per_million is None:
         return hourly
     fleet = plan.fleet
     whole = (
-        "" if fleet is None or fleet.dollars_per_hour is None else f"${three_digits(fleet.dollars_per_hour)} an hour, "
+        "" if fleet is None or fleet.dollars_per_hour is None else f"${three_digits(fleet.dollars_per_hour)} per hour, "
     )
     tokens = (
-        f"${three_digits(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
+        f"${three_digits(plan.dollars_per_million)} per million output tokens, prompts included{_tag(plan, 'serving')}"
     )
     if plan.sound is not None:
         tokens = f"{describe_cost(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"

@@ -34,9 +34,9 @@ def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None
 
 
 def describe_cost(million: float, sound: AudioWorkload | None) -> str:
-    """Return a price as `$0.48 a million`, or for a speech model as `$0.0031 an hour of sound`."""
+    """Return a price as `$0.48 per million`, or for a speech model as `$0.0031 per hour of audio`."""
     return (
-        f"${three_digits(million)} a million"
+        f"${three_digits(million)} per million"
         if sound is None
-        else f"${three_digits(sound.dollars(million))} an hour of sound"
+        else f"${three_digits(sound.dollars(million))} per hour of audio"
     )

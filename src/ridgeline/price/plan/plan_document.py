@@ -26,7 +26,7 @@ from ridgeline.util.document.elements import (
 )
 from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three_digits
 
-_MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
+_MORE = "more: --full, --section NAME; other devices: --compare; replicas: --users N, --rate R; JSON: --json"
 
 
 def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
@@ -51,7 +51,7 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
-    more = f"predicted for {engine}; without --short: what this rests on, and how far to trust it"
+    more = f"predicted for {engine}; without --short, a plan also states its sources and accuracy"
     return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
@@ -78,11 +78,11 @@ def _title(plan: DeploymentPlan) -> str:
 
 def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
     targets = describe_targets(plan.workload)
-    held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
-    arrivals = "arrivals are even: no queues, no percentiles"
+    held = f"with the targets {targets} on average (--slo)" if targets else "without latency targets (--slo)"
+    arrivals = "arrivals are evenly spaced: no queues, no percentiles"
     if simulated:
-        arrivals = "arrivals are even, but for the line queue"
-    return f"under {plan.case.setup.engine.title} (--engine), {held}; {arrivals}"
+        arrivals = "arrivals are evenly spaced, except in the line `queue`"
+    return f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}"
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _headed(heading: str, *blocks: DocumentBlock) -> list[DocumentBlock]:
 
 
 def _each(plan: DeploymentPlan) -> str:
-    return " (of one card)" if plan.case.setup.devices > 1 else ""
+    return " (per device)" if plan.case.setup.devices > 1 else ""
 
 
 def _memory(plan: DeploymentPlan) -> DocumentTable:
@@ -101,7 +101,7 @@ def _memory(plan: DeploymentPlan) -> DocumentTable:
     m, setup = plan.memory, plan.case.setup
     rows = (
         ("memory", m.total, "as the driver shows it"),
-        ("- reserve", m.total - m.budget, f"{1 - setup.utilization:.0%} of it, kept for others"),
+        ("- reserve", m.total - m.budget, f"{1 - setup.utilization:.0%} of memory, which the engine leaves free"),
         ("- weights", m.weights, ""),
         ("- activations", m.activations, _activations(plan)),
         ("- overhead", m.overhead, _overhead(plan)),
@@ -114,14 +114,14 @@ def _memory(plan: DeploymentPlan) -> DocumentTable:
 def _overhead(plan: DeploymentPlan) -> str:
     """Return a text that says what a plan's memory overhead consists of."""
     rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
-    return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
+    return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps (CUDA graphs)" if recorded else rule
 
 
 def _activations(plan: DeploymentPlan) -> str:
     """Return a text that says which computation has the peak activations."""
     if plan.memory.sampler == plan.memory.activations:
-        return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
-    return f"of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
+        return f"those of the sampler, for the logits of {plan.memory.logit_rows:,} requests"
+    return f"those of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
 
 
 def _pages(plan: DeploymentPlan) -> str:
@@ -133,8 +133,8 @@ def _pages(plan: DeploymentPlan) -> str:
     # requests.
     pages = f"{m.page_bytes:,} bytes" if m.state_bytes else f"{m.page_size} = {m.kv_tokens:,} tokens"
     return (
-        f"{line}: {m.pages:,} pages of {pages}\n"
-        f"maximum concurrency for {m.request_tokens:,} tokens: {m.concurrency:,.2f}x{' a card' * (m.ranks > 1)}"
+        f"{line}: {m.pages:,} pages of {pages}\nmaximum concurrency for {m.request_tokens:,} tokens: "
+        f"{m.concurrency:,.2f}x{' per device' * (m.ranks > 1)}"
     )
 
 
@@ -149,9 +149,9 @@ def _weights(plan: DeploymentPlan) -> DocumentTable:
     total = sum(row.nbytes for row in plan.weights)
     rows.append(TableRow(("all", "", f"{whole.total:,}", "", *_gib_and_gb(total)), "strong"))
     if whole.active != whole.total:
-        rows.append(TableRow(("active for a token", "", f"{whole.active:,}", f"{whole.active / whole.total:.1%}")))
+        rows.append(TableRow(("active per token", "", f"{whole.active:,}", f"{whole.active / whole.total:.1%}")))
     return DocumentTable(
-        columns("part", "format", "parameters", "share", "GiB a card", "GB a card", words=(0, 1)), tuple(rows)
+        columns("part", "format", "parameters", "share", "GiB per device", "GB per device", words=(0, 1)), tuple(rows)
     )
 
 
@@ -173,23 +173,23 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
     step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
     yield _seconds(f"TTFT, {prompts} of {workload.given:,}", plan.prefill.seconds, class_of("prefill", devices))
     yield _seconds(f"ITL, batch {batch:,}", step, decode)
-    yield _rate("tok/s a user", step.per_second(1), decode)
+    yield _rate("tok/s per user", step.per_second(1), decode)
     if batch > 1:
-        yield _rate("tok/s in total, decode alone", step.per_second(batch), decode)
+        yield _rate("tok/s in total, decode only", step.per_second(batch), decode)
         yield _rate("tok/s in total, prefill included", plan.request.per_second(batch * workload.output), static)
     yield _seconds(f"all {workload.output:,} tokens", plan.request, static)
 
 
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
-    yield _seconds(f"TTFT, {describe_users(load.users)} under way", load.ttft, serving)
-    yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
+    yield _seconds(f"TTFT, {describe_users(load.users)}, steady state", load.ttft, serving)
+    yield _seconds("TTFT, if all arrive at once", load.ttft_marching, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
     if load.waits is not None:
-        yield _seconds("TPOT, prompts on all cards at once", load.waits.tpot_together, serving)
-        yield _seconds("TPOT, on one card after the other", load.waits.tpot_apart, serving)
-    yield _rate("tok/s a user", load.tokens_per_user, serving)
+        yield _seconds("TPOT, prompts on all devices at once", load.waits.tpot_together, serving)
+        yield _seconds("TPOT, on one device after the other", load.waits.tpot_apart, serving)
+    yield _rate("tok/s per user", load.tokens_per_user, serving)
     yield _rate("tok/s in total", load.tokens_per_second, serving)
     yield _rate("requests/s", load.requests_per_second, serving)
 
@@ -209,15 +209,17 @@ def _loading(plan: DeploymentPlan) -> DocumentTable:
         TableRow((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
         for name, start in plan.loading.items()
     )
-    copy = "its link to the host is not in the catalogue"
+    copy = "the catalogue has no host link of this device"
     if device.kind == "cpu":
-        copy = "used where they are mapped"
+        copy = "a CPU uses the mapped file without a copy"
     elif device.host_link is not None:
-        copy = f"{say_gb(gb(plan.memory.weights))}{' to each card' * (plan.case.setup.devices > 1)} at "
+        copy = f"{say_gb(gb(plan.memory.weights))}{' to each device' * (plan.case.setup.devices > 1)} at "
         copy += f"{three_digits(device.host_link / 1e9)} GB/s"
     speeds = ", ".join(f"{three_digits(disk.bandwidth / 1e9)} GB/s" for disk in disks())
-    notes = (f"{whole} from the disk (sequential reads at {speeds}); then {copy}",)
-    return DocumentTable(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
+    notes = (f"{whole} from the disk (sequential reads at {speeds}); copy: {copy}",)
+    return DocumentTable(
+        columns("", "disk", "to the device", "overlapped", "in sequence", words=(0,)), tuple(rows), notes
+    )
 
 
 def _seconds_or_nothing(value: float | None) -> str:
@@ -233,14 +235,16 @@ def _both(start: ColdStart) -> tuple[str, str]:
 
 def _users(plan: DeploymentPlan) -> DocumentTable:
     """Return the users of each load by Little's law: requests per second times seconds per request."""
-    loads = {"in targets": plan.capacity.load} if plan.capacity.users else {}
+    loads = {"within targets": plan.capacity.load} if plan.capacity.users else {}
     if plan.fleet is not None:
-        loads["as asked"] = plan.fleet.load
+        loads["as requested"] = plan.fleet.load
     if plan.memory.fits:
         loads["memory full"] = plan.fullest
     rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
     heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
-    note = "expected figures of one replica; in targets: as many as those allow; memory full: as many as it holds"
+    note = (
+        "expected figures of one replica; within targets: the most users that meet them; memory full: the most that fit"
+    )
     return DocumentTable(columns(*heads), tuple(rows), (note,))
 
 
@@ -262,13 +266,13 @@ def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
         ("KV read", *(say_gb(gb(p.kv_read_bytes)) for p in phases)),
         ("KV written", *(say(p.kv_write_bytes, "B") for p in phases)),
         ("activations", *(say(p.activation_bytes, "B") for p in phases)),
-        ("arithmetic takes", *(say_seconds(p.arithmetic) for p in phases)),
-        ("weights and KV take", *(say_seconds(p.memory) for p in phases)),
+        ("arithmetic time", *(say_seconds(p.arithmetic) for p in phases)),
+        ("weights and KV time", *(say_seconds(p.memory) for p in phases)),
     ]
     for name in dict.fromkeys(name for p in phases for name in p.communication):
         moved = (p.communication.get(name, 0.0) for p in phases)
-        rows.append((f"{name.replace('_', '-')} between cards", *(say(nbytes, "B") for nbytes in moved)))
-    rows.append(("FLOP a byte", *(f"{three_digits(p.intensity)} (ridge {three_digits(p.ridge)})" for p in phases)))
+        rows.append((f"{name.replace('_', '-')} between devices", *(say(nbytes, "B") for nbytes in moved)))
+    rows.append(("FLOP per byte", *(f"{three_digits(p.intensity)} (ridge {three_digits(p.ridge)})" for p in phases)))
     rows.append(("roof", *(_roof(p) for p in phases)))
     return DocumentTable(columns("", *(_phase_head(p) for p in phases)), tuple(map(TableRow, rows)))
 
@@ -284,7 +288,7 @@ def _roof(phase: PhasePrice) -> str:
     return (
         f"compute, {three_digits(phase.balance)} x over the ridge"
         if phase.limit == "compute"
-        else "the link between cards"
+        else "the link between devices"
     )
 
 
@@ -307,19 +311,19 @@ def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
 def _crossings(plan: DeploymentPlan) -> DocumentTable:
     """Return the critical batch size, prompt length and context length."""
     c, context = plan.crossings, f"{plan.workload.context:,} tokens of context"
-    each = " on each card" * (plan.case.ranks > 1)
+    each = " on each device" * (plan.case.ranks > 1)
     batch, prompt, outweighs = c.critical_batch, c.compute_bound_prompt, c.kv_outweighs_weights
-    decode = f"never at {context}: every sequence brings KV of its own"
+    decode = f"never at {context}: every sequence reads its own KV"
     if batch is not None:
-        decode = f"from batch {math.ceil(batch):,} on at {context}"
-    kv = "never: windows keep it below"
+        decode = f"at batch {math.ceil(batch):,} and above, with {context}"
+    kv = "never: attention windows limit the KV read"
     if outweighs is not None:
-        kv = f"from {outweighs:,} tokens of context on, batch {plan.case.ranks}"
+        kv = f"at {outweighs:,} tokens of context and more, batch {plan.case.ranks}"
         if outweighs > plan.case.model.context:
             kv += f" (beyond the model's {plan.case.model.context:,})"
-    prefill = "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"
+    prefill = "never" if prompt is None else f"at prompts of {prompt:,} tokens and more{each}"
     if plan.sound is not None:  # all audio windows have the same length
-        prefill = f"{'a window is over it' if plan.prefill.balance >= 1 else 'a window is under it'}, {_over(plan)}"
+        prefill = f"an audio window is {_over(plan)} {'over' if plan.prefill.balance >= 1 else 'under'} the ridge"
     rows = (
         ("decode reaches the ridge", decode),
         ("prefill reaches the ridge", prefill),
@@ -343,8 +347,8 @@ def _scores(plan: DeploymentPlan) -> DocumentTable:
         ))
         for row in plan.scores
     )  # fmt: skip
-    heads = ("prompt", "arithmetic", "q, k, v, out", "bound", "scores", "bound with them", "slower")
-    note = "all layers, one prompt in one pass; a fused kernel keeps the scores of queries and keys out of memory"
+    heads = ("prompt", "arithmetic", "q, k, v, out", "fused bound", "scores", "unfused bound", "slowdown")
+    note = "all layers, one prompt in one pass; a fused kernel does not write the scores of queries and keys to memory"
     return DocumentTable(columns(*heads, words=()), tuple(rows), (note,))
 
 
@@ -366,7 +370,7 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
             *([three_digits(row.experts)] if row.experts is not None else []),
         )
         rows.append(TableRow(cells, "" if row.fits else "dim"))
-    return DocumentTable(columns(*heads, *(("experts hit",) if mixture else ()), words=()), tuple(rows))
+    return DocumentTable(columns(*heads, *(("experts read",) if mixture else ()), words=()), tuple(rows))
 
 
 def _changes(plan: DeploymentPlan) -> DocumentTable:
@@ -374,7 +378,7 @@ def _changes(plan: DeploymentPlan) -> DocumentTable:
     first = [plan.batching] if plan.batching is not None else []
     rows: list[TableRow | str] = [_change(plan, change) for change in (*first, *plan.levers)]
     rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
-    heads = ("", "TTFT", "tok/s a user", "users", "tok/s in total", "$/M tokens", "")
+    heads = ("", "TTFT", "tok/s per user", "users", "tok/s in total", "$/M tokens", "")
     return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows))
 
 
@@ -397,12 +401,12 @@ def _change(plan: DeploymentPlan, change: Change) -> TableRow:
 
 
 def _scores_heading(plan: DeploymentPlan) -> str:
-    return f"Attention without its score matrix in memory, and with it{_each(plan)}"
+    return f"Attention without (fused kernel) and with its score matrix in memory{_each(plan)}"
 
 
 def _sweep_heading(plan: DeploymentPlan) -> str:
     what = "Batches" if plan.batches else "Batch sweep"
-    return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
+    return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain: bound compared with batch 1"
 
 
 SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = MappingProxyType(
@@ -412,15 +416,19 @@ SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = Mappin
         "weights": lambda plan: _headed("Weights", _weights(plan)),
         "time": lambda plan: _headed("Time", _times(plan)),
         "loading": lambda plan: _headed(
-            "Loading, at least: parts at once, or all read before any is copied", _loading(plan)
+            "Minimum loading time: read and copy overlapped, or one after the other", _loading(plan)
         ),
-        "users": lambda plan: _headed("Users = requests a second x seconds each stays (Little's law)", _users(plan)),
-        "steps": lambda plan: _headed(f"What a step does{_each(plan)}", phases_table(plan.phases)),
-        "classes": lambda plan: _headed("By class of operation, and the roof it is under", classes_table(plan.phases)),
-        "turns": lambda plan: _headed("Where it turns", _crossings(plan)),
+        "users": lambda plan: _headed("Users = requests per second x seconds per request (Little's law)", _users(plan)),
+        "steps": lambda plan: _headed(f"Work of a step{_each(plan)}", phases_table(plan.phases)),
+        "classes": lambda plan: _headed(
+            "Time by operation class, and the roof that limits it", classes_table(plan.phases)
+        ),
+        "turns": lambda plan: _headed("Crossover points", _crossings(plan)),
         "attention": lambda plan: _headed(_scores_heading(plan), _scores(plan)),
         "sweep": lambda plan: _headed(_sweep_heading(plan), _sweep(plan)),
-        "levers": lambda plan: _headed("What would change it (factors on the plan as asked, expected)", _changes(plan)),
+        "levers": lambda plan: _headed(
+            "Effects of changes (factors relative to this plan, expected times)", _changes(plan)
+        ),
         "terms": lambda plan: [Facts(tuple(DEFINITIONS.items()), "dim")],
     }
 )

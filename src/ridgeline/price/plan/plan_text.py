@@ -14,16 +14,16 @@ from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
-        "TTFT": "time to first token: from asking until prefill has emitted one",
-        "ITL": "inter-token latency: one decode step at the running context, input + output / 2",
-        "TPOT": "time per output token after the first on average, others' prefills in between included",
-        "floor": "of a whole step, max(FLOPs / peak, weights and KV / bandwidth): nothing can beat it",
-        "bound": "each operation's own max, activations included, summed: perfect kernels",
-        "expected": "with each kernel class's efficiency, measured or the default of its kind; --json: sources",
-        "[class]": "figures of a class are as far off as the line `trust` says: memory, prefill, decode, serving, tp8",
-        "FLOP/B": "FLOP a byte: arithmetic of matrices over weights and KV moved, once a step",
-        "ridge": "the FLOP/B where both take equally long, in the step's formats: memory is the limit below",
-        "gain": "total tokens a second of a batch over those of batch 1, by the bound",
+        "TTFT": "time to first token: from the arrival of a request until prefill has emitted one",
+        "ITL": "inter-token latency: one decode step at the average context, input + output / 2",
+        "TPOT": "average time per output token after the first, including other requests' prefills in between",
+        "floor": "max(FLOPs / peak, bytes of weights and KV / bandwidth) of a whole step: nothing can be faster",
+        "bound": "the sum over operations of the same max for each, activations included: perfect kernels",
+        "expected": "the bound with the efficiency of each kernel class, measured or a default; sources: --json",
+        "[class]": "the accuracy class of a figure: memory, prefill, decode, serving, tp8; `trust` states its error",
+        "FLOP/B": "FLOP per byte: matrix arithmetic of a step, divided by the bytes of weights and KV that it moves",
+        "ridge": "the FLOP/B at which both take equally long in the step's formats; below it, memory is the limit",
+        "gain": "total tokens per second of a batch, compared with batch 1, by the bound",
         "units": "1k tokens = 1,024; GiB = 2^30 and GB = 10^9 bytes; TFLOP = 10^12, peaks are dense",
     }
 )
@@ -40,14 +40,14 @@ def verdict(plan: DeploymentPlan) -> str:
 
 
 def lacking(plan: DeploymentPlan) -> str:
-    """Return what is missing and how to fit: `each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`."""
-    return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {describe_ways(plan.ways)}"
+    """Return what is missing and how to fit: `each device lacks 25.32 GiB; it would fit with fp8 weights ...`."""
+    return f"{_device(plan)} lacks {say_gib(gib(plan.memory.missing))}; {describe_ways(plan.ways)}"
 
 
 def describe_ways(ways: Sequence[Deployment]) -> str:
-    """Return how the model would fit: `it would fit with fp8 weights on 8 cards, or on 16 cards (...)`."""
+    """Return how the model would fit: `it would fit with fp8 weights on 8 devices, or on 16 devices (...)`."""
     if not ways:
-        return "no weight format and no number of joined cards known here makes it fit"
+        return "it fits with no weight format and no number of linked devices"
     return "it would fit " + ", or ".join(_way(way) for way in ways)
 
 
@@ -82,21 +82,21 @@ def without_kernels(plan: DeploymentPlan, change: Change) -> bool:
 
 
 def _way(way: Deployment) -> str:
-    cards = f"on {way.devices} card{'s' * (way.devices > 1)}"
-    beyond = " (beyond one machine, not priced)" if way.devices > max(DEVICES) else ""
+    cards = f"on {way.devices} device{'s' * (way.devices > 1)}"
+    beyond = " (more than one machine, not predicted)" if way.devices > max(DEVICES) else ""
     return (f"with {way.weights} weights " if way.weights else "") + cards + beyond
 
 
 def _fit(plan: DeploymentPlan) -> Iterator[str]:
     if not plan.memory.fits:
-        yield f"It does not fit: {lacking(plan)}. The rest is what it would do if it did."
+        yield f"It does not fit: {lacking(plan)}. The other figures are those that it would have if it did."
 
 
 def _decode(plan: DeploymentPlan) -> Iterator[str]:
     phase = plan.decode
     work = (
-        f"Decoding for {describe_users(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
-        f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three_digits(phase.intensity)} FLOP a byte, where the "
+        f"Decoding for {describe_users(plan.workload.batch)}, {_device(plan)} computes {say(phase.flops, 'FLOP')} and "
+        f"moves {say_gb(gb(phase.memory_bytes))} per step: {three_digits(phase.intensity)} FLOP per byte, and the "
         f"ridge is at {three_digits(phase.ridge)}."
     )
     if phase.limit == "compute":
@@ -108,7 +108,7 @@ def _decode(plan: DeploymentPlan) -> Iterator[str]:
         )
     else:
         share = sum(row.share for row in phase.classes if row.limit == "communication")
-        yield f"{work} But the link between the cards is the limit: it takes {share:.0%} of the step's bound."
+        yield f"{work} But the link between the devices is the limit: it takes {share:.0%} of the step's bound."
 
 
 def _ridge(plan: DeploymentPlan) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _ridge(plan: DeploymentPlan) -> Iterator[str]:
         return
     critical, context = plan.crossings.critical_batch, f"At {plan.workload.context:,} tokens of context"
     if critical is None:
-        yield f"{context} no batch reaches the ridge, because every sequence brings KV of its own."
+        yield f"{context} no batch reaches the ridge, because every sequence reads its own KV."
         return
     held, batch = plan.memory.users, math.ceil(critical)
     beyond = f", but memory holds {held:,} at most" if plan.memory.fits and batch > held else ""
@@ -130,12 +130,12 @@ def _batch(plan: DeploymentPlan) -> Iterator[str]:
     if lever is None or lever.throughput is None or not plan.memory.fits:
         return
     each = load.tokens_per_user.expected
-    worth = "Batching pays" if lever.throughput >= _WORTH else "Batching more brings little"
-    slow = "; that is slower than people read, and --tpot sets a pace" if each < _READING else ""
+    worth = "Batching pays" if lever.throughput >= _WORTH else "A larger batch helps little"
+    slow = "; that is slower than people read, and --tpot can set a target" if each < _READING else ""
     yield (
         f"{worth}: {describe_users(plan.capacity.users)} get {three_digits(lever.throughput)} x the tokens of "
-        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} a second in total, "
-        f"each of them {three_digits(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
+        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} per second in total, "
+        f"each of them {three_digits(each)} per second ({say_seconds(load.tpot.expected)} per token){slow}."
     )
 
 
@@ -160,7 +160,7 @@ def _levers(plan: DeploymentPlan) -> Iterator[str]:
     same = [change for change in helps if change.outcome.card == plan.case.device.name]
     same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
     others = [change for change in helps if change.outcome.card != plan.case.device.name]
-    for where, changes in (("With the same card", same), ("With another card", others)):
+    for where, changes in (("With the same kind of device", same), ("With another device", others)):
         if changes:
             yield f"{where}: {'; '.join(_lever(plan, change) for change in changes)}."
 
@@ -168,7 +168,7 @@ def _levers(plan: DeploymentPlan) -> Iterator[str]:
 def _lever(plan: DeploymentPlan, change: Change) -> str:
     """Return a change with its effects: `fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`.
 
-    For other devices this includes the price, such as `$0.06 a million tokens`.
+    For other devices this includes the price, such as `$0.06 per million tokens`.
     """
     users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
@@ -194,5 +194,5 @@ def _helps(change: Change) -> bool:
     return newly or change.gain >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
 
 
-def _card(plan: DeploymentPlan) -> str:
-    return "the card" if plan.case.setup.devices == 1 else "each card"
+def _device(plan: DeploymentPlan) -> str:
+    return "the device" if plan.case.setup.devices == 1 else "each device"

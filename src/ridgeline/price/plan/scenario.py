@@ -107,7 +107,7 @@ class PlanWorkload:
     @property
     def seen(self) -> str:
         """A text that states the number of images per prompt; "" if there are none."""
-        return f" ({self.images:,} image{'s' if self.images > 1 else ''} of them)" if self.images else ""
+        return f" ({self.images:,} image{'s' if self.images > 1 else ''} included)" if self.images else ""
 
     @property
     def prompt_step(self) -> int:
@@ -158,7 +158,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if self.devices < 1:
-            raise ValueError(f"devices is {self.devices}; it must be at least 1")
+            raise ValueError(f"the number of devices is {self.devices}; it must be at least 1")
         if not 0 < self.utilization <= 1:
             raise ValueError(f"memory utilization is {self.utilization}; it must be above 0 and at most 1")
         check_formats(self.weights, self.kv)
@@ -374,22 +374,30 @@ class ModelCache:
         if unable := engine.not_on(card):
             yield unable
         if dtype != asked:
-            yield f"{card.title} does not compute in {format_of(asked).name}: priced in {format_of(dtype).name}"
+            yield f"{card.title} does not compute in {format_of(asked).name}: predicted for {format_of(dtype).name}"
         if case.setup.weights is None and case.recipe.name != (stored := read_recipe(self.fields).name):
             yield f"weights stored in {stored} are widened to {case.weights} while they are loaded on {card.title}"
         narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
         for name in sorted(narrow - card.peaks.keys()):
-            yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
+            yield (
+                f"{card.title} does not compute in {name}: matrix products are predicted at the peak of the next wider "
+                "format"
+            )
         held, stored = (say_gb(gb(nbytes)) for nbytes in (case.price.weights_on(card), case.price.weight_bytes))
         if held != stored:
-            yield f"weights of {stored} are held in {held} here, which expected times are of (docs/formats.md)"
+            yield (
+                f"{stored} of weights take {held} on this device, and expected times count the latter (docs/formats.md)"
+            )
         if case.adapters:
             beside = say_gb(gb(case.model.adapter_bytes))
-            yield f"LoRA adapters: {case.adapters}, {beside} a card with the weights; requests ask them in turn"
+            yield (
+                f"LoRA adapters: {case.adapters}, {beside} per device in addition to the weights; requests use them in "
+                "turn"
+            )
         if case.ranks > 1:
             yield describe_own_attention(case.ranks)
         if lacking := self.fields.other_inputs():
-            yield f"only the text model is priced, not what {' and '.join(lacking)} describes"
+            yield f"only the text model is predicted, not what {' and '.join(lacking)} describes"
 
 
 def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:
@@ -406,8 +414,8 @@ def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: D
 def describe_own_attention(ranks: int | str) -> str:
     """Return a sentence that explains data-parallel attention over the given number of devices."""
     return (
-        f"each of {ranks} cards runs attention for its own requests, divided evenly, and holds a part of every expert; "
-        f"all take each step together, priced as if all had as many rows as the fullest"
+        f"each of {ranks} devices runs attention for an equal share of the requests and holds a part of every expert; "
+        "all run each step together, predicted as if each had as many rows as the fullest"
     )
 
 
@@ -415,8 +423,8 @@ def _check_experts(model: Model, engine: EngineProfile) -> None:
     """Raise ValueError for a dense model under an engine that only splits experts."""
     if engine.own_attention and all(op.experts is None for _, op in model.ops()):
         raise ValueError(
-            "data-parallel attention divides experts among cards, and the model has none: whole on each card it is "
-            "replicas, which --users and --rate give; leave --enable-dp-attention out"
+            "data-parallel attention divides experts among devices, but the model has none: leave out "
+            "--enable-dp-attention, and plan replicas with --users or --rate"
         )
 
 
@@ -455,4 +463,4 @@ def _check_full_kv(kv: str, dtype: str) -> None:
     KV in a plain format is stored in the model's dtype; bf16 and fp16 are interchangeable because both take two bytes.
     """
     if (kv == "fp32") != (dtype == "fp32"):
-        raise ValueError(f"KV in {kv} beside a model in {dtype} is not built; give --weights {kv} too, or --kv fp8")
+        raise ValueError(f"KV in {kv} with a model in {dtype} is not supported; give --weights {kv} too, or --kv fp8")

@@ -26,14 +26,14 @@ def _fits(plan: DeploymentPlan) -> str:
     memory = plan.memory
     if not memory.fits:
         return f"NO: {lacking(plan)}"
-    each = " on each GPU" if plan.case.setup.devices > 1 else ""
+    each = " on each device" if plan.case.setup.devices > 1 else ""
     return f"yes: {say_gib(gib(memory.weights))} of weights, {say_gib(gib(memory.left))} left for keys and values{each}"
 
 
 def _users(plan: DeploymentPlan) -> str:
     if not plan.capacity.users:
         return f"none: {stops(plan)}"
-    return f"{plan.capacity.users:,} at once{_within(plan.workload)}"
+    return f"{plan.capacity.users:,} concurrent{_within(plan.workload)}"
 
 
 def _within(workload: PlanWorkload) -> str:
@@ -46,16 +46,16 @@ def _within(workload: PlanWorkload) -> str:
 
 def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.asked, plan.workload.batch
-    who = "one alone" if batch == 1 else f"{batch:,} asking at once"
+    who = "a single user" if batch == 1 else f"{batch:,} requests at once"
     each = " each" if batch > 1 else ""
-    at_once = f"{who}: {three_digits(1 / plan.decode.seconds.expected)} tokens a second{each}"
+    at_once = f"{who}: {three_digits(1 / plan.decode.seconds.expected)} tokens per second{each}"
     if not plan.memory.fits:
-        return f"if it did, {at_once}"
+        return f"if it fitted, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
         return f"{at_once}, the first after {say_seconds(plan.prefill.seconds.expected)}"
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     rate = three_digits(load.tokens_per_user.expected)
-    return f"{describe_users(load.users)}: {rate} tokens a second each, {three_digits(total)} in all; {at_once}"
+    return f"{describe_users(load.users)}: {rate} tokens per second each, {three_digits(total)} in total; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
@@ -72,8 +72,8 @@ def _limit(plan: DeploymentPlan) -> str:
 def _cost(plan: DeploymentPlan) -> str:
     price = plan.case.device.price
     if price is None:
-        return "no price known; give --price"
-    hourly = f"${price.dollars:.2f} an hour for a GPU ({price.asked_by})"
+        return "no known price; give --price"
+    hourly = f"${price.dollars:.2f} per device and hour ({price.asked_by})"
     if plan.dollars_per_million is None:
         return hourly
     tokens = "" if plan.sound is not None else " output tokens"

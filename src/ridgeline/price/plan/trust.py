@@ -36,7 +36,7 @@ class Trust:
     def __str__(self) -> str:
         if self.median is None:
             return "not measured"
-        rows = f"{self.rows} {'row' if self.rows == 1 else 'rows'}"
+        rows = f"{self.rows} {'measurement' if self.rows == 1 else 'measurements'}"
         return f"{self.median:.0%} off ({rows}{' of ' if self.others else ''}{', '.join(self.others)})"
 
 
@@ -68,20 +68,20 @@ def basis_of(device: Device) -> Basis | Literal["calibrated"]:
 
 
 def describe_basis(device: Device) -> str:
-    """Return a text on the origin of a device's constants, such as `kernel times of h100-sxm, of the same family`."""
+    """Return a text on the origin of a device's constants, such as `kernel times of h100-sxm, a device of ...`."""
     match basis_of(device):
         case "calibrated":
             return "calibrated on this machine"
         case "own":
-            return "its own kernel times"
+            return "kernel times measured on this device"
         case "alike":
-            return f"kernel times of {device.measured_on}, of the same family"
+            return f"kernel times of {device.measured_on}, a device of the same family"
         case "kind":
-            return "no kernel times of this card: constants of its kind"
+            return "no kernel times of this device: typical constants of its kind"
         case "file":
-            return "efficiencies as the card's file states them"
+            return "efficiency constants from the device's file"
         case "probe":
-            return "no kernel times of this machine: a probe of its roofs, and common constants"
+            return "no kernel times of this machine: a short probe of its peak rates, and typical constants"
 
 
 def describe_trust(device: Device, found: Iterable[Trust]) -> str:
@@ -92,8 +92,8 @@ def describe_trust(device: Device, found: Iterable[Trust]) -> str:
     measured = [f"{trust.metric} {trust}" for trust in found if trust.rows]
     missing = [trust.metric for trust in found if not trust.rows]
     if not measured:
-        return f"no measurement of this card; {describe_basis(device)}"
-    unmeasured = [f"not measured on it: {', '.join(missing)}"] if missing else []
+        return f"no measurements on this device; {describe_basis(device)}"
+    unmeasured = [f"no measurements of: {', '.join(missing)}"] if missing else []
     return "; ".join((", ".join(measured), describe_basis(device), *unmeasured))
 
 
