@@ -79,11 +79,13 @@ def test_serve(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_serve_refuses(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_one_line(ridgeline("serve", "tales", "--enable-lora"), USAGE, "without --lora-modules NAME=FOLDER")
+    assert_one_line(
+        ridgeline("serve", "tales", "--enable-lora"), USAGE, "--enable-lora needs --lora-modules NAME=FOLDER"
+    )
     twice = ridgeline("serve", "tales", "--lora-modules", "a=/x", "a=/y")
-    assert_one_line(twice, USAGE, "two adapters are called 'a'")
+    assert_one_line(twice, USAGE, "gives two adapters the name 'a'")
     few = ridgeline("serve", "tales", "--lora-modules", "a=/x", "b=/y", "--max-loras", 1)
-    assert_one_line(few, USAGE, "--max-loras is 1; all 2 adapters may be in one step")
+    assert_one_line(few, USAGE, "--max-loras is 1, but all 2 adapters can be in one step")
     assert_one_line(
         ridgeline("serve", "tales", "--lora-modules", '{"name": 1'), USAGE, '{"name": NAME, "path": FOLDER}'
     )
@@ -155,4 +157,4 @@ def test_a_trace(ridgeline: Run, adapter: Path) -> None:
     added = other["steps"]["decode"]["weight_bytes"] - plain["steps"]["decode"]["weight_bytes"]
     assert added == 2 * sum(4 * (inputs + outputs) for inputs, outputs in SIZES)
     refused = ridgeline("trace", "tales", "hi", "--lora", adapter, "--memory")
-    assert_one_line(refused, USAGE, "--memory shows the model's own neurons")
+    assert_one_line(refused, USAGE, "--memory shows the neurons of the model without adapters")

@@ -39,7 +39,7 @@ def test_a_run_that_was_interrupted_goes_on(ridgeline: Run, requests: Path, tmp_
     first = ridgeline(*args)
     assert first.code == OK, first.err
     assert first.out == ""
-    assert "3 answered, 1 line is no request; " in first.err
+    assert "3 answered, 1 line is not a request; " in first.err
     assert "9 output tokens in" in first.err
     whole = records(out)
     assert set(whole) == {"a", "b", "c", None}
@@ -48,14 +48,14 @@ def test_a_run_that_was_interrupted_goes_on(ridgeline: Run, requests: Path, tmp_
     out.write_bytes(b"".join(lines[:2]) + lines[2][:40])
     again = ridgeline(*args)
     assert again.code == OK, again.err
-    assert "2 there already" in again.err
+    assert "2 already in the output file" in again.err
     assert out.read_bytes().startswith(b"".join(lines[:2]))
     resumed = records(out)
     assert set(resumed) == set(whole)
     for name in "abc":
         choices = [each[name]["response"]["body"]["choices"] for each in (whole, resumed)]
         assert choices[0] == choices[1]
-    assert "0 answered, 4 there already" in ridgeline(*args).err
+    assert "0 answered, 4 already in the output file" in ridgeline(*args).err
     assert records(out) == resumed
 
 
@@ -103,7 +103,7 @@ def test_an_output_that_is_something_else(ridgeline: Run, requests: Path, tmp_pa
     """It stays as it is."""
     out = tmp_path / "notes.txt"
     out.write_text("my notes\n")
-    assert_one_line(ridgeline("run", "tales", "-i", requests, "-o", out), USAGE, "holds something else than a batch's")
+    assert_one_line(ridgeline("run", "tales", "-i", requests, "-o", out), USAGE, "is not the output of a batch")
     assert out.read_text() == "my notes\n"
     assert_one_line(ridgeline("run", "tales", "-i", requests, "-o", requests), USAGE, "both name")
 
@@ -111,12 +111,12 @@ def test_an_output_that_is_something_else(ridgeline: Run, requests: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--seed", "0"], "--seed is for one prompt; each line of --input-file says it for itself"),
-        (["--max-tokens", "3"], "--max-tokens is for one prompt"),
-        (["-n", "2"], "--n is for one prompt"),
-        (["--raw"], "--raw is for one prompt"),
-        (["--json"], "--json is for one prompt"),
-        (["a prompt"], "prompt is for one prompt"),
+        (["--seed", "0"], "--seed is for a single prompt; leave it out and state it in each line of --input-file"),
+        (["--max-tokens", "3"], "--max-tokens is for a single prompt"),
+        (["-n", "2"], "--n is for a single prompt"),
+        (["--raw"], "--raw is for a single prompt"),
+        (["--json"], "--json is for a single prompt"),
+        (["a prompt"], "prompt is for a single prompt"),
         (["-o", "nowhere/out"], "there is no folder nowhere"),
     ],
 )

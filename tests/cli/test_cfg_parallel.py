@@ -53,9 +53,9 @@ def test_two_processes_draw_what_one_does(ridgeline: Run, folder: Path, tmp_path
     ended = ridgeline("image", folder, *REQUEST, "-o", path, "-n", 2, "--cfg-parallel", "--keep-latents")
     assert ended.code == OK, ended.err
     assert ended.out.splitlines() == [str(tmp_path / f"cat-{image}.png") for image in (1, 2)]
-    assert "3 steps x 2 = 6 passes a picture" in ended.err
+    assert "3 steps x 2 = 6 passes per image" in ended.err
     assert "both passes of a step in one call" not in ended.err
-    assert "a second process runs one pass of each step, with weights once more: " in ended.err
+    assert "a second process runs one pass of each step and loads the weights again: " in ended.err
     assert ended.err.count("denoise") == 2, "predicted, and measured"
     assert len(children) == 1
     pipeline = load_pipeline(str(folder), threads=1)
@@ -115,5 +115,5 @@ def test_what_has_no_pair(ridgeline: Run, folder: Path, tmp_path: Path, children
     off = ridgeline("image", folder, "a cat", "--guidance", 0, "-o", tmp_path / "cat.png", "--cfg-parallel", "--quiet")
     assert_one_line(off, USAGE, "guidance is off: a step is one pass, which a pair does not divide; run one process")
     saved = ridgeline("image", folder, "--latents", tmp_path / "none", "--cfg-parallel")
-    assert_one_line(saved, USAGE, "--cfg-parallel is for what is drawn")
+    assert_one_line(saved, USAGE, "--cfg-parallel is for generation")
     assert not children

@@ -74,10 +74,12 @@ def test_a_conversation_and_its_commands(ridgeline: Run, folder: Path, tmp_path:
     assert answers[0] != answers[2], "a system message is in the prompt"
     timings = [line for line in ended.err.splitlines() if line.startswith("TTFT ")]
     assert len(timings) == 3
-    assert all("tok/s, 8 tokens" in line and line.endswith("; ended by its length (--max-tokens)") for line in timings)
+    assert all(
+        "tok/s, 8 tokens" in line and line.endswith("; cut off at the length limit (--max-tokens)") for line in timings
+    )
     assert "16 tokens of the prompt were cached" in timings[1], "the first exchange is found again"
-    assert "/what is nothing here" in ended.err
-    assert "/save needs a file, like /save talk.json" in ended.err
+    assert "unknown command /what" in ended.err
+    assert "/save needs a file name, like /save talk.json" in ended.err
 
 
 def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server: Running) -> None:
@@ -92,7 +94,8 @@ def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server
     other = ridgeline("chat", server.url, "--server-model", "nobody", stdin=said)
     assert other.code == OK
     assert (
-        f"{server.url} says 404: no such model is served here; the models of this server are mine, other" in other.err
+        f"{server.url} responded with status 404: no such model is served here; this server has mine, other"
+        in other.err
     )
     server.idle()
 
@@ -119,12 +122,12 @@ def test_a_message_that_gets_no_answer(ridgeline: Run, folder: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["http://127.0.0.1:1"], UNREACHABLE, "no server answers at http://127.0.0.1:1: Connection refused"),
-        (["http://"], USAGE, "http:// is no server's address"),
-        (["http://127.0.0.1:x"], USAGE, "http://127.0.0.1:x is no server's address; give one like"),
-        (["http://[::1"], USAGE, "http://[::1 is no server's address"),
+        (["http://127.0.0.1:1"], UNREACHABLE, "no server responds at http://127.0.0.1:1: Connection refused"),
+        (["http://"], USAGE, "http:// is not a server's address"),
+        (["http://127.0.0.1:x"], USAGE, "http://127.0.0.1:x is not a server's address; give one like"),
+        (["http://[::1"], USAGE, "http://[::1 is not a server's address"),
         (["http://127.0.0.1:1", "--max-model-len", "5"], USAGE, "--context is for a model in this process"),
-        (["tales", "--api-key", "x"], USAGE, "--api-key and --server-model are for a server's URL"),
+        (["tales", "--api-key", "x"], USAGE, "--api-key and --server-model need the URL of a server"),
     ],
 )
 def test_what_is_refused(ridgeline: Run, arguments: list[str], code: int, says: str) -> None:
@@ -133,7 +136,7 @@ def test_what_is_refused(ridgeline: Run, arguments: list[str], code: int, says: 
 
 def test_a_model_without_a_template(ridgeline: Run, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "plain")
-    assert_one_line(ridgeline("chat", folder), USAGE, "has no chat template; give it one (--chat-template FILE)")
+    assert_one_line(ridgeline("chat", folder), USAGE, "has no chat template; give one with --chat-template FILE")
     template = tmp_path / "chat.jinja"
     template.write_text(CHAT)
     assert ridgeline("chat", folder, *GREEDY, "--chat-template", template, stdin="hello").code == OK
@@ -221,7 +224,7 @@ def test_interrupts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         told = terminal.wait(lambda said: said.endswith("> "))
         assert "; interrupted" in told
         terminal.type("\x03\n")  # readline notices an interrupt that comes just before it waits with the next key
-        terminal.wait(lambda said: "Ctrl-D leaves" in said and said.endswith("> "))
+        terminal.wait(lambda said: "Ctrl-D quits" in said and said.endswith("> "))
         terminal.type("/help\n")
         terminal.wait(lambda said: "/reset" in said and said.endswith("> "))
         terminal.type("\x04")

@@ -317,12 +317,17 @@ def test_verbose_says_what_loading_took(ridgeline: Run, folder: Path, torch_only
     flags = ("run", folder, "hello", "--max-tokens", 1)
     mapped, read, cold = ridgeline(*flags, "--verbose").err.splitlines()[:3]
     assert re.match(
-        r"loading: [\d,]+ tensors of 1 file, headers .*; .* mapped, every page touched, .*: .* GB/s", mapped
+        r"loading: [\d,]+ tensors of 1 file, headers .*; .* mapped, with every page read, .*: .* GB/s", mapped
     )
-    assert re.match(r"read into fresh memory instead, .* of it from the page cache: .* GB/s, so .* for all, x ", read)
-    assert re.match(r"cold, at least: .* from an NVMe disk on PCIe 5 \(13.0 GB/s\), .*; onto a card .* more", cold)
+    assert re.match(
+        r"for comparison, reading .* into fresh memory from the page cache: .* GB/s, so .* for the whole model, x ",
+        read,
+    )
+    assert re.match(
+        r"minimum cold start: .* from an NVMe disk on PCIe 5 \(13.0 GB/s\), .*; copying to a GPU adds ", cold
+    )
     random = ridgeline(*flags, "--verbose", "--dummy-weights")
-    assert "loading: none, the weights are random\n" in random.err
+    assert "loading: nothing was read, because the weights are random\n" in random.err
     assert "loading" not in ridgeline(*flags).err
 
 
@@ -345,8 +350,11 @@ def test_a_package_without_kernels_says_so_and_runs(
     assert without.out == off.out
     for ended in (without, *(ridgeline(*command) for command in measured)):
         (said,) = (line for line in ended.err.splitlines() if "kernels" in line)
-        assert said.startswith("no kernels of its own, on torch's alone it is several times slower: none were compiled")
-        assert "apt install g++, then reinstall ridgeline" in said
+        assert said.startswith(
+            "Ridgeline's compiled CPU kernels are missing, and PyTorch's alone are several times slower: none "
+            "were compiled"
+        )
+        assert "apt install g++, then install it again" in said
 
 
 def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
@@ -360,7 +368,7 @@ def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, 
         assert ended.code == OK, ended.err
         assert kept.search(ended.err), ended.err
         assert "maximum concurrency for 64 tokens: " in ended.err
-    said = "--prefix-cache shares nothing with this model: layers keep a recurrent state, which is"
+    said = "--prefix-cache has no effect for this model: layers keep a state, and what it was"
     assert [said in ended.err for ended in (asked, unasked, off)] == [True, False, False]
     assert said not in ridgeline("run", folder, *flags, "--enable-prefix-caching").err
 
@@ -423,12 +431,13 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     llama = " ".join(ridgeline("show", "llama-3-8b").out.split())
     for said in (
         "= 16.06 GB = 14.96 GiB", "hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128",
-        "131,072 bytes a token as GQA: 32 query heads share 8 KV heads", "GQA 8 131,072 4.00 x", "MQA 1 16,384 32.0 x",
+        "131,072 bytes per token as GQA: 32 query heads share 8 KV heads",
+        "GQA 8 131,072 4.00 x", "MQA 1 16,384 32.0 x",
     ):  # fmt: skip
         assert said in llama
     assert ", attention in chunks of 8,192" in " ".join(ridgeline("show", "llama-4-scout-17b-16e").out.split())
     mixture = " ".join(ridgeline("show", "qwen3-30b-a3b").out.split())
-    assert "128 experts of width 768 in 48 layers, top-8: 8 a token" in mixture
+    assert "128 experts of width 768 in 48 layers, top-8: 8 per token" in mixture
 
 
 def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
@@ -519,10 +528,13 @@ def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> Non
     shown = " ".join(ended.out.split())
     assert shown.startswith("A Chip, 2 cores: 1 thread, 2026-11-21 12:00 UTC, 49 s")
     for said in (
-        "reads L2 1 MiB 40.0 GB/s, memory 10.0 GB/s", "bf16 50 GFLOP/s of 200 that a kernel could",
-        "400 us a step, 90 a sequence, 1.00 a position, 0.0 a MiB moved; 100 more a step that is not recorded, "
-        "and 6.0 an op of it (3.0% of a step off in the median)",
-        "launches 20% longer than undisturbed, arithmetic 10%, memory 5%, on average: simulate prices steps so",
+        "bandwidth L2 1 MiB 40.0 GB/s, memory 10.0 GB/s", "bf16 50 GFLOP/s of the 200 that a kernel could reach",
+        "400 us per step, 90 per sequence, 1.00 per token, 0.0 per MiB moved; a step without a recorded "
+        "graph takes 100 more, "
+        "and 6.0 per op (median error 3.0% of a step)",
+        "compared with an undisturbed machine, launches take 20% longer, arithmetic 10% and memory traffic "
+        "5%, on average: "
+        "ridgeline simulate predicts steps with this slowdown",
         "64 MiB 10.0 8.0", "linear.one/bf16 31.0 1.5 70.0% 80.0% 2 0 40 2.0% -11%",
     ):  # fmt: skip
         assert said in shown

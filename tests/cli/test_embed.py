@@ -77,7 +77,9 @@ def test_a_reranker_scores(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("embed", "alone", "--model", tmp_path), USAGE, "give the query first")
     long = ridgeline("embed", "cat", "a dog", "cat " * 80, "--model", tmp_path)
     assert_one_line(long, USAGE, "ridgeline: document 2 of 2: the prompt has ")
-    assert_one_line(ridgeline("embed", "a", "b", "--model", tmp_path, "--search"), USAGE, "leave --search, --prompt")
+    assert_one_line(
+        ridgeline("embed", "a", "b", "--model", tmp_path, "--search"), USAGE, "leave out --search, --prompt"
+    )
 
 
 def test_what_cannot_be_embedded_is_refused(ridgeline: Run, folder: Path) -> None:
@@ -86,7 +88,7 @@ def test_what_cannot_be_embedded_is_refused(ridgeline: Run, folder: Path) -> Non
         ridgeline("embed", "cat " * 80, "--model", folder), USAGE, "the model's context is 60: shorten the prompt"
     )
     assert_one_line(ridgeline("embed", "cat", "--model", "tales"), REFUSED, "generates text", "no modules.json")
-    assert_one_line(ridgeline("embed", "--model", folder), USAGE, "there is no text")
+    assert_one_line(ridgeline("embed", "--model", folder), USAGE, "no text was given")
     assert_one_line(ridgeline("embed", " ", "cat", "--model", folder), USAGE, "one of the texts is empty")
     for text in ("cat " * 80, "cat " * 8000):
         ended = ridgeline("embed", "cat", text, "a dog", "--model", folder)

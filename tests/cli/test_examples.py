@@ -58,7 +58,7 @@ def test_a_command_without_its_arguments_offers_its_example(ridgeline: Run, comm
         assert_one_line(ridgeline(*name.split()), USAGE, said)
     for given in ((), ("llama-3-8b",)):
         missing = "--device" if given else "MODEL"
-        said = f"{missing} is missing; for example: {EXAMPLES['plan']}; ridgeline plan --list names all"
+        said = f"{missing} is missing; for example: {EXAMPLES['plan']}; `ridgeline plan --list` shows all names"
         assert_one_line(ridgeline("plan", *given), USAGE, said)
 
 

@@ -73,11 +73,11 @@ def test_one_picture(ridgeline: Run, folder: Path, tmp_path: Path, expected: lis
     assert near(pixels_of(path), expected[0])
     assert [each.name for each in tmp_path.iterdir()] == ["cat.png"]
     said = ended.err
-    assert "a picture of 64x64 pixels, seed 5" in said
-    assert "16 x 16 latents of 4 channels, 64 tokens; tokens of texts: prompt " in said
-    assert "4 steps x 2 = 8 passes a picture: guidance 2 (w = 3); both passes of a step in one call" in said
-    assert re.search(r"memory: weights .* a pass .* decode [^;]* whole$", said, re.MULTILINE)  # tiles take the same
-    assert re.search(r"predicted: encode .*, denoise .*, decode .* a step\) on ", said)
+    assert "one image of 64x64 pixels, seed 5" in said
+    assert "16 x 16 latents of 4 channels, 64 tokens; text tokens: prompt " in said
+    assert "4 steps x 2 = 8 passes per image: guidance 2 (w = 3); both passes of a step in one call" in said
+    assert re.search(r"memory: weights .* one pass .* decode [^;]* whole$", said, re.MULTILINE)  # tiles take the same
+    assert re.search(r"predicted: encode .*, denoise .*, decode .* per step\) on ", said)
     for stage in ("encode", "denoise", "decode", "all"):
         assert re.search(rf"^{stage} +[\d.]+ [mµn]?s +[\d.]+ [mµn]?s", said, re.MULTILINE)
 
@@ -117,7 +117,7 @@ def test_a_step_cache(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     assert torch.equal(read_latents(latents_path(path))[0], latents)
     assert_one_line(ridgeline(*drawn, "-1", "--force"), USAGE, "step cache -1.0: give the change below which")
     saved = ("image", folder, "--latents", latents_path(path), "--step-cache", "0.1")
-    assert_one_line(ridgeline(*saved), USAGE, "--step-cache is for what is drawn")
+    assert_one_line(ridgeline(*saved), USAGE, "--step-cache is for generation")
 
 
 def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +137,9 @@ def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypat
     assert ridgeline(*drawn, "-n", 2, "--force").json["compile_seconds"] is None
     assert asked == [(2, 2)]
     both = ridgeline(*drawn, "--compile", "--cfg-parallel")
-    assert_one_line(both, USAGE, "--compile is for one process; leave it out, or --cfg-parallel")
+    assert_one_line(both, USAGE, "--compile works only in one process; leave out --compile or --cfg-parallel")
     saved = ridgeline("image", folder, "--latents", tmp_path / "none", "--compile")
-    assert_one_line(saved, USAGE, "--compile is for what is drawn")
+    assert_one_line(saved, USAGE, "--compile is for generation")
 
 
 @pytest.mark.parametrize("model", ["FOLDER", "digits-ar"])
@@ -292,7 +292,10 @@ def test_latents_are_there_when_decoding_fails(
         ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
     assert ended.code == USAGE
     assert not path.exists()
-    assert f"{latents} keeps what was drawn: ridgeline image {folder} --latents {latents} decodes it" in ended.err
+    assert (
+        f"the latents are saved in {latents}; decode them with: ridgeline image {folder} --latents {latents}"
+        in ended.err
+    )
     assert "out of memory" in ended.err
     later = ridgeline("image", folder, "--latents", latents)
     assert (later.code, later.out) == (OK, f"{path}\n"), later.err
@@ -325,7 +328,9 @@ def test_an_interrupt(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch:
         _interrupted(patched, [2])
         ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
     assert ended.code == INTERRUPTED
-    assert ended.err.splitlines()[-1].startswith(f"stopped after step 2 of 4; {latents} keeps what would have come")
+    assert ended.err.splitlines()[-1].startswith(
+        f"stopped after step 2 of 4; the latents of the unfinished rest are saved in {latents}"
+    )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not path.exists()
     assert read_latents(latents)[1]["stopped"] == "step 2 of 4"
@@ -345,7 +350,10 @@ def test_an_interrupt_after_a_preview(
         _interrupted(patched, [3])
         ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--preview", 1)
     assert ended.code == INTERRUPTED
-    assert f"of the rest, whose step 2 {path} shows: ridgeline image {folder} --latents {latents} --force" in ended.err
+    assert (
+        f"(preview of step 2: {path}); decode them with: ridgeline image {folder} --latents {latents} --force"
+        in ended.err
+    )
     before = pixels_of(path)
     assert_one_line(ridgeline("image", folder, "--latents", latents), USAGE, "exists already")
     assert ridgeline("image", folder, "--latents", latents, "--force").code == OK
@@ -361,7 +369,10 @@ def test_an_interrupt_among_several(
     ended = ridgeline("image", folder, PROMPT, *REQUEST, "-n", 3, "-o", tmp_path / "cat.png")
     assert ended.code == INTERRUPTED
     assert ended.out == f"{tmp_path / 'cat-1.png'}\n"
-    assert f"stopped after step 7 of 12; {tmp_path / 'cat-1.png'} is drawn; {tmp_path / 'cat-2.lat'}" in ended.err
+    assert (
+        f"stopped after step 7 of 12; {tmp_path / 'cat-1.png'} is finished; the latents of the unfinished rest "
+        f"are saved in {tmp_path / 'cat-2.lat'}" in ended.err
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cat-1.png", "cat-2.latents.safetensors"]
 
 
@@ -411,7 +422,7 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         ((folder, "x", "-o", tmp_path / "x.gif"), USAGE, "x.gif: pictures are written as .png, .webp, .jpg, .jpeg"),
         ((folder, "x", "-o", there), USAGE, "there.png exists already", "--force"),
         ((folder, "x", "-o", tmp_path / "no" / "x.png"), USAGE, "there is no folder"),
-        ((folder, "x", "--tile", "0"), USAGE, "--tile is '0'; give auto, off, or latents on a side"),
+        ((folder, "x", "--tile", "0"), USAGE, "--tile is '0'; give auto, off, or a number of latents per side"),
         ((folder, "x", "--tile", "no"), USAGE, "--tile is 'no'"),
         ((folder, "x", "--preview", -1), USAGE, "--preview is -1"),
         ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32, bf16 or auto"),
@@ -422,8 +433,8 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         ((folder, "--latents", tmp_path / "none"), USAGE, "none is no file; give the latents of a picture"),
         ((folder, "--latents", there), USAGE, "there.png holds no latents of a picture"),
         ((folder, "--latents", of_others), USAGE, "holds latents of 3 channels, the model's have 4"),
-        ((folder, "x", "--latents", of_others), USAGE, "a prompt is for what is drawn"),
-        ((folder, "--latents", of_others, "--steps", 3), USAGE, "--steps is for what is drawn"),
+        ((folder, "x", "--latents", of_others), USAGE, "a prompt is for generation"),
+        ((folder, "--latents", of_others, "--steps", 3), USAGE, "--steps is for generation"),
     ):
         files = sorted(tmp_path.iterdir())
         assert_one_line(ridgeline("image", *arguments), code, *says)
@@ -440,7 +451,7 @@ def test_a_model_that_is_not_there(ridgeline: Run) -> None:
         ("video", "digits-vid", "did you mean digits-video?", ["digits-fast", "tales"]),
     ):
         ended = ridgeline(command, asked, "x")
-        assert_one_line(ended, REFUSED, f"{asked}", offered, "give the folder of a pipeline, with a model_index.json")
+        assert_one_line(ended, REFUSED, f"{asked}", offered, "give the folder of a pipeline (with a model_index.json)")
         assert not any(other in ended.err for other in others), ended.err
 
 

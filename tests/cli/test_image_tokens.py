@@ -77,9 +77,9 @@ def test_the_likeliest_picture(
     as_bytes = ((expected / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).numpy()
     assert np.abs(pixels_of(path).astype(int) - as_bytes.astype(int)).max() <= 1
     said = ended.err
-    assert "a picture of 6x6 pixels, seed 4" in said
-    assert f"9 tokens a picture, one a pass = 9 passes; tokens of the prompt: {len(text)}" in said
-    assert "of weights and KV in all; no guidance" in said
+    assert "one image of 6x6 pixels, seed 4" in said
+    assert f"9 tokens per image, one per pass = 9 passes; prompt tokens: {len(text)}" in said
+    assert "of weights and KV in total; no guidance" in said
     assert "predicted: encode " in said
     rows = said.partition("predicted    measured\n")[2].splitlines()[:3]
     assert [line.split()[0] for line in rows] == ["tokens", "decode", "all"]
@@ -115,7 +115,7 @@ def test_refused(ridgeline: Run, greedy: tuple[JanusForConditionalGeneration, Pa
         ("--keep-latents",), ("--latents", tmp_path / "x.latents"), ("--dtype", "bf16"), ("--tile", "off"),
     ):  # fmt: skip
         refused = ridgeline("image", folder, "a seven", *flags)
-        assert_one_line(refused, USAGE, f"{flags[0]} is for pipelines with a denoiser", "leave it out")
+        assert_one_line(refused, USAGE, f"{flags[0]} is for diffusion pipelines", "leave it out")
     assert_one_line(ridgeline("image", folder), USAGE, "give a prompt (- reads standard input)")
     assert_one_line(ridgeline("image", folder, "x", "-o", tmp_path / "x.bmp"), USAGE, "pictures are written as")
     long = ridgeline("image", folder, "seven " * 30)
@@ -193,4 +193,4 @@ def test_commands_of_text_name_the_one_that_draws(ridgeline: Run, command: tuple
     for name, draws in (("digits-ar", True), ("tales", False)):
         ended = ridgeline(*(str(word).format(name) for word in command))
         assert ended.code == OK, ended.err
-        assert (f"{name} draws too: ridgeline image takes it" in ended.err) == draws
+        assert (f"{name} also generates images (ridgeline image)" in ended.err) == draws

@@ -74,7 +74,7 @@ def test_a_file_holds_the_requests_that_it_plays(ridgeline: Run, tmp_path: Path)
     assert [step["name"] for step in recordings[0]["steps"]] == ["prefill", "decode"]
     served.write_text("{}")
     again = ridgeline("page", "export", "--out", out, "--force", *quick, "--trace", served)
-    assert_one_line(again, USAGE, "holds no recording of version 1")
+    assert_one_line(again, USAGE, "has no recording of version 1")
     long = ridgeline("page", "export", "--out", out, "--force", *quick, "--trace", "a bear " * 64)
     assert_one_line(long, USAGE, "give 1 to 64")
 
@@ -91,15 +91,15 @@ def test_a_file_holds_the_runs_under_load_that_it_shows(ridgeline: Run, tmp_path
         {"name": "run.json", "result": json.loads(run.read_text())}
     ]
     command = ("page", "export", "--out", out, "--force", *quick)
-    assert_one_line(ridgeline(*command, "--traffic", other), USAGE, "other.json holds no run under load")
-    assert_one_line(ridgeline(*command, *(("--traffic", run) * 3)), USAGE, "at most 2 runs are compared")
+    assert_one_line(ridgeline(*command, "--traffic", other), USAGE, "other.json has no run under load")
+    assert_one_line(ridgeline(*command, *(("--traffic", run) * 3)), USAGE, "at most 2 runs can be compared")
 
 
 def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", "nowhere"), REFUSED, "no such model")
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", "bert-base-uncased"), USAGE, "writes no text")
-    assert_one_line(ridgeline("page", "export", "--out", out, "--models", ","), USAGE, "--models names none")
+    assert_one_line(ridgeline("page", "export", "--out", out, "--models", ","), USAGE, "--models is empty")
     assert_one_line(ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices: a number")
     gpt2 = ("--models", "gpt2", "--devices", "8")
     assert_one_line(ridgeline("page", "export", "--out", out, *gpt2), USAGE, "do not divide over 8")

@@ -128,9 +128,9 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (KeyError("x"), FAULT, "a fault of Ridgeline's own: KeyError: 'x'; please report it, with what"),
-        (Panic("index out\nof bounds"), FAULT, "a fault of Ridgeline's own: Panic: index out of bounds; please report"),
-        (RecursionError("maximum depth"), FAULT, "a fault of Ridgeline's own: RecursionError: maximum depth; please"),
+        (KeyError("x"), FAULT, "a bug in Ridgeline: KeyError: 'x'; please report it with the output of"),
+        (Panic("index out\nof bounds"), FAULT, "a bug in Ridgeline: Panic: index out of bounds; please report"),
+        (RecursionError("maximum depth"), FAULT, "a bug in Ridgeline: RecursionError: maximum depth; please"),
         (MemoryError(), USAGE, "out of memory: an allocation was refused; use a smaller model or batch"),
         (
             MemoryError("out of memory: an allocation of 3.00 GiB was refused; why"),

@@ -127,7 +127,7 @@ def test_an_export_says_how_far_it_is(ridgeline: Run, tmp_path: Path) -> None:
     ended = ridgeline("page", "export", "--out", tmp_path / "page.html", *ways, "--trace", "")
     assert ended.code == OK, ended.err
     first, *lines = ended.err.splitlines()
-    assert first.startswith("making 4 tables of prices: about ")
+    assert first.startswith("computing 4 tables of predicted times: about ")
     assert [line.partition(",")[0] for line in lines[:4]] == [f"tables: {done} of 4" for done in range(1, 5)]
 
 

@@ -11,8 +11,8 @@ def test_a_checkpoint_is_saved_in_int8(ridgeline: Run, tmp_path: Path) -> None:
     """What became of it on stdout, what was left on stderr; a second time only with --force; not twice quantised."""
     out = tmp_path / "tales-int8"
     ended = ridgeline("quantize", "tales", out, "--weights", "INT8")
-    assert (ended.code, ended.out) == (OK, f"{out}: 35 matrices in int8, 4.85 MB became 2.84 MB\n")
-    assert ended.err == "left as they are: lm_head, model.embed_tokens\n"
+    assert (ended.code, ended.out) == (OK, f"{out}: 35 matrices quantized to int8, from 4.85 MB to 2.84 MB\n")
+    assert ended.err == "not quantized: lm_head, model.embed_tokens\n"
     assert_one_line(ridgeline("quantize", "tales", out, "--weights", "int8"), USAGE, "exists already", "--force")
     assert ridgeline("quantize", "tales", out, "--weights", "int8", "--force").code == OK
     assert_one_line(ridgeline("run", out, "Once", "--weights", "int4"), REFUSED, "already", "leave --weights int4 out")

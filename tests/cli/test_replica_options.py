@@ -17,14 +17,14 @@ from ridgeline.server.replicas import ray_batch
 
 CASES: tuple[tuple[Sequence[str], str], ...] = (
     (("--replicas", "0"), "--replicas is 0"),
-    (("--router", "prefix"), "--router is for --replicas 2 or more"),
-    (("--router", "prefix", "--ray-address", "auto"), "--router is for --replicas 2 or more"),
+    (("--router", "prefix"), "--router needs --replicas 2 or more"),
+    (("--router", "prefix", "--ray-address", "auto"), "--router needs --replicas 2 or more"),
     (("--router", "fastest", "--replicas", "2"), "must be one of two, least"),
-    (("--scale", "1:2"), "--scale wants --scale-at"),
-    (("--scale", "2:1", "--scale-at", "4"), "write the fewer replicas first"),
-    (("--scale", "1:2", "--scale-at", "4", "--replicas", "2"), "leave --replicas out"),
-    (("--scale-at", "4"), "--scale-at is for --scale"),
-    (("--scale-calm", "4s", "--replicas", "2"), "--scale-calm is for --scale"),
+    (("--scale", "1:2"), "--scale needs --scale-at"),
+    (("--scale", "2:1", "--scale-at", "4"), "write the smaller number first"),
+    (("--scale", "1:2", "--scale-at", "4", "--replicas", "2"), "leave out --replicas"),
+    (("--scale-at", "4"), "--scale-at applies only with --scale"),
+    (("--scale-calm", "4s", "--replicas", "2"), "--scale-calm applies only with --scale"),
     (("--threads", "100000", "--replicas", "2"), "--threads is 100000; it must be from 1 to"),
     (("--threads", "0", "--ray-address", "auto"), "--threads is 0; give 1 or more"),
 )
@@ -36,7 +36,7 @@ def test_one_line_says_what_is_wrong(ridgeline: Run, more: Sequence[str], says: 
 
 
 def test_pictures_have_no_replicas(ridgeline: Run) -> None:
-    assert_one_line(ridgeline("serve", "digits", "--replicas", "2"), USAGE, "--replicas is of language models")
+    assert_one_line(ridgeline("serve", "digits", "--replicas", "2"), USAGE, "--replicas is for language models")
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -50,10 +50,10 @@ def test_threads_of_a_cluster_are_its_machines(ridgeline: Run, order: int) -> No
 
 FITS = [(2, 4, 1), (2, 2, 2), (8, 1, 1)]
 DO_NOT = [
-    (2, 8, 1, "2 engines of 8 threads each need 16 cores, and this machine has 8: give --threads 4, or fewer engines"),
-    (2, 4, 2, "2 engines of 8 threads each need 16 cores, and this machine has 8: give --threads 2, or fewer engines"),
-    (9, 1, 1, "9 engines of 1 thread each need 9 cores, and this machine has 8: give fewer engines"),
-    (3, 1, 4, "3 engines of 4 threads each need 12 cores, and this machine has 8: give fewer engines"),
+    (2, 8, 1, "2 engines of 8 threads each need 16 cores, but this machine has 8; give --threads 4, or fewer engines"),
+    (2, 4, 2, "2 engines of 8 threads each need 16 cores, but this machine has 8; give --threads 2, or fewer engines"),
+    (9, 1, 1, "9 engines of 1 thread each need 9 cores, but this machine has 8; give fewer engines"),
+    (3, 1, 4, "3 engines of 4 threads each need 12 cores, but this machine has 8; give fewer engines"),
 ]
 
 

@@ -96,7 +96,7 @@ def test_refused(
         ridgeline("run", folder, "Hi", "--image", missing), USAGE, "missing.png cannot be read: No such file"
     )
     together = ridgeline("run", folder, "--input-file", words, "--image", pictures[0])
-    assert_one_line(together, USAGE, "--image is for one prompt")
+    assert_one_line(together, USAGE, "--image is for a single prompt")
     small = ridgeline("run", folder, "Hi", "--image", pictures[0], "--max-model-len", "12", "--max-tokens", "1")
     assert_one_line(small, USAGE, "the model's context is 12")
 

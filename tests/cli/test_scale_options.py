@@ -39,7 +39,7 @@ def test_a_run_says_what_was_guessed(ridgeline: Run) -> None:
 
 
 CASES: tuple[tuple[Sequence[str], int, str], ...] = (
-    (("--speculate-tokens", "3"), USAGE, "how many tokens --speculate guesses"),
+    (("--speculate-tokens", "3"), USAGE, "--speculate-tokens needs --speculate"),
     (("--speculate", ""), USAGE, "--speculate is empty"),
     (("--speculate", "ngram", "--speculate-tokens", "0"), USAGE, "from 1 to 32"),
     (("--speculate", "ngram", "--speculate-tokens", "33"), USAGE, "from 1 to 32"),
@@ -68,8 +68,10 @@ def test_one_line_says_what_is_wrong(ridgeline: Run, more: Sequence[str], code: 
 def test_models_that_cannot_be_guessed_at_say_so(ridgeline: Run) -> None:
     assert_one_line(ridgeline("run", "digits-ar", "seven", "--speculate", "tales"), REFUSED, "use prompt lookup")
     assert_one_line(
-        ridgeline("trace", "tales", "hi", "--tensor-parallel", "2", "--lens"), USAGE, "--lens looks into a whole model"
+        ridgeline("trace", "tales", "hi", "--tensor-parallel", "2", "--lens"), USAGE, "--lens needs the whole model"
     )
     assert_one_line(
-        ridgeline("transcribe", "x.wav", "--model", "tales", "--speculative-config", "{}"), USAGE, "nothing is guessed"
+        ridgeline("transcribe", "x.wav", "--model", "tales", "--speculative-config", "{}"),
+        USAGE,
+        "do not support speculative decoding",
     )

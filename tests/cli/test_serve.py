@@ -127,28 +127,28 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
         (["tales", "--port", "70000"], USAGE, "ridgeline: --port is 70000"),
         (["tales", "--max-body", "3"], USAGE, "--max-body is '3'; write an amount of memory"),
         (["tales", "--queue-timeout", "5"], USAGE, "--queue-timeout is '5'; write a time above 0 with its unit"),
-        (["tales", "--max-choices", "0"], USAGE, "ridgeline: --max-choices is 0: give 1 to"),
-        (["tales", "--allowed-origins", "[1"], USAGE, "is no JSON list"),
-        (["tales", "--api-key-file", "none"], USAGE, "cannot read none:"),
+        (["tales", "--max-choices", "0"], USAGE, "ridgeline: --max-choices is 0; it must be from 1"),
+        (["tales", "--allowed-origins", "[1"], USAGE, "is not a valid JSON list"),
+        (["tales", "--api-key-file", "none"], USAGE, "none cannot be read"),
         (["tales", "--reasoning-parser", "none at all"], USAGE, "--reasoning-parser is 'none at all'; give one of"),
-        (["tales", "--ssl-keyfile", "x"], USAGE, "put a proxy that ends TLS in front"),
-        (["tales", "--prot", "1"], USAGE, "there is no option --prot; did you mean --port"),
+        (["tales", "--ssl-keyfile", "x"], USAGE, "put a reverse proxy that terminates TLS in front"),
+        (["tales", "--prot", "1"], USAGE, "unknown option --prot; did you mean --port"),
         (["tales", "--priced", "h100"], USAGE, "h100"),
-        (["tales", "--priced-devices", "2"], USAGE, "--priced-devices is how many of --priced there are"),
+        (["tales", "--priced-devices", "2"], USAGE, "--priced-devices is the number of --priced devices"),
         (["tales", "--priced", "h100-sxm", "--priced-devices", "0"], USAGE, "devices is 0"),
         (["tales", "--priced", "h100-sxm", "--priced-devices", "99"], USAGE, "devices is 99"),
         (["llama-3-70b", "--priced", "h100-sxm"], USAGE, "do not fit NVIDIA H100"),
-        (["tales", "--priced", "h100-sxm", "--threads", "1"], USAGE, "--threads is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--dummy-weights"], USAGE, "--dummy-weights is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--tensor-parallel", "2"], USAGE, "--tensor-parallel is of a model that"),
-        (["tales", "--priced", "h100-sxm", "--speculate", "ngram"], USAGE, "--speculate is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--seed", "1"], USAGE, "--seed is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--max-lora-rank", "64"], USAGE, "--max-lora-rank is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--enable-lora"], USAGE, "--enable-lora is of a model that runs"),
-        (["tales", "--priced", "h100-sxm", "--max-loras", "2"], USAGE, "--max-loras is of a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--threads", "1"], USAGE, "--threads is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--dummy-weights"], USAGE, "--dummy-weights is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--tensor-parallel", "2"], USAGE, "--tensor-parallel is for a model that"),
+        (["tales", "--priced", "h100-sxm", "--speculate", "ngram"], USAGE, "--speculate is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--seed", "1"], USAGE, "--seed is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--max-lora-rank", "64"], USAGE, "--max-lora-rank is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--enable-lora"], USAGE, "--enable-lora is for a model that runs"),
+        (["tales", "--priced", "h100-sxm", "--max-loras", "2"], USAGE, "--max-loras is for a model that runs"),
         (["tales", "--priced", "h100-sxm", "--weights", "int3"], USAGE, "--weights is 'int3'; it must be one of"),
         (["translate", "--priced", "h100-sxm"], USAGE, "models that continue a text"),
-        (["flux.1-schnell", "--priced", "h100-sxm"], USAGE, "draws pictures"),
+        (["flux.1-schnell", "--priced", "h100-sxm"], USAGE, "is a diffusion pipeline"),
     ],
 )
 def test_what_is_refused(ridgeline: Run, told: list[Told], arguments: list[str], code: int, says: str) -> None:
@@ -192,7 +192,7 @@ def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -
     assert lines[0] == "loading tales"
     assert sum("concurrency for 64 tokens" in line for line in lines) == 1
     assert len(set(lines)) == len(lines)
-    assert "limits: 256 requests under way, 1,024 in the queue for 60 s, 600 s in all; n up to 8" in ended.err
+    assert "limits: 256 running requests, 1,024 in the queue for 60 s, 600 s in total; n up to 8" in ended.err
 
 
 def test_a_server_without_kernels_says_so(
@@ -281,7 +281,7 @@ def test_a_model_that_draws_too_is_named_once(
         monkeypatch.setattr(command, name, lambda *_: None)
     with caplog.at_level("WARNING", logger="ridgeline.server"):
         assert ridgeline("serve", *models).code == OK
-    said = [record.message for record in caplog.records if "draws too: ridgeline image takes it" in record.message]
+    said = [record.message for record in caplog.records if "also generates images (ridgeline image)" in record.message]
     assert len(said) == draws
 
 
@@ -307,16 +307,24 @@ def test_what_pictures_are_served_with(
     ("arguments", "code", "says"),
     [
         (["FOLDER"], USAGE, "two of the models have the same name"),
-        (["FOLDER", "--served-model-name", "a"], USAGE, "--served-model-name is of one model"),
-        (["--kv-memory", "1GiB"], USAGE, "--kv-memory is of language models, and FOLDER draws pictures; leave it out"),
-        (["--dummy-weights"], USAGE, "--dummy-weights is of language models"),
-        (["--lora-modules", "a=b"], USAGE, "--lora-modules is of language models"),
-        (["--record", "new"], USAGE, "--record is of language models"),
-        (["--seed", "1"], USAGE, "--seed is of language models"),
-        (["--max-stops", "3"], USAGE, "--max-stops is of language models, and FOLDER draws pictures; leave it out"),
+        (["FOLDER", "--served-model-name", "a"], USAGE, "--served-model-name is for a single model"),
+        (
+            ["--kv-memory", "1GiB"],
+            USAGE,
+            "--kv-memory is for language models, but FOLDER generates images; leave it out",
+        ),
+        (["--dummy-weights"], USAGE, "--dummy-weights is for language models"),
+        (["--lora-modules", "a=b"], USAGE, "--lora-modules is for language models"),
+        (["--record", "new"], USAGE, "--record is for language models"),
+        (["--seed", "1"], USAGE, "--seed is for language models"),
+        (["--max-stops", "3"], USAGE, "--max-stops is for language models, but FOLDER generates images; leave it out"),
         (["--threads", "1000"], USAGE, "threads is 1000"),
-        (["tales", "mixture"], USAGE, "2 language models are given; a server has one: start another for mixture"),
-        (["tales", "--served-model-name", "a"], USAGE, "--served-model-name is of one model"),
+        (
+            ["tales", "mixture"],
+            USAGE,
+            "2 language models are given, but a server runs one; start another server for mixture",
+        ),
+        (["tales", "--served-model-name", "a"], USAGE, "--served-model-name is for a single model"),
         (["tales", "--max-loras", "0", "--lora-modules", "a=b"], USAGE, "--max-loras is 0"),
     ],
 )
@@ -343,13 +351,13 @@ def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], z_imag
 
 
 def test_limits_of_pictures_where_none_are_drawn(ridgeline: Run, told: list[Told]) -> None:
-    said = "--max-image-memory is of pipelines, and tales is a language model; leave it out"
+    said = "--max-image-memory is for diffusion pipelines, but tales is a language model; leave it out"
     assert_one_line(ridgeline("serve", "tales", "--max-image-memory", "3KiB"), USAGE, said)
     assert not told
 
 
 def test_language_models_are_served_one_by_one(ridgeline: Run, told: list[Told]) -> None:
-    assert_one_line(ridgeline("serve", "tales", "mixture"), USAGE, "2 language models are given; a server has one")
+    assert_one_line(ridgeline("serve", "tales", "mixture"), USAGE, "2 language models are given, but a server runs one")
     assert not told
 
 
@@ -385,4 +393,4 @@ def test_a_server_that_draws(
     assert (answers[0].get("model"), len(answers[0].get("data", ()))) == (name or called, 1), answers
     assert f"loading {called}" in ended.err
     assert f"serving {name or called} for this machine at http://127.0.0.1:" in ended.err
-    assert "limits: 16 requests, 60 s to the first step, 600 s in all; n up to 8, 256 MiB of pictures" in ended.err
+    assert "limits: 16 requests, 60 s to the first step, 600 s in total; n up to 8, 256 MiB of images" in ended.err

@@ -72,15 +72,15 @@ def test_a_summary_is_a_handful_of_lines(ridgeline: Run, dense: str, card: str) 
 def test_a_summary_shows_nothing_else(ridgeline: Run, dense: str, more: list[str]) -> None:
     given = "--roofline -" if "--roofline" in more else more[0]
     ended = ridgeline("trace", dense, "hello", "--summary", *more)
-    assert_one_line(ended, USAGE, f"nothing else; leave it out, or {given}\n")
+    assert_one_line(ended, USAGE, f"only where the time of a token went; leave out --summary or {given}\n")
 
 
 def test_no_summary_of_a_picture_or_of_what_is_priced_alone(ridgeline: Run) -> None:
     assert_one_line(
-        ridgeline("trace", "digits", "a seven", "--summary"), USAGE, "--summary is of models that write text"
+        ridgeline("trace", "digits", "a seven", "--summary"), USAGE, "--summary is for models that generate text"
     )
     priced = ridgeline("trace", "tales", "--summary", "--priced", "l4")
-    assert_one_line(priced, USAGE, "--summary is of a model that runs; leave it out")
+    assert_one_line(priced, USAGE, "--summary is for a model that runs; leave it out")
 
 
 def test_json_is_one_object(ridgeline: Run, dense: str, card: str) -> None:
@@ -136,14 +136,14 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["hi", "--layer", "2"], "--layer is '2'; the model has layers 0 to 1, or say all"),
+        (["hi", "--layer", "2"], "--layer is '2', but the model has layers 0 to 1; give one of these, or all"),
         (["hi", "--layer", "-1"], "the model has layers 0 to 1"),
         (["hi", "--layer", "last"], "the model has layers 0 to 1"),
         (["hi", "--experts"], "it is dense; leave out --experts"),
-        (["hi", "--source", "a=b"], "--source is of --experts; give both, or neither"),
-        (["hi", "--experts", "--source", "a", "--source", "b=c"], "as NAME=FILE"),
-        (["hi", "--experts", "--source", "a=b"], "at least two texts, each with a name of its own"),
-        (["hi", "--experts", "--source", "a=b", "--source", "a=c"], "each with a name of its own"),
+        (["hi", "--source", "a=b"], "--source needs --experts; give both, or neither"),
+        (["hi", "--experts", "--source", "a", "--source", "b=c"], "must be NAME=FILE"),
+        (["hi", "--experts", "--source", "a=b"], "at least two texts with different names"),
+        (["hi", "--experts", "--source", "a=b", "--source", "a=c"], "texts with different names"),
         (
             ["hi", "--experts", "--source", "a=no/b", "--source", "c=no/d"],
             "--source no/b cannot be read: No such file or directory; name",
@@ -153,7 +153,7 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
         (["hi", "--csv", "no/such/folder/ops.csv"], "no folder no/such/folder"),
         (["hi", "--perfetto", "."], "cannot be written; name a file"),
         (["hi", "--roofline", "picture.png"], "name an .svg file"),
-        (["hi", "--device", "slat"], "unknown card 'slat'"),
+        (["hi", "--device", "slat"], "unknown device 'slat'"),
         (["hi", "--repeats", "0"], "repeats is 0; it must be at least 1"),
         (["hi", "--threads", "0"], "--threads is 0"),
         (["hi", "--system", "be brief"], "--system needs a chat template"),
@@ -215,18 +215,18 @@ def test_a_card_of_a_file_and_a_quantised_config(ridgeline: Run, tmp_path: Path,
     out = " ".join(ended.out.split())
     assert ended.code == OK, ended.err
     assert "stored fp8 tensor weights" in out
-    assert "Slate 2 does not compute in fp8: products are priced at the peak of the next wider format" in out
+    assert "Slate 2 does not compute in fp8: matrix products are predicted at the peak of the next wider format" in out
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["gpt2"], "PROMPT is missing; give the text to follow, or --priced CARD"),
-        (["gpt2", "hi", "--priced", "t4"], "--priced runs nothing, and a prompt is of a model that runs"),
-        (["gpt2", "--priced", "t4", "--lens"], "--lens is of a model that runs"),
-        (["gpt2", "--priced", "t4", "--csv", "x.csv"], "--csv is of a model that runs"),
-        (["gpt2", "--priced", "t4", "--max-tokens", "3"], "--max-tokens is of a model that runs"),
-        (["gpt2", "hi", "--batch", "2"], "--batch is of a request that is priced alone; give --priced CARD"),
+        (["gpt2"], "PROMPT is missing; give the text to trace, or --priced DEVICE"),
+        (["gpt2", "hi", "--priced", "t4"], "--priced runs no model, but a prompt is for a model that runs"),
+        (["gpt2", "--priced", "t4", "--lens"], "--lens is for a model that runs"),
+        (["gpt2", "--priced", "t4", "--csv", "x.csv"], "--csv is for a model that runs"),
+        (["gpt2", "--priced", "t4", "--max-tokens", "3"], "--max-tokens is for a model that runs"),
+        (["gpt2", "hi", "--batch", "2"], "--batch applies only to a prediction without a run; give --priced DEVICE"),
         (["gpt2", "--priced", "t4", "--input", "many"], "--input is 'many'"),
         (["gpt2", "--priced", "t4", "--input", "1k"], "the model's context is 1,024"),
         (["gpt2", "--priced", "t4", "--weights", "fp3"], "--weights is 'fp3'"),

@@ -82,22 +82,22 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--lens"], "draws pictures, and --lens is of models that write text; leave it out"),
-        (["--max-tokens", "3"], "--max-tokens is of models that write text"),
-        (["--temperature", "0.5"], "--temperature is of models that write text"),
-        (["--raw"], "--raw is of models that write text"),
-        (["--lora", "x"], "--lora is of models that write text"),
-        (["--position", "3"], "--position is of models that write text"),
+        (["--lens"], "generates images, but --lens is for models that generate text; leave it out"),
+        (["--max-tokens", "3"], "--max-tokens is for models that generate text"),
+        (["--temperature", "0.5"], "--temperature is for models that generate text"),
+        (["--raw"], "--raw is for models that generate text"),
+        (["--lora", "x"], "--lora is for models that generate text"),
+        (["--position", "3"], "--position is for models that generate text"),
         (["--second-guidance", "3"], "this model has one denoiser; a second guidance is for models of two"),
         (["--step", "0"], "step 0: the request has steps 1 to"),
         (["--steps", "2", "--step", "3"], "step 3: the request has steps 1 to 2"),
         (["--size", "7x7"], "size 7x7 is not one of this model's"),
         (["--size", "wide"], "it must be width x height"),
-        (["--layer", "2"], "the model has layers 0 to 1, or say all"),
+        (["--layer", "2"], "the model has layers 0 to 1; give one of these, or all"),
         (["--section", "stages"], "--section is 'stages'; it must be one or more of encode, pooled, prepare, denoise"),
         (["--repeats", "0"], "repeats is 0; it must be at least 1"),
         (["--pull", "--guidance", "0"], "guidance is off: nothing pulls; give --guidance"),
-        (["--svg", "looks.svg"], "--svg draws what --attention and --pull show"),
+        (["--svg", "looks.svg"], "--svg needs --attention or --pull"),
         (["--pull", "--svg", "looks.png"], "name an .svg file"),
         (["--guidance", "0", "--negative", "rain"], "the negative prompt could not act"),
     ],
@@ -113,5 +113,5 @@ def test_options_of_pictures_are_not_of_texts(ridgeline: Run, tmp_path: Path) ->
     random_model("llama", sizes, seed=3).save_pretrained(tmp_path)
     write_bytes(tmp_path)
     for name in ("--steps", "--second-guidance"):
-        said = f"writes text, and {name} is of pipelines that draw pictures; leave it out"
+        said = f"generates text, but {name} is for diffusion pipelines; leave it out"
         assert_one_line(ridgeline("trace", str(tmp_path), "hi", name, 3), USAGE, said)

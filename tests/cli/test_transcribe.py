@@ -71,10 +71,10 @@ def test_what_cannot_be_transcribed(ridgeline: Run, speech_folder: Path, speech:
         ((speech, "--model", speech_folder, "--language", "xx"), USAGE, "the model knows de, en, fr"),
         ((speech, "--model", speech_folder, "--task", "sing"), USAGE, "transcribe or translate"),
         ((speech, "--model", speech_folder, "--srt", "--json"), USAGE, "give one of them"),
-        ((speech, speech, "--model", speech_folder, "--vtt"), USAGE, "of one file"),
-        ((speech, "--model", speech_folder, "--srt", "--no-timestamps"), USAGE, "leave --no-timestamps out"),
-        ((speech, "--model", speech_folder, "--chat-template", bare), USAGE, "there is no option --chat-template"),
-        ((speech, "--model", speech_folder, "--enable-prefix-caching"), USAGE, "every prompt is computed"),
+        ((speech, speech, "--model", speech_folder, "--vtt"), USAGE, "subtitles need a single file"),
+        ((speech, "--model", speech_folder, "--srt", "--no-timestamps"), USAGE, "leave out --no-timestamps"),
+        ((speech, "--model", speech_folder, "--chat-template", bare), USAGE, "unknown option --chat-template"),
+        ((speech, "--model", speech_folder, "--enable-prefix-caching"), USAGE, "computes every prompt in full"),
     ):
         assert_one_line(ridgeline("transcribe", *arguments), code, *says)
 
@@ -84,9 +84,11 @@ def test_a_speech_model_answers_no_prompt(ridgeline: Run, speech_folder: Path, t
     workloads = tmp_path / "workloads.json"
     workloads.write_text('{"two": {"sequences": 2, "prompt": 3, "output": 2}}')
     for command in (("run", speech_folder, "hello"), ("translate", "hello", "--model", speech_folder)):
-        assert_one_line(ridgeline(*command), USAGE, "reads sound, no text: ridgeline transcribe FILE")
+        assert_one_line(ridgeline(*command), USAGE, "reads audio, not text; use ridgeline transcribe FILE")
     measured = ridgeline("bench", "engine", speech_folder, "--workloads", workloads)
-    assert_one_line(measured, USAGE, "has an encoder, whose input no workload states; give a model that continues text")
+    assert_one_line(
+        measured, USAGE, "has an encoder, but workloads describe no encoder input; give a decoder-only model"
+    )
 
 
 def test_a_folder_is_checked(ridgeline: Run, speech_folder: Path) -> None:

@@ -67,8 +67,8 @@ def test_beams_are_named_and_not_ignored(ridgeline: Run, folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps(asked), encoding="utf-8")
     ended = ridgeline("translate", "stone", "--model", folder, "--max-tokens", 3)
     assert ended.code == OK
-    assert "asks for num_beams, which this version does not do" in " ".join(ended.err.split())
-    assert "asks for no_repeat_ngram_size, which this version does not do" in " ".join(ended.err.split())
+    assert "sets num_beams, which this version does not support" in " ".join(ended.err.split())
+    assert "sets no_repeat_ngram_size, which this version does not support" in " ".join(ended.err.split())
 
 
 def test_what_cannot_be_translated_is_one_line(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_answer_that_is_cut_off_says_what_would_help(ridgeline: Run, folder: 
     few = ridgeline("translate", "stone", "--model", folder, "--max-tokens", 3, "--ignore-eos")
     assert few.err == "cut off after 3 tokens: 'stone'; give --max-tokens\n"
     full = ridgeline("translate", "stone", "--model", folder, "--ignore-eos")
-    assert full.err == "cut off after 47 tokens: 'stone'; the context holds no more\n"
+    assert full.err == "cut off after 47 tokens: 'stone'; the context is full\n"
 
 
 def test_a_trace_shows_what_was_read_for_each_token(ridgeline: Run, folder: Path) -> None:

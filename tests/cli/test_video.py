@@ -53,10 +53,10 @@ def test_a_folder_of_frames(ridgeline: Run, folder: Path, tmp_path: Path, expect
         kept = json.loads(image.text["parameters"])  # type: ignore[attr-defined]
     wanted = {"prompt": PROMPT, "negative": NEGATIVE, "frames": 5, "frame": 3, "fps": 16.0, "seed": 5, "size": "64x32"}
     assert {name: kept[name] for name in wanted} == wanted
-    assert "a clip of 5 frames of 64x32 pixels, seed 5" in ended.err
+    assert "one video of 5 frames of 64x32 pixels, seed 5" in ended.err
     assert "8 x 4 x 2 latents of 4 channels, 16 tokens" in ended.err
-    assert "3 steps x 2 = 6 passes a clip: guidance 2 (w = 2, 2 of the second expert)" in ended.err
-    assert re.search(r"memory: weights .* a pass .* decode .* frame by frame", ended.err)
+    assert "3 steps x 2 = 6 passes per video: guidance 2 (w = 2, 2 for the second expert)" in ended.err
+    assert re.search(r"memory: weights .* one pass .* decode .* frame by frame", ended.err)
     for stage in ("encode", "denoise", "decode", "all"):
         assert re.search(rf"^{stage} +[\d.]+ [mµn]?s +[\d.]+ [mµn]?s", ended.err, re.MULTILINE)
 
@@ -110,8 +110,8 @@ def test_several_clips_and_their_latents(ridgeline: Run, folder: Path, tmp_path:
         (("x", "-o", "cat.avi"), "cat.avi: clips are written as .mp4, .gif, .webp"),
         (("x", "--steps", "0"), "0 steps: this model takes 1 to 999"),
         ((), "give a prompt"),
-        (("x", "--latents", "x.latents.safetensors"), "a prompt is for what is drawn"),
-        (("--frames", "5", "--latents", "x.latents.safetensors"), "--frames is for what is drawn"),
+        (("x", "--latents", "x.latents.safetensors"), "a prompt is for generation"),
+        (("--frames", "5", "--latents", "x.latents.safetensors"), "--frames is for generation"),
     ],
 )
 def test_what_is_refused(ridgeline: Run, folder: Path, arguments: tuple[str, ...], problem: str) -> None:
@@ -131,5 +131,5 @@ def test_commands_for_language(ridgeline: Run, folder: Path) -> None:
 def test_each_command_draws_its_own(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     """Before anything is loaded."""
     z_image(tmp_path)
-    assert_one_line(ridgeline("image", folder, "x"), USAGE, "draws clips: ridgeline video takes it")
-    assert_one_line(ridgeline("video", tmp_path, "x"), USAGE, "draws pictures: ridgeline image takes it")
+    assert_one_line(ridgeline("image", folder, "x"), USAGE, "generates videos; use ridgeline video")
+    assert_one_line(ridgeline("video", tmp_path, "x"), USAGE, "generates images; use ridgeline image")

@@ -91,9 +91,9 @@ def answers(chapter: str, *, right: bool) -> str:
 def test_a_chapter_asked(right: bool) -> None:
     ended = CliRunner().invoke(APP, ["quiz", "bend"], input=answers("bend", right=right))
     assert ended.exit_code == 0
-    assert ended.stdout.endswith(f"{6 if right else 0} of 6 at the first go\n")
-    assert ended.stdout.count("Right") == (6 if right else 0)
-    assert ended.stdout.count("It is ") >= (0 if right else 5)
+    assert ended.stdout.endswith(f"{6 if right else 0} of 6 correct at the first try\n")
+    assert ended.stdout.count("Correct") == (6 if right else 0)
+    assert ended.stdout.count("The correct choice is ") >= (0 if right else 5)
 
 
 def test_marks_of_emphasis_and_code_are_not_printed() -> None:
@@ -106,10 +106,10 @@ def test_marks_of_emphasis_and_code_are_not_printed() -> None:
 
 def test_what_is_no_answer_is_asked_again_and_the_end_of_input_ends_it() -> None:
     ended = CliRunner().invoke(APP, ["quiz", "bend"], input=b"x\n\xff\n\n")
-    assert "give one of a, b, c" in ended.output
-    assert ended.stdout.endswith("0 of 0 at the first go\n")
+    assert "enter one of a, b, c" in ended.output
+    assert ended.stdout.endswith("0 of 0 correct at the first try\n")
 
 
 def test_chapters_are_listed_and_one_that_is_not_there_refused() -> None:
     assert "ridgeline quiz attention" in CliRunner().invoke(APP, ["quiz"]).stdout
-    assert "there are no questions of a chapter 'flying'" in str(CliRunner().invoke(APP, ["quiz", "flying"]).exception)
+    assert "there are no questions for 'flying'" in str(CliRunner().invoke(APP, ["quiz", "flying"]).exception)

@@ -42,7 +42,7 @@ def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert all(name in lab()[1] for name in EXERCISES)
     assert lab("attention")[0] == 0
-    assert "is there already" in lab("attention")[1]
+    assert "already exists" in lab("attention")[1]
     code, said = lab("attention", "--check")
     assert (code, "still to be written" in said) == (1, True)
     right = solution_of(EXERCISES["attention"])
@@ -50,12 +50,12 @@ def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     code, said = lab("attention", "--check")
     assert (code, "the engine gives" in said) == (1, True)
     Path("attention.py").write_text(right)
-    assert lab("attention", "--check") == (0, "right: attention and the engine agree in 4 cases\n")
-    assert "there is no exercise 'flying'" in lab("flying")[1]
-    assert "--check is of one exercise; name it" in lab("--check")[1]
-    assert "--file is of one exercise; name it" in lab("--file", "mine.py")[1]
+    assert lab("attention", "--check") == (0, "correct: attention agrees with the engine in 4 cases\n")
+    assert "unknown exercise 'flying'" in lab("flying")[1]
+    assert "--check needs the name of an exercise" in lab("--check")[1]
+    assert "--file needs the name of an exercise" in lab("--file", "mine.py")[1]
     assert "there is no folder nowhere; make it first" in lab("attention", "--file", "nowhere/mine.py")[1]
-    assert "there is no nowhere.py" in lab("attention", "--check", "--file", "nowhere.py")[1]
+    assert "nowhere.py does not exist" in lab("attention", "--check", "--file", "nowhere.py")[1]
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,11 @@ def test_no_user_is_longer_than_the_models_context() -> None:
 
 def test_models_whose_users_keep_something_else_are_refused() -> None:
     """Nothing, or an encoder's keys and values too; a decoder that its release has for vectors is one of the first."""
-    embeds, encodes = "embeds texts, of which nothing stays on the card", "keeps its encoder's keys and values too"
+    embeds, encodes = "computes embeddings and keeps no KV cache", "also keeps the keys and values of its encoder"
     for name, says in {"bert-base-uncased": embeds, "qwen3-embedding-0.6b": embeds, "flan-t5-small": encodes}.items():
         result = CliRunner().invoke(build_app(), ["lab", "memory", "--model", "gpt2", "--model", name])
         assert isinstance(result.exception, ValueError)
-        assert str(result.exception).startswith(f"{name} {says}; `ridgeline plan` ")
+        assert str(result.exception).startswith(f"{name} {says}; give a ")
 
 
 def test_a_users_state_is_counted() -> None:
@@ -418,7 +418,7 @@ def test_a_length_is_refused_before_weights_are_read_or_a_machine_is_probed(
     for slow in ("load_model", "device_named", "LLM", "phases_lab.measure"):
         monkeypatch.delattr(f"ridgeline.cli.lab.{slow}")
     ended = CliRunner().invoke(APP, ["lab", *arguments])
-    assert str(ended.exception) == f"{arguments[1]} is 1,024; tales has a context of 512"
+    assert str(ended.exception) == f"{arguments[1]} is 1,024, but tales has a context of 512; give a smaller number"
 
 
 def test_narrow_keys_and_values_are_what_the_phases_read() -> None:

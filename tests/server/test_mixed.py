@@ -404,7 +404,7 @@ def test_memory_is_divided(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
         )
     said = "\n".join(caplog.messages)
     assert "serving tales, digits for this machine at http://127.0.0.1:" in said
-    assert "limits of tales: 256 requests under way" in said
+    assert "limits of tales: 256 running requests" in said
     assert "limits of digits: 16 requests" in said
 
 

@@ -52,7 +52,7 @@ class NoOpOption:
     def check(self, name: str, value: str | bool) -> None:
         """Raise ValueError for a value that requests something else than what happens anyway."""
         if str(value).lower() not in self.values:
-            raise ValueError(f"{name}{'' if self.flag else f' {value}'} is refused: {self.why}")
+            raise ValueError(f"{name}{'' if self.flag else f' {value}'} is not supported: {self.why}")
 
 
 Alias = RenamedOption | NoOpOption
@@ -78,21 +78,22 @@ ALIASES: tuple[Alias, ...] = (
     RenamedOption(("--enable-prefix-caching",), "--prefix-cache", flag=True),
     NoOpOption(
         ("--enable-prefix-caching",), ("false",),
-        "every prompt is computed, whatever came before it; leave it out", flag=True,
+        "this command has no prefix cache and computes every prompt in full; leave it out", flag=True,
     ),
     RenamedOption(("--enable-cfg-parallel",), "--cfg-parallel", flag=True),
     NoOpOption(
-        ("--cfg-parallel-size",), ("1",), "--cfg-parallel runs the passes of guidance on two processes; give 1",
+        ("--cfg-parallel-size",), ("1",),
+        "--cfg-parallel alone already runs the two passes of guidance in two processes; give 1",
         marks="--cfg-parallel",
     ),
     NoOpOption(
         ("--cfg-parallel",), ("false",),
-        "on several cards plan has it as a way to divide a request: give --devices 2 and --section cards",
+        "the plan shows it as one way to divide a request over several devices: give --devices 2 and --section cards",
         flag=True, marks="--eager",
     ),
     NoOpOption(
         ("--step-cache",), ("0",),
-        "which passes skip is known when they have; plan prices whole ones, the most that it takes: leave it out",
+        "a plan cannot know which passes will be skipped, and predicts full passes as an upper limit; leave it out",
         marks="--eager",
     ),
     RenamedOption(("--tensor-parallel-size", "-tp", "--tp", "--gpus", "--num-gpus"), "--devices"),
@@ -102,58 +103,64 @@ ALIASES: tuple[Alias, ...] = (
     NoOpOption(("--data-parallel-size", "-dp"), ("1",), "one process has one engine; give 1, or serve with --replicas"),
     NoOpOption(
         ("--data-parallel-size", "-dp"), ("1",),
-        "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
+        "--users and --rate plan replicas, and --enable-dp-attention divides requests among --devices; give 1",
         marks="--compare",
     ),
     NoOpOption(
         ("--enable-expert-parallel",), ("false",),
-        "each expert is priced as divided over all --devices; for requests divided among them too give "
-        "--enable-dp-attention; leave it out",
+        "a plan divides each expert over all --devices; leave it out, or give --enable-dp-attention to divide the "
+        "requests too",
         flag=True, marks="--memory-utilization",
     ),
     NoOpOption(
         ("--quantization", "-q"), (),
-        "weights run as the checkpoint stores them, or in another format while "
-        "it is loaded (--weights int8); leave it out",
+        "weights keep the checkpoint's format unless --weights converts them while loading, like --weights int8; "
+        "leave it out",
     ),
-    NoOpOption(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
+    NoOpOption(("--load-format",), ("auto", "safetensors"), "the format is detected from the file; give auto"),
     NoOpOption(
         ("--enable-chunked-prefill",), ("true",),
         "a prompt longer than a step's budget always runs in chunks; raise --max-batch-tokens instead", flag=True,
     ),
-    NoOpOption(("--swap-space",), ("0",), "a preempted request is computed again, nothing is swapped out; give 0"),
-    NoOpOption(("--cpu-offload-gb",), ("0",), "weights are in memory once and are not moved; give 0"),
+    NoOpOption(("--swap-space",), ("0",), "a preempted request is recomputed, and nothing is swapped out; give 0"),
+    NoOpOption(("--cpu-offload-gb",), ("0",), "weights are not offloaded; give 0"),
     RenamedOption(("--num-speculative-tokens",), "--speculate-tokens"),
     NoOpOption(
         ("--speculative-config", "-sc"), (),
-        "of what a speech model writes nothing is guessed; leave it out", marks="--task",
+        "speech models do not support speculative decoding; leave it out", marks="--task",
     ),
     NoOpOption(
-        ("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True
+        ("--async-scheduling",), ("false",),
+        "each step is scheduled after the previous one has finished; leave it out", flag=True,
     ),
     # -- the model
-    NoOpOption(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),
-    NoOpOption(("--tokenizer",), (), "the tokenizer is the one in the model's folder; put it there"),
-    NoOpOption(("--tokenizer-mode",), ("auto",), "the tokenizer is what the model's files say; give auto"),
+    NoOpOption(
+        ("--trust-remote-code",), ("false",), "code that comes with a model is never run; leave it out", flag=True
+    ),
+    NoOpOption(("--tokenizer",), (), "the tokenizer is read from the model's folder; put it there"),
+    NoOpOption(("--tokenizer-mode",), ("auto",), "the model's files determine the tokenizer; give auto"),
     NoOpOption(
         ("--revision", "--tokenizer-revision"), ("main",), "give the folder of the snapshot as the model instead"
     ),
-    NoOpOption(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
-    NoOpOption(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
     NoOpOption(
-        ("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"
+        ("--download-dir",), (), "nothing is downloaded; set HF_HUB_CACHE to the folder of downloaded models instead"
+    ),
+    NoOpOption(("--config-format",), ("auto", "hf"), "models are read from their config.json; give auto"),
+    NoOpOption(
+        ("--generation-config",), ("auto",),
+        "the sampling defaults are read from generation_config.json; give auto, or state all sampling options",
     ),
     # -- the server
     RenamedOption(("--max-logprobs",), "--max-top-logprobs"),
     RenamedOption(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),
     NoOpOption(
         ("--enable-auto-tool-choice",), ("true",),
-        "a model whose template has tools may always call them; send tool_choice none instead",
+        "a model whose chat template supports tools can always call them; requests can send tool_choice none instead",
         flag=True, marks="--port",
     ),
     NoOpOption(
         ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), (),
-        "the server speaks plain HTTP; put a proxy that ends TLS in front", marks="--port",
+        "the server speaks plain HTTP; put a reverse proxy that terminates TLS in front", marks="--port",
     ),
     NoOpOption(
         ("--enable-log-requests",), ("false",), "no text of a request is ever logged; leave it out",
@@ -163,7 +170,7 @@ ALIASES: tuple[Alias, ...] = (
         ("--disable-log-requests",), ("true",), "no text of a request is ever logged; leave it out",
         flag=True, marks="--port",
     ),
-    NoOpOption(("--api-server-count", "-asc"), ("1",), "one process answers; give 1", marks="--port"),
+    NoOpOption(("--api-server-count", "-asc"), ("1",), "one process serves the API; give 1", marks="--port"),
 )  # fmt: skip
 
 
@@ -262,7 +269,7 @@ class OptionNames:
         names = {known.strip("-"): known for known in self.names(refused=True) if known not in (name, *_NEVER_MEANT)}
         near = [names[bare] for bare in get_close_matches(name.strip("-"), names, 3, _NEAR)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        return ValueError(f"there is no option {name}{meant}")
+        return ValueError(f"unknown option {name}{meant}")
 
 
 def normalise_args(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
@@ -309,11 +316,11 @@ def _option(argument: str, rest: Iterator[str], spellings: OptionNames) -> list[
         return [argument]  # one or several short options, which Click parses
     if option.flag:
         if equals:
-            raise ValueError(f"{name} takes no value; leave {value!r} out")
+            raise ValueError(f"{name} takes no value; leave out {value!r}")
         return [name] if option.alias is None else _written(option.mean(True))
     following = value if equals else next(rest, None)
     if following is None:
-        raise ValueError(f"{name} wants a value")
+        raise ValueError(f"{name} needs a value; write it after the option")
     if option.alias is None:
         return [name + equals + value] if equals else [name, following]
     return _written(option.mean(following))

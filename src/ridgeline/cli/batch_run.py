@@ -129,8 +129,8 @@ def _answer_on_ray(
     for option, other in (("--device", engine.device != "cpu"), ("--tensor-parallel", engine.tensor_parallel > 1)):
         if other:
             raise ValueError(
-                f"--replicas answers a file with engines of one process each, on processors; leave {option} out, or "
-                "leave --replicas and --ray-address out"
+                f"--replicas runs a file of requests on engines of one CPU process each; leave out {option}, or "
+                "--replicas and --ray-address"
             )
     check_ray_data()
     settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
@@ -177,15 +177,17 @@ async def _answer(
 
 
 def _again(error: EngineDied) -> str:
-    return f"{error}; the same command goes on where it was"
+    return f"{error}; run the same command again to continue"
 
 
 def summary(tally: Tally, seconds: float) -> str:
     """Return a one-line summary of a batch run: answered and refused requests, tokens and speed."""
     parts = [f"{tally.answered:,} answered"]
     parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
-    parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)
-    parts += [f"{tally.skipped:,} there already"] * (tally.skipped > 0)
+    parts += [f"{tally.wrong:,} {'line is not a request' if tally.wrong == 1 else 'lines are not requests'}"] * (
+        tally.wrong > 0
+    )
+    parts += [f"{tally.skipped:,} already in the output file"] * (tally.skipped > 0)
     return (
         f"{', '.join(parts)}; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens in "
         f"{seconds:.1f} s, {tally.output_tokens / max(seconds, 1e-9):,.1f} output tok/s"
@@ -226,7 +228,7 @@ def read_earlier(path: Path) -> EarlierOutput:
                 output = msgspec.json.decode(line, type=_EarlierLine)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise ValueError(
-                    f"{path} holds something else than a batch's output (line {number}); name another --output-file"
+                    f"{path} is not the output of a batch (line {number}); name another --output-file"
                 ) from None
             if output.custom_id is not None:
                 done.add(output.custom_id)
@@ -243,7 +245,7 @@ def _input(source: str) -> BufferedIOBase:
     """
     if source == STANDARD:
         if sys.stdin is None:
-            raise ValueError("standard input is closed; name a file as --input-file")
+            raise ValueError("standard input is closed; name a file with --input-file")
         return cast(BufferedIOBase, sys.stdin.buffer)
     try:
         return Path(source).open("rb")

@@ -100,7 +100,7 @@ def _check_continues(model: str) -> None:
 
     family = family_of(open_source(model).config)
     if family.encodes or family in SPEECH:
-        raise ValueError(f"{model} has an encoder, whose input no workload states; give a model that continues text")
+        raise ValueError(f"{model} has an encoder, but workloads describe no encoder input; give a decoder-only model")
 
 
 @contextmanager

@@ -44,8 +44,8 @@ _LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # minimum duration of a rate of a sw
 _SEEDS = 1_000_000
 _NEXT_LEVEL = 7919  # added to the seed at each rate of a sweep
 _UNCALIBRATED = (
-    "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
-    "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
+    "The load is not predicted, because the server's device is not calibrated here. Run `ridgeline calibrate` and "
+    "start the server again, or name a device: --predict-on this probes this machine while the server runs."
 )
 ShowProgress = Callable[[str], None]
 
@@ -142,7 +142,7 @@ async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindin
         ValueError: If the server answers no request.
     """
     job = asked.job
-    told(f"asking {job.target.base} for its models")
+    told(f"reading the models of {job.target.base}")
     served = await fetch_server_info(job.target.base, job.target.headers, asked.target.model)
     ignore = asked.target.ignore_eos
     if ignore is None:
@@ -182,7 +182,7 @@ async def _sweep(
     """
     start, processes, level = asked.load.rate, asked.load.processes, 0
     if start is None:
-        told("asking as one user, to begin the sweep below that")
+        told("measuring a single user, to start the sweep below that rate")
         alone = msgspec.structs.replace(job.load, users=1, requests=3, seconds=None, stop_overloaded=False)
         lone = await run(msgspec.structs.replace(job, load=alone), told, processes)
         took = lone.summary.latencies["E2E"]
@@ -195,8 +195,8 @@ async def _sweep(
         level += 1
         load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
         data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
-        told(f"{rate:.4g} a second")
-        found = await run(LoadJob(job.target, data, load), lambda at: told(f"{rate:.4g} a second: {at}"), processes)
+        told(f"{rate:.4g} requests/s")
+        found = await run(LoadJob(job.target, data, load), lambda at: told(f"{rate:.4g} requests/s: {at}"), processes)
         processes = found.processes if found.processes > 1 else processes
         return found
 
@@ -224,7 +224,7 @@ def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgre
     name = asked.target.predict or ((served.root or served.model) if served.is_ridgeline and served.local else None)
     if name is None or given is None or made is None:
         return found
-    told(f"pricing {name}")
+    told(f"predicting the speed of {name}")
     device = _calibrated(served.device) if asked.target.predict_on is None else device_named(asked.target.predict_on)
     if device is None:
         return replace(found, unpredicted=_UNCALIBRATED)

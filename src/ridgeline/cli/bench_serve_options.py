@@ -137,17 +137,20 @@ class LoadFlags:
         if not 0 <= self.max_errors <= 1:
             raise ValueError(f"--max-errors is {self.max_errors}; it must be a share from 0 to 1")
         if self.sweep and self.requests is not None and self.requests < MIN_REQUESTS:
-            raise ValueError(f"--requests is {self.requests}; a rate of a sweep is judged from {MIN_REQUESTS} at least")
+            raise ValueError(f"--requests is {self.requests}; a sweep needs at least {MIN_REQUESTS} to judge each rate")
         if closed and (self.rate is not None or self.sweep):
-            raise ValueError("--concurrency is a closed loop, --rate and --sweep are open ones; give one")
+            raise ValueError("--concurrency is for a closed loop, --rate and --sweep for an open loop; give one")
         if closed and self.max_concurrency is not None:
-            raise ValueError("--max-concurrency is for an open loop; --concurrency alone says how many are under way")
+            raise ValueError(
+                "--max-concurrency is for an open loop; leave it out, because --concurrency sets the number of "
+                "running requests"
+            )
         if self.arrival != "poisson" and (closed or replayed):
-            raise ValueError("--arrival is for an open loop with --rate or --sweep; leave it out")
+            raise ValueError("--arrival applies only to an open loop with --rate or --sweep; leave it out")
         if self.burstiness != 1 and self.arrival != "gamma":
             raise ValueError("--burstiness is the shape of --arrival gamma; give both")
         if self.speed != 1 and not replayed:
-            raise ValueError("--speed is for a --trace at its own moments; leave it out")
+            raise ValueError("--speed applies only to a --trace with its own arrival times; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +252,9 @@ class DataFlags:
         for name, least in (("prefix", 0), ("prefixes", 1), ("turns", 1), ("token_ids", 1)):
             _at_least(least, name, getattr(self, name))
         if self.prompts is not None and self.trace is not None:
-            raise ValueError("--prompts and --trace both say what is asked; give one")
+            raise ValueError("--prompts and --trace both define the prompts; give one")
         if self.token_ids is not None and (chat or self.turns > 1 or self.prompts is not None):
-            raise ValueError("--token-ids is for completions of one turn without --prompts: only they take ids")
+            raise ValueError("--token-ids works only with /v1/completions, one turn and no --prompts; leave it out")
         if self.prompts is not None or self.trace is not None:
             for name, given in (
                 ("input", self.input is not None),
@@ -259,11 +262,13 @@ class DataFlags:
                 ("prefix", self.prefix > 0),
             ):
                 if given:
-                    raise ValueError(f"--{name} is for random words; a file or a trace says it itself: leave it out")
+                    raise ValueError(
+                        f"--{name} is for prompts of random words; a file or a trace defines it: leave it out"
+                    )
         if self.trace is not None and self.output is not None:
-            raise ValueError("--output is not for a trace, which says how long answers are; leave it out")
+            raise ValueError("--output does not apply to a trace, which states the response lengths; leave it out")
         if self.prefixes > 1 and not self.prefix:
-            raise ValueError("--prefixes says how many there are of --prefix; give both")
+            raise ValueError("--prefixes is the number of different prefixes of --prefix tokens; give both")
         if self.think is not None and self.turns == 1:
             raise ValueError("--think is the time between --turns; give both")
 

@@ -67,7 +67,7 @@ def calibrate(
 
 def _check(place: torch.device, threads: list[int] | None, seconds: float) -> None:
     if place.type == "cuda" and threads:
-        raise ValueError("--threads are the processor's; leave them out with --device cuda")
+        raise ValueError("--threads is for the CPU; leave it out with --device cuda")
     for count in threads or ():
         check_threads(count, "--threads")
     if not 1 <= seconds <= 3600:
@@ -95,11 +95,13 @@ def _progress(threads: int) -> Iterator[OnProgress]:
 
 def document(c: Calibration) -> Document:
     """Return the measured peak rates, and the constants of each kernel class with their errors."""
-    facts = [("reads", _bandwidths(c)), ("multiplies", _products(c))]
+    facts = [("bandwidth", _bandwidths(c)), ("matmul", _products(c))]
     if c.host is not None:
-        facts.append(("between ops", f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)"))
+        facts.append(("host time", f"{_between_ops(c.host)} (median error {c.host_error:.1%} of a step)"))
     if c.disturbed is not None:
-        facts.append(("disturbed", f"{c.disturbed.said}, on average: simulate prices steps so"))
+        facts.append(
+            ("disturbed", f"{c.disturbed.said}, on average: ridgeline simulate predicts steps with this slowdown")
+        )
     many = "s" if c.threads > 1 else ""
     return Document(
         f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s",
@@ -116,7 +118,7 @@ def _products(c: Calibration) -> str:
     roofs = peaks(c.products)
     return ", ".join(
         f"{name} {rate / 1e9:,.0f} GFLOP/s"
-        + (f" of {roofs[name] / 1e9:,.0f} that a kernel could" if rate < roofs[name] else "")
+        + (f" of the {roofs[name] / 1e9:,.0f} that a kernel could reach" if rate < roofs[name] else "")
         for name, rate in c.products.items()
     )
 
@@ -125,10 +127,10 @@ def _between_ops(host: HostTime) -> str:
     step, asked, op, sequence, token, mib = (
         1e6 * seconds for seconds in (host.step, host.asked, host.op, host.sequence, host.token, host.byte * 2**20)
     )
-    each = f"{step:.0f} us a step, {sequence:.0f} a sequence, {token:.2f} a position, {mib:.1f} a MiB moved"
+    each = f"{step:.0f} us per step, {sequence:.0f} per sequence, {token:.2f} per token, {mib:.1f} per MiB moved"
     if host.prompts:
-        each += f", {1e6 * host.prompts:.0f} for prompts in it"
-    return f"{each}; {asked:.0f} more a step that is not recorded, and {op:.1f} an op of it"
+        each += f", {1e6 * host.prompts:.0f} if the step has prompts"
+    return f"{each}; a step without a recorded graph takes {asked:.0f} more, and {op:.1f} per op"
 
 
 def _curve(c: Calibration) -> DocumentTable:
@@ -152,8 +154,8 @@ def _classes(c: Calibration) -> DocumentTable:
         errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
         rows.append(TableRow((name, *constants, *errors)))
     notes = (
-        "rec.: a launch in a step that is recorded",
-        "median, worst: how far what is expected of a step is from what it took",
+        "rec.: launch time in a recorded step (CUDA graph)",
+        "median, worst: error of the predicted compared with the measured time of a step",
     )
     return DocumentTable(columns(*heads), tuple(rows), notes, dense=True)
 

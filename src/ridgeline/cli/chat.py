@@ -26,11 +26,11 @@ from ridgeline.util.files import write_whole
 _URL = ("http://", "https://")
 _PARTNER = "A model as for `ridgeline run`, or the URL of a server, like http://127.0.0.1:8000."
 _HELP = """\
-/system TEXT   say what the model is to be, from the next answer on; without a text, nothing
-/reset         forget the conversation, but not what /system said
-/save FILE     write the conversation to a file, as JSON
-/help          this
-Ctrl-C ends an answer; Ctrl-D leaves."""
+/system TEXT   set the system message from the next response on; without a text, remove it
+/reset         forget the conversation, but keep the system message
+/save FILE     write the conversation to a JSON file
+/help          show this list
+Ctrl-C stops a response; Ctrl-D quits."""
 
 
 @with_flags
@@ -59,7 +59,7 @@ def chat(
             partner = _server(model, sampling, engine, api_key, served_model_name)
         else:
             if api_key is not None or served_model_name is not None:
-                raise ValueError("--api-key and --server-model are for a server's URL; leave them out")
+                raise ValueError("--api-key and --server-model need the URL of a server as the model; leave them out")
             llm = engine.load(model)
             partner = LocalChatBackend(model, llm, sampling.params(llm.loaded.defaults))
         ChatSession(partner, system).run()
@@ -76,7 +76,10 @@ def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | Non
     """
     for option, default in asdict(TextFlags()).items():
         if getattr(engine, option) != default:
-            raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
+            raise ValueError(
+                f"--{option.replace('_', '-')} is for a model in this process; leave it out, because the server has "
+                "its own"
+            )
     most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")
     return HttpChatBackend(url, sampling.given() | {"max_tokens": most}, options.api_key_of(key), name)
 
@@ -105,11 +108,11 @@ class ResponseTiming:
     def line(self) -> str:
         """Return TTFT, token rate, tokens, cached prompt tokens and, if not a normal end, why the response ended."""
         if self.first is None:
-            return "no answer" if self.finish is None else "an empty answer"
+            return "no response" if self.finish is None else "an empty response"
         decode = self.last - self.first
         rate = f", {(self.tokens - 1) / decode:.1f} tok/s" if self.tokens > 1 and decode > 0 else ""
         cached = f", {self.cached:,} tokens of the prompt were cached" if self.cached else ""
-        ended = {None: "; interrupted", "length": "; ended by its length (--max-tokens)"}.get(self.finish, "")
+        ended = {None: "; interrupted", "length": "; cut off at the length limit (--max-tokens)"}.get(self.finish, "")
         return f"TTFT {self.first - self.began:.3f} s{rate}, {self.tokens:,} tokens{cached}{ended}"
 
 
@@ -133,7 +136,7 @@ class ChatSession:
             Unreachable: If the server is gone.
         """
         if self._terminal:
-            say(f"talking with {self.partner.name}; /help lists what there is, Ctrl-D leaves", style="dim")
+            say(f"chatting with {self.partner.name}; /help lists the commands, Ctrl-D quits", style="dim")
         for line in self._lines():
             if line.startswith("/"):
                 self._command(line)
@@ -155,7 +158,7 @@ class ChatSession:
                 return
             except KeyboardInterrupt:
                 print()
-                say("Ctrl-D leaves; /help lists what there is", style="dim")
+                say("Ctrl-D quits; /help lists the commands", style="dim")
 
     def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -168,11 +171,11 @@ class ChatSession:
             if rest:
                 self._save(Path(rest).expanduser())
             else:
-                say("/save needs a file, like /save talk.json")
+                say("/save needs a file name, like /save talk.json")
         elif name == "/help":
             say(_HELP)
         else:
-            say(f"{name} is nothing here; /help lists what there is")
+            say(f"unknown command {name}; /help lists the commands")
 
     def _save(self, path: Path) -> None:
         try:

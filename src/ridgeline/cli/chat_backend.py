@@ -64,8 +64,8 @@ class LocalChatBackend:
         """
         if llm.loaded.templates is None:
             raise ValueError(
-                f"{name} has no chat template; give it one (--chat-template FILE), or let it go on with a text "
-                "(ridgeline run)"
+                f"{name} has no chat template; give one with --chat-template FILE, or continue a text with ridgeline "
+                "run"
             )
         self.name, self._llm, self._params = name, llm, params
 
@@ -113,7 +113,7 @@ class HttpChatBackend:
             response = self._request(connection, "POST", "/v1/chat/completions", body)
             for frame in self._frames(response):
                 if "error" in frame:
-                    raise ValueError(f"the server ended the answer: {_message(frame)}")
+                    raise ValueError(f"the server ended the response with an error: {_message(frame)}")
                 yield _piece(frame)
 
     def _first_model(self) -> str:
@@ -123,7 +123,7 @@ class HttpChatBackend:
         try:
             return str(listed["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
-            raise ValueError(f"{self.url} lists no models; is it a server of OpenAI's interface?") from None
+            raise ValueError(f"{self.url} lists no models; give the URL of a server with OpenAI's API") from None
 
     def _connect(self) -> http.client.HTTPConnection:
         where = (str(self._parts.hostname), self._parts.port)
@@ -144,10 +144,10 @@ class HttpChatBackend:
             connection.request(method, self._root + path, body, self._headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"no server answers at {self.url}: {_why(error)}") from None
+            raise Unreachable(f"no server responds at {self.url}: {_why(error)}; start it or correct the URL") from None
         if response.status != 200:
             said = _message(self._json(response.read(_MAX_BODY)))
-            raise ValueError(f"{self.url} says {response.status}: {said}")
+            raise ValueError(f"{self.url} responded with status {response.status}: {said}")
         return response
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
@@ -164,8 +164,8 @@ class HttpChatBackend:
                         return
                     yield self._json(data)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self.url} left in the middle of its answer: {_why(error)}") from None
-        raise Unreachable(f"{self.url} left in the middle of its answer")
+            raise Unreachable(f"{self.url} closed the connection during its response: {_why(error)}") from None
+        raise Unreachable(f"{self.url} closed the connection during its response")
 
     def _json(self, data: bytes) -> Any:
         try:
@@ -173,7 +173,9 @@ class HttpChatBackend:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise ValueError(f"{self.url} answers with something else than OpenAI's interface has")
+            raise ValueError(
+                f"the response of {self.url} is not valid for OpenAI's API; give the URL of a server with that API"
+            )
         return value
 
 
@@ -189,7 +191,7 @@ def _address(url: str) -> SplitResult:
     except ValueError:  # e.g. brackets without an address, or a non-numeric port
         stated = False
     if not stated or parts.query or parts.fragment:
-        raise ValueError(f"{url} is no server's address; give one like http://127.0.0.1:8000")
+        raise ValueError(f"{url} is not a server's address; give one like http://127.0.0.1:8000")
     return parts
 
 

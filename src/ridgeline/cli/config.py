@@ -78,10 +78,14 @@ def _parameter(key: str, value: Any, spellings: OptionNames) -> tuple[str, Any] 
     """Return the parameter name and the value for a key, or None for an alias that has no effect."""
     name = key if key in spellings.by_name else "--" + key.replace("_", "-")
     if name == "--config":
-        raise ValueError("config is for the command line: a file names no other; leave it out")
+        raise ValueError("a config file cannot name another one with config; leave it out")
     option = spellings.find(name)
     if option is None:
-        raise ValueError(f"the table [{key}] is no command's") if isinstance(value, dict) else spellings.nearest(name)
+        raise (
+            ValueError(f"the table [{key}] is not the name of a command; rename or remove it")
+            if isinstance(value, dict)
+            else spellings.nearest(name)
+        )
     if _repeats(option.param):
         assert option.param is not None
         return str(option.param.name), [_text(key, name, each) for each in _listed(value)]
@@ -103,7 +107,7 @@ def _truth(key: str, value: Any) -> bool:
 def _text(key: str, name: str, value: Any) -> str:
     """Return a string or number as it would be written on the command line."""
     if isinstance(value, bool | dict | list):
-        raise ValueError(f"{key} is {_toml(value)}; give it as the option {name} has it")
+        raise ValueError(f"{key} is {_toml(value)}; give a string or a number, as for the option {name}")
     return str(value)
 
 
@@ -124,7 +128,7 @@ def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapp
         if value is None:
             print(f"# {key} is not set")
         elif param.name in SECRETS and value:
-            print(f"# {key} is not shown")
+            print(f"# {key} is set but not shown")
         else:
             print(f"{key} = {_toml(value)}  # {sources[param.name]}")
 

@@ -77,7 +77,7 @@ def read_text(argument: str) -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise ValueError(f"standard input is not text in UTF-8: {error}; convert it first") from None
+        raise ValueError(f"standard input is not text in UTF-8: {error}; convert it to UTF-8 first") from None
 
 
 @contextmanager

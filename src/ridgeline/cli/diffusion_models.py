@@ -21,8 +21,8 @@ def open_media_source(model: str, medium: Medium) -> ModelSource:
         built_in = [name for name in builtin_names() if _draws(name, medium)]
         nearest = did_you_mean(model, [*built_in, *(name for name in cached_ids(hub_cache()) if _draws(name, medium))])
         raise ModelRefused(
-            f"{unknown.what}{nearest} nothing is downloaded here; give the folder of a pipeline, with a "
-            f"model_index.json, an id in the Hugging Face cache, or a built-in model ({', '.join(built_in)})"
+            f"{unknown.what}{nearest} nothing is downloaded; give the folder of a pipeline (with a model_index.json), "
+            f"an id in the Hugging Face cache, or a built-in model ({', '.join(built_in)})"
         ) from None
 
 
@@ -30,7 +30,7 @@ def check_medium(source: ModelSource, medium: Medium) -> None:
     """Raise ValueError for a pipeline that generates another medium, before it is loaded."""
     other = _drawn_by(source)
     if other.command != medium.command:
-        raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
+        raise ValueError(f"{source.name} generates {other.command}s; use ridgeline {other.command}")
 
 
 def _drawn_by(source: ModelSource) -> Medium:

@@ -174,7 +174,10 @@ class _DiffusionRun:
             start = perf_counter()
             blocks = compile_blocks(self._pipeline, self._plan, texts)
             self.compiling = perf_counter() - start
-            say(f"compiled {blocks} blocks of the denoiser in {say_seconds(self.compiling)}, which is in no figure")
+            say(
+                f"compiled {blocks} blocks of the denoiser in {say_seconds(self.compiling)}, which no other figure "
+                "includes"
+            )
         steps, done = self._pipeline.denoise(self._plan, texts, pair), 0
         with interruptible() as interrupt, counting_bar("step", self._plan.steps) as told:
             while (step := self._next(steps)) is not None:
@@ -205,7 +208,7 @@ class _DiffusionRun:
             try:
                 file.write(self._decoded(latents))
             except BaseException:  # including KeyboardInterrupt
-                say(f"{file.latents} keeps what was drawn: {self._how(file)} decodes it")
+                say(f"the latents are saved in {file.latents}; decode them with: {self._how(file)}")
                 raise
             self._written.append(file.path)
             if not self._settings.as_json:
@@ -226,7 +229,7 @@ class _DiffusionRun:
     def _preview(self, step: DenoiseOutput) -> None:
         """Write previews of a group's images if they are due."""
         if self._settings.preview and step.number % self._settings.preview == 0:
-            assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
+            assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "videos have no previews"
             pixels = preview(self._pipeline.autoencoder, step.guess)
             for image, each in zip(step.images, pixels, strict=True):
                 self._files[image].write([each], preview=f"step {step.number} of {step.of}")
@@ -234,16 +237,18 @@ class _DiffusionRun:
 
     def _stop(self, step: DenoiseOutput, done: int) -> None:
         """Save the current estimate of an unfinished group as latents, report what exists, and exit."""
-        said = [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} drawn"] if self._written else []
+        said = (
+            [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} finished"] if self._written else []
+        )
         if not step.last:
             files = [self._files[image] for image in step.images]
             for file, guess in zip(files, step.guess, strict=True):
                 file.save_latents(guess, stopped=f"step {step.number} of {step.of}")
-            shown = f", whose step {self._previewed} {_listed([file.path for file in files])} shows"
+            shown = f" (preview of step {self._previewed}: {_listed([file.path for file in files])})"
             said.append(
-                f"{_listed([file.latents for file in files])} keeps what would have come of the rest"
-                f"{shown if self._previewed else ''}: {self._how(files[0])}{' --force' if self._previewed else ''} "
-                "decodes it"
+                "the latents of the unfinished rest are saved in "
+                f"{_listed([file.latents for file in files])}{shown if self._previewed else ''}; decode them with: "
+                f"{self._how(files[0])}{' --force' if self._previewed else ''}"
             )
         say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
         raise typer.Exit(INTERRUPTED)

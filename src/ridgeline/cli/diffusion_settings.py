@@ -65,13 +65,13 @@ class DiffusionSettings:
     def __post_init__(self) -> None:
         if self.place.type != "cpu" and (self.compiled or self.cfg_parallel):
             one = "--compile" if self.compiled else "--cfg-parallel"
-            raise ValueError(f"{one} is for the processor; leave it out, or --device")
+            raise ValueError(f"{one} works only on the CPU; leave out {one} or --device")
         if self.compiled and self.cfg_parallel:
-            raise ValueError("--compile is for one process; leave it out, or --cfg-parallel")
+            raise ValueError("--compile works only in one process; leave out --compile or --cfg-parallel")
         if self.preview < 0:
-            raise ValueError(f"--preview is {self.preview}; give the steps between two, 1 or more")
+            raise ValueError(f"--preview is {self.preview}; give the number of steps between two previews, 1 or more")
         if self.tile not in (AUTO, OFF) and not (self.tile.isdecimal() and 1 <= int(self.tile) <= 1 << 16):
-            raise ValueError(f"--tile is {self.tile!r}; give auto, off, or latents on a side, as 64")
+            raise ValueError(f"--tile is {self.tile!r}; give auto, off, or a number of latents per side, like 64")
 
     @property
     def place(self) -> torch.device:
@@ -90,7 +90,7 @@ class DiffusionSettings:
         """
         if self.tile == OFF:
             return None
-        assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"
+        assert isinstance(autoencoder, AutoencoderKL), "videos are not decoded in tiles"
         grid = PixelGrid(1, *latents[-2:])
         return choose_tiling(autoencoder, grid, _free(self.place)) if self.tile == AUTO else tiles_of(int(self.tile))
 

@@ -52,7 +52,7 @@ def embed(
     themselves.
     """
     if search and prompt is not None:
-        raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
+        raise ValueError("--search already puts the model's own prompts before the texts; leave out --prompt")
     every = _read(texts or [], input_file)
     limits = Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"))
     settings = EngineSettings(limits=limits, weights=weights, kv=kv, device=device)
@@ -66,12 +66,12 @@ def embed(
         _show_scores(every, scores, as_json=as_json)
     else:
         if embedder.texts.embedding is None and embedder.info.pooling == "mean":
-            say("the folder does not say how texts are pooled: the mean of their states is taken")
+            say("the folder does not state a pooling mode; using mean pooling")
         vectors = _vectors(embedder, every, search=search, prompt=prompt, dimensions=dimensions)
         _show_vectors(every, vectors, as_json=as_json)
     _say_speed(embedder, len(every), time.perf_counter() - started)
     if dummy_weights:
-        say("random weights: what is alike means nothing")
+        say("the weights are random, so the similarities are meaningless")
 
 
 def _read(texts: list[str], file: Path | None) -> list[str]:
@@ -83,16 +83,16 @@ def _read(texts: list[str], file: Path | None) -> list[str]:
     every: list[str] = []
     for text in texts:
         if not text.strip():
-            raise ValueError("one of the texts is empty; give at least one character of each")
+            raise ValueError("one of the texts is empty; give at least one character for each")
         every += read_text("-").splitlines() if text == "-" else [text]
     if file is not None:
         try:
             every += file.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file} is not text in UTF-8: {error}; convert it first") from None
+            raise ValueError(f"{file} is not text in UTF-8: {error}; convert it to UTF-8 first") from None
     every = [text for text in every if text.strip()]
     if not every:
-        raise ValueError("there is no text; give one, - for standard input, or --input-file")
+        raise ValueError("no text was given; give one, - for standard input, or --input-file")
     return every
 
 
@@ -107,7 +107,9 @@ def _vectors(
 
 def _check_scored(texts: list[str], *, search: bool, prompt: str | None, dimensions: int | None) -> None:
     if search or prompt is not None or dimensions is not None:
-        raise ValueError("a reranker scores texts as they are; leave --search, --prompt and --dimensions out")
+        raise ValueError(
+            "a reranker scores the texts without prompts or vectors; leave out --search, --prompt and --dimensions"
+        )
     if len(texts) < 2:
         raise ValueError("a reranker scores documents for a query; give the query first, then at least one document")
 

@@ -108,11 +108,11 @@ class SpeculationFlags(EngineFlags):
 
         if self.speculative_config is not None:
             if self.speculate is not None or self.speculate_tokens is not None:
-                raise ValueError("--speculative-config and --speculate say the same thing; give one of them")
+                raise ValueError("--speculative-config and --speculate set the same thing; give one of them")
             return configured(self.speculative_config)
         if self.speculate is None:
             if self.speculate_tokens is not None:
-                raise ValueError("--speculate-tokens is how many tokens --speculate guesses; give that too, like ngram")
+                raise ValueError("--speculate-tokens needs --speculate; give that too, like --speculate ngram")
             return None
         return named(self.speculate, self.speculate_tokens)
 
@@ -125,8 +125,8 @@ def known_device(device: "Device | None") -> "Device":
     """
     if device is None:
         raise ValueError(
-            "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
-            "once, or give ngram"
+            "--speculate auto needs predicted step times; run `ridgeline calibrate --device cuda` once, or give "
+            "--speculate ngram"
         )
     return device
 
@@ -173,7 +173,7 @@ class TextFlags(SpeculationFlags):
         settings = self.settings(source, **more)
         llm = load(source, settings, dummy_weights=self.dummy_weights, threads=self.threads)
         if self.prefix_cache and (why := llm.loaded.layout.unshared):
-            say(f"--prefix-cache shares nothing with this model: {why}")
+            say(f"--prefix-cache has no effect for this model: {why}")
         return predicted(llm)
 
 

@@ -49,7 +49,7 @@ def _without_kernels(backend: Backend) -> str:
             kinds.setdefault(op.kind, set()).add(issubclass(op, backend.takes))
     none = [kind for kind, taken in sorted(kinds.items()) if taken == {False}]
     some = [kind for kind, taken in sorted(kinds.items()) if len(taken) == 2]
-    return f"{', '.join(none)}; in part {', '.join(some)}; all of models in float16"
+    return f"{', '.join(none)}; partly {', '.join(some)}; all ops of models in float16"
 
 
 def _subclasses(of: type[Op]) -> Iterator[type[Op]]:

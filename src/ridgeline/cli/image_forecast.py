@@ -31,20 +31,23 @@ def plan_lines(
     latents = " x ".join(map(str, reversed(sides)))
     texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.texts, _TEXTS, strict=False))
     yield f"{pipeline.name}: {_pictures(plan)}"
-    yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; tokens of texts: {texts}"
+    yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; text tokens: {texts}"
     yield f"{_steps(plan)}{_together(plan, apart)}"
     memory = forecast.memory
     decode = f"decode {_size(memory.decode)} frame by frame" if _moves(plan) else _decode(memory, tiling)
-    yield f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, {decode}"
+    yield f"memory: weights {_size(memory.all_weights)}, one pass {_size(memory.denoise)}, {decode}"
     each = forecast.seconds["denoise"] / plan.steps
     if apart:
         again = _size(memory.all_weights)
-        yield f"a second process runs one pass of each step, with weights once more: {again}, less what files share"
+        yield (
+            f"a second process runs one pass of each step and loads the weights again: {again}, minus what both map "
+            "from files"
+        )
     if plan.request.step_cache is not None:
         kept = f"keeps {_size(pipeline.kept(plan))}"
-        yield f"step cache {plan.request.step_cache:g}: {kept}; what is predicted are whole passes, the most it takes"
+        yield f"step cache {plan.request.step_cache:g}: {kept}; the prediction assumes full passes, the upper limit"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
-    yield f"predicted: {stages} ({say_seconds(each)} a step) on {said_device(forecast.device)}"
+    yield f"predicted: {stages} ({say_seconds(each)} per step) on {said_device(forecast.device)}"
 
 
 def _moves(plan: DiffusionPlan) -> bool:
@@ -54,7 +57,7 @@ def _moves(plan: DiffusionPlan) -> bool:
 
 def _noun(plan: DiffusionPlan) -> str:
     """Return the noun for an output of a plan, a video or an image, as messages use it."""
-    return "clip" if _moves(plan) else "picture"
+    return "video" if _moves(plan) else "image"
 
 
 def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
@@ -70,7 +73,7 @@ def _pictures(plan: DiffusionPlan) -> str:
     images, noun = plan.request.images, _noun(plan)
     each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
     if images == 1:
-        return f"a {noun} of {each} pixels, seed {plan.seed}"
+        return f"one {noun} of {each} pixels, seed {plan.seed}"
     return f"{images} {noun}s of {each} pixels, seeds {plan.seed} to {plan.seed + images - 1}"
 
 
@@ -78,17 +81,17 @@ def _steps(plan: DiffusionPlan) -> str:
     """Return a text with the number of denoiser passes and the guidance that determines it."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
-        second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
+        second = "" if plan.second is None else f", {plan.second.scale:g} for the second expert"
         scale = f"guidance {plan.scale:g} (w = {guidance.scale:g}{second})"
-        return f"{steps} steps x 2 = {plan.passes} passes a {_noun(plan)}: {scale}"
+        return f"{steps} steps x 2 = {plan.passes} passes per {_noun(plan)}: {scale}"
     embedded = "" if guidance.embedded is None else f" {guidance.embedded:g}, an input of the denoiser"
-    return f"{steps} steps = {plan.passes} passes a {_noun(plan)}: guidance{embedded or ' off'}"
+    return f"{steps} steps = {plan.passes} passes per {_noun(plan)}: guidance{embedded or ' off'}"
 
 
 def _together(plan: DiffusionPlan, apart: bool) -> str:
     """Return a text that says which passes share a call of the denoiser; "" if none do."""
     side_by_side = plan.batching.pictures
-    words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
+    words = [f"{side_by_side} {_noun(plan)}s in one batch"] if side_by_side > 1 else []
     words += ["both passes of a step in one call"] if plan.batching.paired and not apart else []
     return f"; {', '.join(words)}" if words else ""
 

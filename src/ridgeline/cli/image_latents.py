@@ -37,7 +37,7 @@ def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, setting
         "--compile": settings.compiled or None,
     }
     if stated := [name for name, value in drawn.items() if value is not None]:
-        raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
+        raise ValueError(f"{stated[0]} is for generation, but --latents only decodes saved latents; leave it out")
 
 
 def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSettings, threads: int | None) -> None:

@@ -34,7 +34,7 @@ class ImagePrompt:
         if family_of(source.config) not in VISION:
             names = ", ".join(family.architecture for family in VISION)
             raise ValueError(
-                f"{source.name} reads no images; give a model with a vision tower ({names}), or leave --image out"
+                f"{source.name} reads no images; give a model with a vision tower ({names}), or leave out --image"
             )
         if source.folder is None:
             raise ValueError(f"{source.name} is a config without weights; give a checkpoint folder")
@@ -51,7 +51,9 @@ class ImagePrompt:
         tokens, count = ImageTokens.read(self.folder, llm.tokenizer), len(self.images)
         if raw or llm.loaded.templates is None:
             if system is not None:
-                raise ValueError("--system needs a chat template; this model has none, or --raw is given")
+                raise ValueError(
+                    "--system needs a chat template, but this model has none or --raw is given; leave out --system"
+                )
             ids = before(llm.encode(text), llm.tokenizer, self._rows(llm), count)
         else:
             messages = [{"role": "system", "content": system}] if system is not None else []
@@ -65,5 +67,5 @@ class ImagePrompt:
     @staticmethod
     def _rows(llm: LLM) -> PlacedRows:
         rows = llm.loaded.model.images
-        assert rows is not None, "the family was looked at before"
+        assert rows is not None, "an earlier check refuses families without images"
         return rows

@@ -40,8 +40,8 @@ def refuse(source: ModelSource, given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value is not None and value is not False:
             raise ValueError(
-                f"{name} is for pipelines with a denoiser; {source.name} writes the tokens of a picture one after the "
-                "other: leave it out"
+                f"{name} is for diffusion pipelines, but {source.name} generates the tokens of an image one after the "
+                "other; leave it out"
             )
 
 
@@ -99,10 +99,10 @@ def plan_lines(
     """
     side, one = drawer.pixels, plan.images == 1
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
-    yield f"{source.name}: {'a picture' if one else f'{plan.images} pictures'} of {side}x{side} pixels, {seeds}"
-    yield f"{plan.tokens} tokens a picture, one a pass = {plan.tokens} passes; tokens of the prompt: {len(plan.prompt)}"
+    yield f"{source.name}: {'one image' if one else f'{plan.images} images'} of {side}x{side} pixels, {seeds}"
+    yield f"{plan.tokens} tokens per image, one per pass = {plan.tokens} passes; prompt tokens: {len(plan.prompt)}"
     flops, moved = three_digits(forecast.cost.total_flops / 1e9), three_digits(forecast.cost.memory_bytes / 1e9)
-    yield f"{flops} GFLOP and {moved} GB of weights and KV in all; no guidance"
+    yield f"{flops} GFLOP and {moved} GB of weights and KV in total; no guidance"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} on {said_device(forecast.device)}"
 
@@ -156,6 +156,6 @@ def _draw(
                     print(files[image].path, flush=True)
             if interrupt.asked and len(written) < plan.images:
                 steps.close()
-                there = f"; {', '.join(map(str, written))} drawn" if written else ""
+                there = f"; finished: {', '.join(map(str, written))}" if written else ""
                 say(f"stopped after {drawn.tokens:,} of {plan.images * plan.tokens:,} tokens{there}")
                 raise typer.Exit(INTERRUPTED)

@@ -186,9 +186,14 @@ def phases(
     length = _fitting(context, "--context", model)
     family = family_of(read_config(model))
     if not family.writes:
-        raise ValueError(f"{model} writes nothing and has one phase; name a model that does, such as llama-3-8b")
+        raise ValueError(
+            f"{model} generates no text, so it has no decode phase; name a model that does, such as llama-3-8b"
+        )
     if device == "this" and _encodes(model):
-        raise ValueError(f"{model} has an encoder, and nothing for it to read here; name a card, such as h100-sxm")
+        raise ValueError(
+            f"{model} has an encoder, for which this experiment has no input; give a GPU with --device, such as "
+            "h100-sxm"
+        )
     if device == "this":
         both = _phases_here(model, length, weights, kv)
     else:
@@ -235,7 +240,7 @@ def _fitting(text: str, option: str, model: str) -> int:
     """
     tokens, context = parse_tokens(text, option), build(read_config(model)).context
     if tokens > context:
-        raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")
+        raise ValueError(f"{option} is {tokens:,}, but {model} has a context of {context:,}; give a smaller number")
     return tokens
 
 
@@ -255,9 +260,14 @@ def _check_writes(name: str) -> None:
     source = open_source(catalogue_name(name) or name)
     family = family_of(source.config)
     if read_embedding(source) is not None or not family.writes:
-        raise ValueError(f"{name} embeds texts, of which nothing stays on the card; `ridgeline plan` prices that")
+        raise ValueError(
+            f"{name} computes embeddings and keeps no KV cache; give a model that generates text, or use `ridgeline "
+            "plan`"
+        )
     if build(source.config).encodes:
-        raise ValueError(f"{name} keeps its encoder's keys and values too; `ridgeline plan` counts both")
+        raise ValueError(
+            f"{name} also keeps the keys and values of its encoder; give a decoder-only model, or use `ridgeline plan`"
+        )
 
 
 def _load(name: str, threads: int | None, weights: str | None, kv: str | None = None) -> tuple[Model, int]:
@@ -283,7 +293,7 @@ def _write(path: Path, page: Document) -> None:
     """Write the figure of an experiment's page as an SVG file."""
     (figure,) = page.figures
     write_whole(path, draw_svg(figure))
-    say(f"wrote {path}")
+    say(f"chart written to {path}")
 
 
 @lab.command(help=_help_of(EXPERIMENTS["directions"]))

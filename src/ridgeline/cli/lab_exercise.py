@@ -24,14 +24,14 @@ def exercise(
     if name is None:
         if checked or file is not None:
             option = "--check" if checked else "--file"
-            raise ValueError(f"{option} is of one exercise; name it: ridgeline lab exercise NAME {option}")
+            raise ValueError(f"{option} needs the name of an exercise: ridgeline lab exercise NAME {option}")
         width = max(map(len, EXERCISES))
         for each in EXERCISES.values():
             print(f"{each.name:{width}}  {_first_line(each)}")
         print(f"\n{'write one':{width}}  ridgeline lab exercise attention")
         return
     if name not in EXERCISES:
-        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+        raise ValueError(f"unknown exercise {name!r}; the exercises are {', '.join(EXERCISES)}")
     one = EXERCISES[name]
     path = file or Path(one.file)
     if checked:
@@ -42,20 +42,20 @@ def exercise(
 
 def _write(one: Exercise, path: Path) -> None:
     if path.exists():
-        raise ValueError(f"{path} is there already; give --check to have it checked, or another --file")
+        raise ValueError(f"{path} already exists; check it with --check, or name another --file")
     check_writable(path)
     write_whole(path, stub_of(one))
-    print(f"{path} is yours to finish; then: {_again(one, path)}")
+    print(f"wrote {path}; complete the function in it, then run: {_again(one, path)}")
 
 
 def _check(one: Exercise, path: Path) -> None:
     if not path.exists():
-        raise ValueError(f"there is no {path}; `ridgeline lab exercise {one.name}` writes it")
+        raise ValueError(f"{path} does not exist; create it with `ridgeline lab exercise {one.name}`")
     different = check(one, read_function(one, path), path)
     if different:
         print(different)
         raise typer.Exit(1)
-    print(f"right: {one.name} and the engine agree in {len(one.cases)} cases")
+    print(f"correct: {one.name} agrees with the engine in {len(one.cases)} cases")
 
 
 def _again(one: Exercise, path: Path) -> str:

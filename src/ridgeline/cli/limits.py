@@ -128,11 +128,14 @@ def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
         writes: Whether the server has a language model.
         draws: Whether the server has a diffusion pipeline.
     """
-    of_text, of_pipelines = "language models, and {} draws pictures", "pipelines, and {} is a language model"
+    of_text, of_pipelines = (
+        "language models, but {} generates images",
+        "diffusion pipelines, but {} is a language model",
+    )
     for names, why, served in ((OF_TEXT, of_text, writes), (OF_PIPELINES, of_pipelines, draws)):
         for name in () if served else sorted(names):
             if getattr(flags, name) != _amount(name, _DEFAULTS[name]):
-                raise ValueError(f"{LIMITS[name][0]} is of {why.format(model)}; leave it out")
+                raise ValueError(f"{LIMITS[name][0]} is for {why.format(model)}; leave it out")
 
 
 def limits_of(flags: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _empty_app() -> typer.Typer:
 
 
 def _nothing() -> None:
-    raise AssertionError("a command that is named is built")
+    raise AssertionError("Click gives the group the command that it names")
 
 
 def _configurable_group(group: typer.Typer) -> typer.Typer:
@@ -184,8 +184,8 @@ def _known(error: BaseException) -> tuple[str, int]:
         return refused, USAGE
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     return (
-        f"a fault of Ridgeline's own: {what}; please report it, with what `ridgeline {_TRACEBACK} ...` and "
-        "`ridgeline env` print"
+        f"a bug in Ridgeline: {what}; please report it with the output of `ridgeline {_TRACEBACK} ...` and `ridgeline "
+        "env`"
     ), FAILED
 
 
@@ -195,7 +195,7 @@ def _in_words(error: OSError) -> str:
     from ridgeline.cli.console import shortened
 
     if error.filename is None:
-        return f"the output cannot be written: {error.strerror}; free some space or send it elsewhere"
+        return f"the output cannot be written: {error.strerror}; free some space or write it elsewhere"
     return f"{shortened(str(error.filename))}: {error.strerror}"
 
 

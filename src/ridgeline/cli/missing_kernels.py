@@ -10,7 +10,11 @@ def missing_kernels_warning() -> str:
     Return "" if there are kernels or the user disabled them.
     """
     why = missing()
-    return f"no kernels of its own, on torch's alone it is several times slower: {why}" if why else ""
+    return (
+        f"Ridgeline's compiled CPU kernels are missing, and PyTorch's alone are several times slower: {why}"
+        if why
+        else ""
+    )
 
 
 def warn_missing_kernels() -> None:

@@ -178,7 +178,7 @@ def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
         if not name or not path or not name.isprintable():
             raise ValueError(f"{option} is {each!r}; write NAME=FOLDER")
         if name in found:
-            raise ValueError(f"{option}: two adapters are called {name!r}; give one of them another name")
+            raise ValueError(f"{option} gives two adapters the name {name!r}; rename one of them")
         found[name] = path
     return found
 
@@ -196,7 +196,7 @@ def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[
     """
     found = adapters_of(given, "--lora")
     if len(found) > 1:
-        raise ValueError(f"--lora is given more than once; a {asked} has one adapter: give one, or {otherwise}")
+        raise ValueError(f"--lora is given more than once, but a {asked} uses one adapter; give one, or {otherwise}")
     return found
 
 
@@ -422,7 +422,7 @@ def parse_dollars(text: str, option: str) -> float:
     """
     match = re.fullmatch(r"\$?(\d+(?:\.\d+)?)", text.strip())
     if match is None or float(match[1]) == 0:
-        raise ValueError(f"{option} is {text!r}; write dollars above 0 for one card and hour, like 2.5")
+        raise ValueError(f"{option} is {text!r}; write dollars above 0 per device and hour, like 2.5")
     return float(match[1])
 
 
@@ -454,7 +454,7 @@ def device_named(name: str, threads: int | None = None) -> Device:
     if name == "this":
         return this_device(threads, estimate=True)
     if number and not number.isdecimal():
-        raise ValueError(f"--device is {name!r}; give cuda, or cuda:N for card N")
+        raise ValueError(f"--device is {name!r}; give cuda, or cuda:N for GPU number N")
     return this_accelerator(int(number or 0))
 
 

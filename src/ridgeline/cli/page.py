@@ -14,7 +14,10 @@ from ridgeline.price.devices import catalogue_devices as catalogue
 
 page = typer.Typer(
     help="Export the web page as one file, or print the tables that it computes with.",
-    epilog=f"\b\nAs one file:  {EXAMPLES['page export']}\nServed:       {EXAMPLES['serve']}, then open http://127.0.0.1:8000",
+    epilog=(
+        f"\b\nAs one file:  {EXAMPLES['page export']}\nServed:       {EXAMPLES['serve']}, then open "
+        "http://127.0.0.1:8000"
+    ),
 )
 
 

@@ -76,7 +76,7 @@ def export(
     check_writable(out)
     wanted = _parts(models)
     if not wanted:
-        raise ValueError("--models names none; give some, with commas between")
+        raise ValueError("--models is empty; give model names separated by commas")
     ways = [_stored(*way) for way in itertools.product(_parts(weights), _parts(kv), _parts(devices))]
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
@@ -96,7 +96,7 @@ def _recorded() -> dict[str, Any]:
     from ridgeline.learn.page.recorded_images import IMAGES, record_images
     from ridgeline.learn.page.recordings import RUNS, recorded_runs  # imported only for recordings
 
-    say("recording runs of the engine and pictures on this machine")
+    say("recording runs of the engine and images on this machine")
     with status("recording"):
         device = device_named("this", 1)
         return {RUNS: recorded_runs(device), IMAGES: record_images(device)}
@@ -109,13 +109,15 @@ def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
         ValueError: If a file has another content, or there are more than two.
     """
     if len(paths) > _COMPARED:
-        raise ValueError(f"--traffic is given {len(paths)} times; at most {_COMPARED} runs are compared")
+        raise ValueError(
+            f"--traffic is given {len(paths)} times, but at most {_COMPARED} runs can be compared; give fewer"
+        )
     found = []
     for path in paths:
         told = read_object(path)
         if told.get("format") != 1 or not isinstance(told.get("per_request"), dict):
             raise ValueError(
-                f"--traffic {path} holds no run under load; give what bench serve --json or simulate --out writes"
+                f"--traffic {path} has no run under load; give a file from bench serve --json or simulate --out"
             )
         found.append({"name": path.name, "result": told})
     return found
@@ -159,7 +161,7 @@ def _say_estimate(source: ModelSource, way: StoredModel, total: int) -> None:
         model_table(source, way)
     seconds = total * (time.monotonic() - began)
     if seconds >= _WORTH_SAYING:
-        say(f"making {total:,} tables of prices: about {rough_time(seconds)}")
+        say(f"computing {total:,} tables of predicted times: about {rough_time(seconds)}")
 
 
 def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[[], None]) -> Mapping[StoredModel, Any]:
@@ -215,5 +217,5 @@ def _read_recording(path: Path) -> dict[str, Any]:
     """
     told = read_object(path)
     if told.get("version") != VERSION or not isinstance(told.get("steps"), list):
-        raise ValueError(f"--trace {path} holds no recording of version {VERSION}; give what POST /page/trace answers")
+        raise ValueError(f"--trace {path} has no recording of version {VERSION}; give a response of POST /page/trace")
     return told

@@ -69,7 +69,9 @@ def plan(
     devices = compared_cards(shown, setup.device)
     if model is None or (setup.device is None and devices is None):
         missing = "MODEL" if model is None else "--device"
-        raise ValueError(f"{missing} is missing; for example: {EXAMPLES['plan']}; ridgeline plan --list names all")
+        raise ValueError(
+            f"{missing} is missing; for example: {EXAMPLES['plan']}; `ridgeline plan --list` shows all names"
+        )
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
         _refuse_short(source.title, shown)
@@ -78,7 +80,10 @@ def plan(
         plan_diffusion(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
         return
     if names := given_flags(pictures):
-        raise ValueError(f"{source.title} draws no pictures: {listed_options(names)} for pipelines that do")
+        raise ValueError(
+            f"{source.title} generates no images: {listed_options(names)} for diffusion pipelines; leave out "
+            f"{' and '.join(names)}"
+        )
     said = read_embedding(source)
     if said is not None or not family_of(source.config).writes:
         _refuse_short(source.title, shown)
@@ -105,7 +110,7 @@ def plan(
 def _refuse_short(title: str, shown: DisplayFlags) -> None:
     """Raise ValueError for --short if the model's plan has no short form."""
     if shown.short:
-        raise ValueError(f"--short is for models that write text, and {title} writes none; leave it out")
+        raise ValueError(f"--short is for models that generate text, but {title} does not; leave it out")
 
 
 def _tail(made: DeploymentPlan) -> "TailEstimate | None":

@@ -63,7 +63,7 @@ def plan_diffusion(
         quoted, unpriced = quoted_cards(devices, money, named)
         plans = [planned(card) for card in quoted if setup.devices == 1 or card.link is not None]
         if not plans:
-            raise ValueError("no link joins any of these cards; give --devices 1, or cards with a link")
+            raise ValueError("none of these devices has a link; give --devices 1, or devices with a link")
         shown_there = compare_pipeline_document(plans, unpriced)
         print(json.dumps(compare_pipeline_json(plans))) if as_json else show(shown_there)
         return
@@ -85,9 +85,11 @@ def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequenc
     names += ["--lora"] if lora else []
     if names:
         raise ValueError(
-            f"{title} draws and writes no text: {listed_options(names)} for models that write; it takes --size, "
-            "--steps, --guidance, --frames, --count, --eager and --compile"
+            f"{title} generates no text: {listed_options(names)} for language models; give --size, --steps, "
+            "--guidance, --frames, --count, --eager or --compile instead"
         )
     plain = [known.name for known in FORMATS]
     if setup.weights is not None and setup.weights not in plain:
-        raise ValueError(f"--weights is {setup.weights!r}; of a pipeline it must be one of {', '.join(plain)}")
+        raise ValueError(
+            f"--weights is {setup.weights!r}; for a diffusion pipeline it must be one of {', '.join(plain)}"
+        )

@@ -59,7 +59,7 @@ def plan_embedding(
     """
     _check(source.title, workload, lora)
     if setup.kv is not None and not family_of(source.config).writes:
-        raise ValueError(f"{source.title} keeps no keys and values, a text runs in one step; leave out --kv")
+        raise ValueError(f"{source.title} has no KV cache, because a text runs in one step; leave out --kv")
     models = ModelCache(source.config, around=partial(pooled, said=said))
     asked, devices = workload.workload(setup.max_batch_tokens), compared_cards(shown, setup.device)
     if devices is not None:
@@ -79,9 +79,11 @@ def plan_embedding(
 def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
     """Raise ValueError for options of generative models, and for adapters, which the engine refuses too."""
     if lora:
-        raise ValueError(f"{title} embeds, beside which no adapter runs; merge it into the model, and leave out --lora")
+        raise ValueError(
+            f"{title} is an embedding model, which cannot use adapters; merge the adapter into it and leave out --lora"
+        )
     if names := given_flags(workload, "input"):
         raise ValueError(
-            f"{title} writes no text: {listed_options(names)} for models that generate; "
-            " give --input, the tokens of a text, and --max-batch-tokens"
+            f"{title} generates no text: {listed_options(names)} for language models; give --input (the tokens of a "
+            "text) and --max-batch-tokens instead"
         )

@@ -39,16 +39,18 @@ def list_document(known: dict[str, Any]) -> Document:
     """Return the models, pipelines and devices of the catalogue as tables."""
     models, pipelines, card_list = known["models"], known["pipelines"], known["cards"]
     return Document(
-        f"{len(models)} models, {len(pipelines)} pipelines that draw, and {len(card_list)} cards",
+        f"{len(models)} models, {len(pipelines)} diffusion pipelines and {len(card_list)} devices",
         (
             DocumentTable(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
             DocumentTable(columns("pipeline", "denoiser", "active"), tuple(_model_row(model) for model in pipelines)),
             DocumentTable(
-                columns("card", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
+                columns("device", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
                 tuple(_card_row(card) for card in card_list),
             ),
-            Paragraph(f"$/h: what {_listed(known)} ask, lowest and highest; docs/plan.md has --seller and --prices."),
-            Paragraph("MODEL may also be a config.json, --device a card file (docs/plan.md), `this` or `cuda`."),
+            Paragraph(
+                f"$/h: the lowest and highest price of {_listed(known)}; docs/plan.md explains --seller and --prices."
+            ),
+            Paragraph("MODEL may also be a config.json, --device a device file (docs/plan.md), `this` or `cuda`."),
         ),
     )
 

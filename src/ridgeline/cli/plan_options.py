@@ -96,7 +96,7 @@ class SetupFlags:
         if not self.enable_dp_attention:
             return engine
         if self.devices == 1:
-            raise ValueError("--enable-dp-attention divides requests among cards; give --devices 2 or more")
+            raise ValueError("--enable-dp-attention divides requests among devices; give --devices 2 or more")
         return with_own_attention(engine)
 
 
@@ -144,7 +144,9 @@ class WorkloadFlags:
         """
         parts = [part.strip() for part in self.batch.split(",")]
         if not all(part.isdecimal() and 0 < int(part) < _MAX_BATCH for part in parts):
-            raise ValueError(f"--batch is {self.batch!r}; write requests above 0, like 8, or several, like 1,8,64")
+            raise ValueError(
+                f"--batch is {self.batch!r}; write a number of requests above 0, like 8, or several, like 1,8,64"
+            )
         return tuple(dict.fromkeys(map(int, parts)))
 
     def demand(self) -> Demand:
@@ -161,7 +163,7 @@ class WorkloadFlags:
             ttft = INTERACTIVE_TTFT if self.ttft is None else parse_seconds(self.ttft, "--ttft")
             return ttft, INTERACTIVE_TPOT if self.tpot is None else parse_seconds(self.tpot, "--tpot")
         if self.ttft is not None or self.tpot is not None:
-            raise ValueError("--slo states both targets; leave --ttft and --tpot out")
+            raise ValueError("--slo already sets both targets; leave out --ttft and --tpot")
         if self.slo.strip() == "none":
             return None, None
         slo = parse_slo(self.slo, ("ttft", "tpot"))
@@ -192,7 +194,7 @@ class DiffusionFlags:
     def check(self) -> None:
         """Raise ValueError for diffusion options that contradict each other."""
         if self.eager and self.compile:
-            raise ValueError("--eager prices what is not compiled, and --compile what is; give one of them")
+            raise ValueError("--eager predicts without compilation, and --compile with it; give one of them")
 
 
 def given_flags(group: Any, *but: str) -> list[str]:
@@ -249,7 +251,7 @@ class MoneyFlags:
         for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
             near = similar_device_names(card, known)[:_OFFERED]
             others.append(f"{card} (did you mean {' or '.join(near)}?)" if near else card)
-        return f"{self.prices}: prices of cards that are not known here: {', '.join(others)}" if others else ""
+        return f"{self.prices} has prices of unknown devices: {', '.join(others)}" if others else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ def check_short(shown: DisplayFlags, *, as_json: bool) -> None:
     """Raise ValueError if --short is combined with options that show more."""
     others = [*given_flags(shown, "short"), *["--json"] * as_json]
     if shown.short and others:
-        raise ValueError(f"--short shows five lines and nothing else; leave it out, or {' and '.join(others)}")
+        raise ValueError(f"--short shows five lines and nothing else; leave out --short or {' and '.join(others)}")
 
 
 def sections_of(shown: DisplayFlags, known: Iterable[str]) -> tuple[str, ...] | None:
@@ -332,7 +334,8 @@ def quoted_cards(
     given, sellers = money.given(), money.sellers()
     if given is not None and named is None:
         raise ValueError(
-            "--price is for the GPU of --device, which is missing: give --device, or --prices FILE for several GPUs"
+            "--price is for the device of --device, which is missing: give --device, or --prices FILE for several "
+            "devices"
         )
     asked = sellers if money.seller is None else (seller_named(sellers, money.seller),)
     quoted = [
@@ -351,7 +354,7 @@ def quoted_cards(
 
 def _unpriced(money: MoneyFlags, title: str) -> str:
     if money.seller is not None:
-        return f"No price at {title}"
+        return f"No price from {title}"
     return "No price known" if money.prices is None else f"No price in {money.prices}"
 
 

@@ -32,7 +32,7 @@ def prepare() -> None:
     _fill_closed_descriptors()
     sys.stderr = _forgiving_stderr()
     if sys.stdout is None:
-        print("ridgeline: standard output is closed; let it go to a file or to /dev/null", file=sys.stderr)
+        print("ridgeline: standard output is closed; redirect it to a file or to /dev/null", file=sys.stderr)
         sys.exit(USAGE)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # unsupported characters must not end a command

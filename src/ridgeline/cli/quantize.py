@@ -37,10 +37,11 @@ def quantize(
         done = quantise_folder(open_source(model), out, weights.lower(), force=force, progress=progress)
     print(
         one_line(
-            f"{done.folder}: {done.matrices} matrices in {weights.lower()}, {say_gb(gb(done.before))} became "
+            f"{done.folder}: {done.matrices} matrices quantized to {weights.lower()}, from "
+            f"{say_gb(gb(done.before))} to "
             f"{say_gb(gb(done.after))}"
         )
     )
-    say(f"left as they are: {', '.join(done.kept)}", style="dim")
+    say(f"not quantized: {', '.join(done.kept)}", style="dim")
     if said := costly_format(weights.lower()):
         say_warnings([said])

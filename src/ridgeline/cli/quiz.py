@@ -26,7 +26,7 @@ def quiz(
             print(f"{name:16}{len(questions)} questions; ridgeline quiz {name}")
         return
     if chapter not in quizzes:
-        raise ValueError(f"there are no questions of a chapter {chapter!r}; there are {', '.join(quizzes)}")
+        raise ValueError(f"there are no questions for {chapter!r}; the chapters are {', '.join(quizzes)}")
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # undecodable input is an invalid answer
     rights = asked = 0
@@ -37,7 +37,7 @@ def quiz(
             break
         asked, rights = asked + 1, rights + answer
         print()
-    print(f"{rights} of {asked} at the first go")
+    print(f"{rights} of {asked} correct at the first try")
 
 
 def _plain(text: str) -> str:
@@ -64,12 +64,12 @@ def _chosen(question: QuizQuestion) -> bool | None:
     while (line := _read("> ")) is not None:
         if line.lower() in tuple(letters):
             choice = question.choices[letters.index(line.lower())]
-            print(_plain(f"{'Right' if choice.right else 'No'}. {choice.why}"))
+            print(_plain(f"{'Correct' if choice.right else 'Wrong'}. {choice.why}"))
             if not choice.right:
                 letter, right = next(pair for pair in zip(letters, question.choices, strict=True) if pair[1].right)
-                print(_plain(f"It is {letter}). {right.why}"))
+                print(_plain(f"The correct choice is {letter}). {right.why}"))
             return choice.right
-        say(f"give one of {', '.join(letters)}")
+        say(f"enter one of {', '.join(letters)}")
     return None
 
 
@@ -81,9 +81,9 @@ def _numeric(question: QuizQuestion) -> bool | None:
         try:
             said = number_in(line)
         except ValueError:
-            say("give a number")
+            say("enter a number")
             continue
         right = question.judge(said)
-        print(_plain(f"{'Right' if right else 'No'}: {question.answer.text}. {question.why}"))
+        print(_plain(f"{'Correct' if right else 'Wrong'}: {question.answer.text}. {question.why}"))
         return right
     return None

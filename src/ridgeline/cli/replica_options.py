@@ -68,8 +68,8 @@ def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
         return
     give = f"--threads {there // processes}, or fewer engines" if processes <= there else "fewer engines"
     raise ValueError(
-        f"{engines} engines of {own} thread{'s' * (own > 1)} each need {engines * own} cores, and this machine has "
-        f"{there}: give {give}"
+        f"{engines} engines of {own} thread{'s' * (own > 1)} each need {engines * own} cores, but this machine has "
+        f"{there}; give {give}"
     )
 
 
@@ -92,7 +92,7 @@ def check_of_scale(flags: object, *names: str) -> None:
     """
     for name in names:
         if getattr(flags, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
+            raise ValueError(f"--{name.replace('_', '-')} applies only with --scale; give both")
 
 
 def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, start_up: float = 0.0) -> Scaling:
@@ -109,10 +109,10 @@ def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, 
         ValueError: If an option is missing or malformed.
     """
     if at is None or at < 1:
-        raise ValueError("--scale wants --scale-at, the requests under way that each replica is to have, like 32")
+        raise ValueError("--scale needs --scale-at, the number of running requests to aim at per replica, like 32")
     least, most = pair(scale, "--scale")
     if least > most:
-        raise ValueError(f"--scale is {scale!r}; write the fewer replicas first, like 1:8")
+        raise ValueError(f"--scale is {scale!r}; write the smaller number first, like 1:8")
     period = parse_seconds(every or EVERY, "--scale-every")
     if period < _LEAST_PERIOD:
         raise ValueError(f"--scale-every is {every!r}; give {_LEAST_PERIOD * 1e3:g}ms or more")

@@ -110,14 +110,14 @@ def run(
             _run_batch(own, model, engine, served_model_name or (), input_file, output_file or "-", lora or (), fleet)
             return
         if replicas != 1 or ray_address is not None:
-            raise ValueError("--replicas and --ray-address are for the requests of --input-file; leave them out")
+            raise ValueError("--replicas and --ray-address apply only to --input-file; leave them out")
         if prompt is None or output_file is not None or served_model_name is not None:
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
         if quiet and verbose:
-            raise ValueError("--quiet says nothing and --verbose more; give one of them")
+            raise ValueError("--quiet and --verbose contradict each other; give one of them")
         text = read_prompt(prompt)
         if logprobs is not None and not as_json:
-            raise ValueError("--logprobs is shown with --json; give both")
+            raise ValueError("--logprobs needs --json; give both")
         adapters = options.adapter_of(lora, "prompt", "--input-file")
         source = open_source(model)
         images = _images(source, image) if image else None
@@ -148,7 +148,7 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
     for name, value in others.items():
         if value is not None and value is not False:
             shown = name if name == "prompt" else f"--{name.replace('_', '-')}"
-            raise ValueError(f"{shown} is for one prompt; each line of --input-file says it for itself: leave it out")
+            raise ValueError(f"{shown} is for a single prompt; leave it out and state it in each line of --input-file")
     run_batch(*asked)
 
 
@@ -203,17 +203,17 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
     """Report the times of prefill and decode, what limited them, the engine's configuration and missing kernels."""
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
-        say(f"random weights: {count} meaningless tokens were generated")
+        say(f"the weights are random: {count} meaningless tokens were generated")
     device = device_under(llm.loaded.device, llm.threads)
     limits = () if device is None else verdict(account, device)
     for line in (*_account_lines(account), *limits):
         say(line)
     if llm.engine.speculator is not None:
-        say(llm.engine.stats.guessed() or "speculation: nothing was guessed")
+        say(llm.engine.stats.guessed() or "speculation: no tokens were drafted")
     if device is None:
-        say("run `ridgeline calibrate --device cuda` once to be told what limits it", style="dim")
+        say("run `ridgeline calibrate --device cuda` once to see what limits the speed", style="dim")
     if llm.loaded.price.devices > 1:
-        say(f"of {llm.loaded.price.devices} ranks: bytes and FLOPs are those of each", style="dim")
+        say(f"{llm.loaded.price.devices} ranks: bytes and FLOPs are per rank", style="dim")
     for adapter in llm.loaded.adapters:
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context, llm.engine.encoder_context)
@@ -314,15 +314,16 @@ def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
         loading: The report of the loader; None for random weights.
     """
     if loading is None:
-        yield "loading: none, the weights are random"
+        yield "loading: nothing was read, because the weights are random"
         return
     yield _measured(loading)
     reading = read_anew(loading.checkpoint, _READ)
     if reading.nbytes:
         whole = loading.nbytes / reading.speed
         yield (
-            f"read into fresh memory instead, {say_gb(gb(reading.nbytes))} of it from the page cache: "
-            f"{_speed(reading.speed)}, so {say_seconds(whole)} for all, x {three_digits(whole / loading.seconds)}"
+            f"for comparison, reading {say_gb(gb(reading.nbytes))} into fresh memory from the page cache: "
+            f"{_speed(reading.speed)}, so {say_seconds(whole)} for the whole model, x "
+            f"{three_digits(whole / loading.seconds)}"
         )
     yield _priced(loading.nbytes)
 
@@ -330,8 +331,8 @@ def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
 def _measured(loading: LoadReport) -> str:
     found, entries = loading.checkpoint.files, len(loading.checkpoint.entries)
     files = len(set(found.values()))
-    disk = "" if loading.from_disk is None else f"; {say_gb(gb(loading.from_disk))} of it came from the disk"
-    how = "read and quantised" if loading.quantised else "mapped, every page touched"
+    disk = "" if loading.from_disk is None else f"; {say_gb(gb(loading.from_disk))} came from the disk"
+    how = "read and quantized" if loading.quantised else "mapped, with every page read"
     return (
         f"loading: {entries:,} tensors of {files:,} file{'s' * (files > 1)}, headers {say_seconds(loading.header)}; "
         f"{say_gb(gb(loading.nbytes))} {how}, {say_seconds(loading.mapped)}: {_speed(loading.speed)}{disk}"
@@ -347,8 +348,8 @@ def _priced(nbytes: float) -> str:
     )
     assert card.host_link is not None
     return (
-        f"cold, at least: {cold}; onto a card {say_seconds(nbytes / card.host_link)} more "
-        f"({card.title}, {_speed(card.host_link)}) where that waits for the disk; others: plan --section loading"
+        f"minimum cold start: {cold}; copying to a GPU adds {say_seconds(nbytes / card.host_link)} ({card.title}, "
+        f"{_speed(card.host_link)}) if the copy waits for the disk; other devices: plan --section loading"
     )
 
 

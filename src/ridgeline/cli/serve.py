@@ -133,11 +133,12 @@ class AdapterFlags:
         adapters = options.adapters_of(self.lora_modules, "--lora-modules")
         if self.enable_lora and not adapters:
             raise ValueError(
-                "--enable-lora is given without --lora-modules NAME=FOLDER; none is loaded later on: give it"
+                "--enable-lora needs --lora-modules NAME=FOLDER, because adapters cannot be loaded later; give both"
             )
         if self.max_loras is not None and self.max_loras < len(adapters):
             raise ValueError(
-                f"--max-loras is {self.max_loras}; all {len(adapters)} adapters may be in one step: give at least that"
+                f"--max-loras is {self.max_loras}, but all {len(adapters)} adapters can be in one step; give at least "
+                "that number"
             )
         return {"adapters": adapters, "adapter_rank": self.max_lora_rank}
 
@@ -243,14 +244,16 @@ def _serve_priced(
         ValueError: If there are several models, or the model does not continue text.
     """
     if len(sources) > 1:
-        raise ValueError("--priced is of one language model; leave the others out")
+        raise ValueError("--priced serves one language model; leave out the other models")
     check_continues(sources[0])
     served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
     title = describe_priced_devices(served)
 
     def ready(url: str, llm: EngineClient) -> None:
         say_ready(url, llm, served.name, settings)
-        logger.warning(f"no model runs here: steps take what they would on {title}, and answers are filler")
+        logger.warning(
+            f"no model runs here: each step takes the time predicted for {title}, and responses are filler text"
+        )
 
     return _run_engines(served, replace(settings, priced=title), replicas, ready)
 
@@ -267,7 +270,7 @@ def _serve_together(
 
     if placement.device_named(engine.device).type != "cpu":
         raise ValueError(
-            "--device: beside pictures a language model runs on the processor; leave it out, or serve it alone"
+            "--device: next to a diffusion pipeline a language model runs on the CPU; leave it out, or serve it alone"
         )
     together = ServedMultiModel(_served(model, settings, engine, adapters, seed), pictures)
 
@@ -304,11 +307,15 @@ def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Map
     """
     writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:
-        raise ValueError(f"{len(writers)} language models are given; a server has one: start another for {writers[1]}")
+        raise ValueError(
+            f"{len(writers)} language models are given, but a server runs one; start another server for {writers[1]}"
+        )
     if len(models) > 1 and server.served_model_name:
-        raise ValueError("--served-model-name is of one model; several are called by the names of their folders")
+        raise ValueError(
+            "--served-model-name is for a single model; leave it out, because several models use their folder names"
+        )
     if len({each.title for each in models}) < len(models):
-        raise ValueError("two of the models have the same name; rename the folder of one, or its file")
+        raise ValueError("two of the models have the same name; rename the folder or the file of one")
     if writers:
         return
     usual = {**_given(ServerFlags()), **_given(TextFlags()), **_given(AdapterFlags()), "seed": None}
@@ -316,7 +323,7 @@ def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Map
     for name in of_text:
         if name != "threads" and given[name] != usual[name]:
             option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is of language models, and {models[0].name} draws pictures; leave it out")
+            raise ValueError(f"{option} is for language models, but {models[0].name} generates images; leave it out")
 
 
 def _given(flags: Any) -> dict[str, Any]:
@@ -368,7 +375,13 @@ def say_multi_model_ready(
 
 
 def _say_serving(url: str, names: str, count: int, settings: ServerSettings, replicas: int = 1) -> None:
-    who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
+    who = (
+        "with an API key"
+        if settings.keys
+        else "without an API key"
+        if not is_loopback(settings.host)
+        else "for this machine"
+    )
     threads = f"{count} thread{'s' if count > 1 else ''}"
     if replicas > 1:
         threads = f"{replicas} replicas of {threads} each"
@@ -393,8 +406,8 @@ def _drawing_limits(settings: ServerSettings) -> str:
 
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     return (
-        f"{queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in "
-        f"all; n up to {settings.choices}, {three_digits(settings.picture_bytes / (1 << 20))} MiB of pictures"
+        f"{queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in total; "
+        f"n up to {settings.choices}, {three_digits(settings.picture_bytes / (1 << 20))} MiB of images"
     )
 
 
@@ -402,8 +415,8 @@ def _writing_limits(llm: EngineClient, settings: ServerSettings) -> str:
     info = llm.info
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
     return (
-        f"{info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
-        f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "
+        f"{info.requests:,} running requests, {queued:,} in the queue for {settings.queue_seconds:g} s, "
+        f"{settings.total_seconds:g} s in total; n up to {settings.choices}; bodies up to "
         f"{three_digits(settings.body_bytes / (1 << 20))} MiB"
     )
 
@@ -422,6 +435,6 @@ def _each(values: list[str] | None) -> tuple[str, ...]:
         try:
             listed = json.loads(value)
         except ValueError:
-            raise ValueError(f"{value!r} is no JSON list; repeat the option instead") from None
+            raise ValueError(f"{value!r} is not a valid JSON list; repeat the option instead") from None
         found += map(str, listed)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""`ridgeline serve --priced CARD` runs a server without a model, whose steps take the predicted time on a device."""
+"""`ridgeline serve --priced DEVICE` runs a server without a model, whose steps take the predicted time on a device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class PricedFlags:
         _priced(
             "Run no model: each step takes the time predicted for this device, and responses are max_tokens "
             "tokens of filler. For testing routers, dashboards and clients.",
-            metavar="CARD",
+            metavar="DEVICE",
         ),
     ] = None
     priced_devices: Annotated[
@@ -47,11 +47,11 @@ def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
     """
     if flags.priced is None:
         if flags.priced_devices != 1:
-            raise ValueError("--priced-devices is how many of --priced there are; give both")
+            raise ValueError("--priced-devices is the number of --priced devices; give both")
         return
     computing = [option for option in given if option in _COMPUTES]
     if computing:
-        raise ValueError(f"{computing[0]} is of a model that runs, and with --priced none does; leave it out")
+        raise ValueError(f"{computing[0]} is for a model that runs, but with --priced no model runs; leave it out")
 
 
 def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) -> ServedLLM:

@@ -81,7 +81,7 @@ class ReplicaFlags:
             check_of_scale(self, "scale_at", "scale_every", "scale_calm")
             return None
         if self.replicas != 1:
-            raise ValueError("--scale says how many replicas there are; leave --replicas out")
+            raise ValueError("--scale sets the number of replicas; leave out --replicas")
         return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
 
     def check(self, pipelines: Sequence[ModelSource]) -> None:
@@ -94,10 +94,10 @@ class ReplicaFlags:
         self.scaling()
         router_named(self.router or "least", 0)
         if self.router is not None and most_replicas(self) == 1:
-            raise ValueError("--router is for --replicas 2 or more; leave it out")
+            raise ValueError("--router needs --replicas 2 or more; leave it out")
         if self.asked and pipelines:
             raise ValueError(
-                f"--replicas is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
+                f"--replicas is for language models, but {pipelines[0].name} generates images; leave one of them out"
             )
 
 
@@ -112,7 +112,7 @@ def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
     settings = served.settings or EngineSettings()
     place = placement.device_named(settings.device)
     if place.index is not None:
-        raise ValueError(f"--device {place} is one card; Ray deals them out to replicas: give --device cuda")
+        raise ValueError(f"--device {place} names one GPU, but Ray assigns GPUs to replicas; give --device cuda")
     share = ReplicaResources((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
     if flags.ray_address is None:
         check_cores(most_replicas(flags), served.threads or 1, settings.ranks)

@@ -88,27 +88,27 @@ class SplitFlags:
             raise ValueError(f"--kv-from is empty; give the --kv-listen of a server, like 10.0.0.1:{PORT}")
         if self.kv_transfer_config is not None:
             if listen is not None or peers:
-                raise ValueError("--kv-transfer-config says what --kv-listen and --kv-from do; give one of them")
+                raise ValueError("--kv-transfer-config sets the same as --kv-listen and --kv-from; give one of them")
             role, address = configured(self.kv_transfer_config)
             listen, peers = (address, ()) if role == "listen" else (None, (address,))
         if listen is None and not peers:
             if self.kv_key_file is not None:
-                raise ValueError("--kv-key-file is for --kv-listen and --kv-from; give one of them, or leave it out")
+                raise ValueError("--kv-key-file needs --kv-listen or --kv-from; give one of them, or leave it out")
             return None
         if self.split is not None:
             raise ValueError(
-                "--split starts all engines itself; leave --kv-listen, --kv-from, --kv-transfer-config out"
+                "--split starts all engines itself; leave out --kv-listen, --kv-from and --kv-transfer-config"
             )
         if any(address.startswith("unix:") for address in (listen or "", *peers)):
-            raise ValueError("keys and values of two servers go over HOST:PORT; on one machine --split does without")
+            raise ValueError("the KV transfer between two servers needs HOST:PORT; on one machine give --split instead")
         key = b"" if self.kv_key_file is None else _key(self.kv_key_file)
         if listen is not None and self.kv_timeout is not None:
-            raise ValueError("--kv-timeout is how long --kv-from waits; leave it out here")
+            raise ValueError("--kv-timeout applies only to --kv-from; leave it out")
         transfer = KVTransfer(listen, peers, key, self._timeout())
         if listen is not None and not key and not is_loopback(listen.rpartition(":")[0].strip("[]")):
             raise ValueError(
-                f"--kv-listen {listen} is beyond this machine, where anybody could ask what others have written: give "
-                "--kv-key-file FILE"
+                f"--kv-listen {listen} accepts connections from other machines, which could read the KV cache of any "
+                "prompt: give --kv-key-file FILE"
             )
         return transfer
 
@@ -141,21 +141,21 @@ class SplitFlags:
         option = next(f"--{name.replace('_', '-')}" for name in _ROLES if getattr(self, name) is not None)
         if pipelines:
             raise ValueError(
-                f"{option} is of language models, and {pipelines[0].name} draws pictures; leave one of them out"
+                f"{option} is for language models, but {pipelines[0].name} generates images; leave one of them out"
             )
         if priced is not None:
             raise ValueError(
-                f"{option} sends keys and values, and with --priced there are none; leave it out, or ask "
-                "ridgeline simulate --split"
+                f"{option} transfers the KV cache, but with --priced there is none; leave it out, or use ridgeline "
+                "simulate --split"
             )
         transfer = self.transfer()
         if replicas.asked and (self.split is not None or (transfer is not None and transfer.listen is not None)):
-            raise ValueError(f"{option} says which engines there are; leave --replicas, --scale and --ray-address out")
+            raise ValueError(f"{option} sets the engines; leave out --replicas, --scale and --ray-address")
         self.counts()
         if self._timeout() >= stalled_seconds and (transfer is None or transfer.peers):
             raise ValueError(
-                f"an engine that waits {self._timeout():g} s for pages (--kv-timeout) is taken for one that hangs: "
-                f"give less than --stall-timeout, which is {stalled_seconds:g} s"
+                f"--kv-timeout is {self._timeout():g} s, but an engine that waits for --stall-timeout "
+                f"({stalled_seconds:g} s) counts as hanging; give a shorter --kv-timeout"
             )
 
 
@@ -197,7 +197,7 @@ def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSett
         return
     if placement.device_named(settings.device).type != "cpu":
         raise ValueError(
-            "--split shares this machine's processors; for cards start two servers (--kv-listen, --kv-from)"
+            "--split runs on this machine's CPU; for GPUs start two servers with --kv-listen and --kv-from"
         )
     check_cores(sum(flags.counts()), threads or 1)
 

@@ -69,7 +69,7 @@ def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
 
 def _adapters(adapters: Sequence[Adapter], model: Model, counted: ParameterBreakdown) -> DocumentTable:
     """Return a table of what each adapter adds to the model and to a step."""
-    heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes a step", "FLOPs a token")
+    heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes per step", "FLOPs per token")
     rows = []
     for adapter in adapters:
         told = _adapter_json(adapter, model)
@@ -130,11 +130,11 @@ def _kept(model: Model, sizes: ModelSizes) -> str:
     form = shared.get(sizes.form, "")
     stored = model.storage.kv
     if not model.kv_specs:
-        return "none: nothing is kept of a text, which runs in one step"
-    line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token{form}"
+        return "none, because a text runs in one step"
+    line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes per token{form}"
     line += f", stored in {stored.name}" if stored else ""
     state = sum(spec.slot_bytes for spec in model.kv_specs if spec.is_state)
-    return f"{line}, {state:,.0f} bytes a sequence" if state else line
+    return f"{line}, {state:,.0f} bytes per sequence" if state else line
 
 
 def _sizes(model: Model, recipe: Recipe) -> str:
@@ -146,7 +146,7 @@ def _sizes(model: Model, recipe: Recipe) -> str:
         f"{_head(model)}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")
         + (f", attention in chunks of {', '.join(f'{c:,}' for c in chunks)}" if chunks else "")
-        + (f", most layers look {near} tokens to either side" if (near := _near(model)) else "")
+        + (f", most layers attend to {near} tokens on either side" if (near := _near(model)) else "")
     )
 
 
@@ -158,12 +158,15 @@ def _near(model: Model) -> int:
 def _head(model: Model) -> str:
     """Return a text that says what the model computes from the last hidden states."""
     if isinstance(model, Embedder) and not model.labels:
-        return f"no head: the {model.mode} of a text's states becomes a vector of {model.width:,}"
+        return f"no head: the {model.mode} of a text's hidden states is its vector of {model.width:,}"
     if isinstance(model, Embedder):
-        return f"scores of {model.labels:,} label{'s' * (model.labels != 1)} for the {model.mode} of a text's states"
+        return (
+            f"scores of {model.labels:,} label{'s' * (model.labels != 1)} from the {model.mode} of a text's hidden "
+            "states"
+        )
     if not model.has_head:
-        return "no head: a text's states are pooled into a vector"
-    return f"head {'tied to the embedding' if model.tied else 'of its own'}"
+        return "no head: a text's hidden states are pooled into a vector"
+    return f"head {'tied to the embedding' if model.tied else 'untied'}"
 
 
 def _stored(model: Model, recipe: Recipe) -> str:
@@ -179,7 +182,9 @@ def _layer(sizes: ModelSizes) -> str:
         parts.append(f"FFN width {' and '.join(f'{width:,}' for width in sizes.widths)}")
     if sizes.mixture is not None:
         m = sizes.mixture
-        parts.append(f"{m.count} experts of width {m.width:,} in {m.layers} layers, top-{m.active}: {m.active} a token")
+        parts.append(
+            f"{m.count} experts of width {m.width:,} in {m.layers} layers, top-{m.active}: {m.active} per token"
+        )
     if sizes.heads:
         parts.append(f"{sizes.heads} heads over {sizes.kv_heads} KV heads of {sizes.head_dim}")
     return ", ".join(parts)
@@ -197,7 +202,7 @@ def _sharing(sizes: ModelSizes) -> DocumentTable:
         )
         for each in sizes.sharing
     )
-    return DocumentTable(columns("attention", "KV heads", "bytes a token", "less than MHA"), rows)
+    return DocumentTable(columns("attention", "KV heads", "bytes per token", "less than MHA"), rows)
 
 
 def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
@@ -237,7 +242,7 @@ def _parameters(counted: ParameterBreakdown) -> DocumentTable:
     rows.append(_row("total", sum(counted.layer.values()) if counted.layer else None, counted.total, "", "strong"))
     if counted.active != counted.total:
         active = "" if counted.layer else None
-        rows.append(_row("active for a token", active, counted.active, f"{counted.active / counted.total:.1%}"))
+        rows.append(_row("active per token", active, counted.active, f"{counted.active / counted.total:.1%}"))
     heads = ("part", *(("one layer", "all") if counted.layer else ("all",)), "share")
     return DocumentTable(columns(*heads), tuple(rows))
 

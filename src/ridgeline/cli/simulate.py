@@ -104,12 +104,14 @@ def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judge
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
-            raise ValueError(f"{name} is of equal replicas that do all; leave --split, --scale and --also out")
+            raise ValueError(
+                f"{name} needs equal replicas that run prefill and decode; leave out --split, --scale and --also"
+            )
     for name, others in (("--also", fleet.also), ("--divide", judged.divide)):
         if others is not None and limits.pages is not None:
-            raise ValueError(f"--pages is of one server's cards, and {name} has others; leave one of them out")
+            raise ValueError(f"--pages is for the devices of one server, but {name} adds others; leave one of them out")
     if limits.pages is not None and setup.memory_utilization != SetupFlags().memory_utilization:
-        raise ValueError("--memory-utilization says how many pages there are, as --pages does; leave one of them out")
+        raise ValueError("--memory-utilization and --pages both set the number of pages; leave one of them out")
 
 
 def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
@@ -117,7 +119,7 @@ def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
     if money.price is not None and fleet.also is None:
         for name in ("seller", "prices"):
             if getattr(money, name) is not None:
-                raise ValueError(f"--price stands whatever a seller asks; leave --{name} out")
+                raise ValueError(f"--price replaces the prices of sellers; leave out --{name}")
 
 
 def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
@@ -129,16 +131,19 @@ def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
     if judged.capacity:
         traffic = traffic.of_capacity()
         if not judged.slo:
-            raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
+            raise ValueError("--capacity needs latency targets; give --slo, like ttft=1s,tpot=50ms")
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide is not None)):
         for lacks, cure in (
             (not judged.slo, "give --slo, like ttft=1s,tpot=50ms"),
-            (judged.capacity, "leave --capacity out, which changes the rate"),
-            (not traffic.open_loop, "give --rate or --trace in place of --users, who ask when they have answers"),
-            (traffic.turns > 1, "leave --turns out: the questions of a conversation come when answers end"),
+            (judged.capacity, "leave out --capacity, which changes the rate"),
+            (
+                not traffic.open_loop,
+                "give --rate or --trace in place of --users, whose requests depend on the responses",
+            ),
+            (traffic.turns > 1, "leave out --turns, whose requests depend on the responses"),
         ):
             if given and lacks:
-                raise ValueError(f"{name} compares how many of the same requests are good: {cure}")
+                raise ValueError(f"{name} compares the number of good requests among the same requests: {cure}")
     if judged.divide is not None and not 1 <= judged.divide <= MAX_DEVICES:
         raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_DEVICES}")
     return traffic
@@ -169,7 +174,7 @@ class _SimulationQuery:
         setup, limits, traffic = self.setup, self.limits, self.traffic
         made = traffic.offered()
         if setup.device is None:
-            raise ValueError("--device is missing; ridgeline plan --list names all cards")
+            raise ValueError("--device is missing; `ridgeline plan --list` shows all devices")
         source = open_source(catalogue_name(self.model) or self.model)
         check_continues(source)
         device = with_price(device_named(setup.device).as_disturbed(), self.money)  # the run lasts minutes
@@ -283,7 +288,7 @@ def _at_capacity(
     machine, open_loop = asked.machine, asked.open_loop
 
     def at(rate: float, factor: float) -> SimulationMetrics:
-        log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} a second"), asked.fleet)
+        log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} requests/s"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
     given, made, classes = sizes_and_classes(asked.offered())
@@ -310,9 +315,11 @@ def _check_files(output: SimulationOutputFlags) -> None:
 def check_continues(source: ModelSource) -> None:
     """Raise ValueError for a model that does not continue text."""
     if source.pipeline:
-        raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")
+        raise ValueError(
+            f"{source.title} is a diffusion pipeline, which runs one request after the other; use ridgeline plan"
+        )
     if read_embedding(source) is not None or not family_of(source.config).writes:
-        raise ValueError(f"{source.title} continues no texts; ridgeline plan prices it")
+        raise ValueError(f"{source.title} does not generate text; use ridgeline plan")
 
 
 def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:

@@ -32,7 +32,7 @@ class FleetFlags:
 
     replicas: Annotated[int, _fleet("The number of replicas of the model, each on --devices devices.")] = 1
     also: Annotated[
-        str | None, _fleet("Further replicas on other devices, like a100-sxm or 2xl40s,a10.", metavar="[N]xCARD,...")
+        str | None, _fleet("Further replicas on other devices, like a100-sxm or 2xl40s,a10.", metavar="[N]xDEVICE,...")
     ] = None
     router: Annotated[
         str | None,
@@ -96,11 +96,13 @@ class FleetFlags:
         count = scaling.least if scaling is not None else count
         check_count(self.replicas)
         if count + len(others) > MAX_REPLICAS:
-            raise ValueError(f"{count + len(others):,} replicas in all are too many; ask for {MAX_REPLICAS:,} at most")
+            raise ValueError(f"{count + len(others):,} replicas in total are too many; give at most {MAX_REPLICAS:,}")
         name, text = self.router or "two", self.signal_age or "50ms"
         router_named(name, seed)
         if name == "prefix" and scaling is not None:
-            raise ValueError("--router prefix remembers replicas, and with --scale they go; give another")
+            raise ValueError(
+                "--router prefix depends on a fixed set of replicas, which --scale changes; give another --router"
+            )
         age = 0 if text == "0" else parse_time(text)
         if age is None:
             raise ValueError(f"--signal-age is {text!r}; write a time with its unit, like 50ms, or 0")
@@ -116,9 +118,9 @@ class FleetFlags:
             return
         apart = max(pair(self.split, "--split")) if self.split is not None else 1
         if self.replicas == apart == 1 and not (self.also or self.scale or other_counts):
-            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
+            raise ValueError("--router and --signal-age need --replicas 2 or more; leave them out")
         if self.signal_age is not None and self.router in BLIND:
-            raise ValueError(f"--router {self.router} looks at no signals; leave --signal-age out")
+            raise ValueError(f"--router {self.router} uses no load figures; leave out --signal-age")
 
     def _also(self) -> list[Device]:
         found = []
@@ -126,25 +128,30 @@ class FleetFlags:
             match = _COUNTED.fullmatch(part.strip())
             count = int(match[1] or 1) if match is not None else 0
             if match is None or not 1 <= count <= MAX_REPLICAS:
-                raise ValueError(f"--also is {self.also!r}; write cards with how many of each, like 2xl40s,a100-sxm")
+                raise ValueError(
+                    f"--also is {self.also!r}; write devices with the number of each, like 2xl40s,a100-sxm"
+                )
             found += [device_named(match[2])] * count
         return found
 
     def _split(self, case: Scenario) -> PrefillDecodeSplit | None:
         if (self.split is None) != (self.link is None):
-            raise ValueError("--split sends keys and values over --link, like 450GB/s; give both or neither")
+            raise ValueError("--split transfers the KV cache over --link, like 450GB/s; give both or neither")
         if self.split is None or self.link is None:
             return None
         for name in ("also", "scale"):
             if getattr(self, name) is not None:
-                raise ValueError(f"--{name} is of replicas that do all; with --split none does: leave one of them out")
+                raise ValueError(
+                    f"--{name} needs replicas that run prefill and decode, but --split separates the two; leave one of "
+                    "them out"
+                )
         if self.replicas != 1:
-            raise ValueError("--split says how many replicas there are; leave --replicas out")
+            raise ValueError("--split sets the number of replicas; leave out --replicas")
         prompts, _ = pair(self.split, "--split")
         if any(spec.is_state for spec in case.model.kv_specs):
             raise ValueError(
-                "--split sends keys and values, and the model keeps a state, which is no page of a prefix: prompts and "
-                "answers stay together; leave --split out"
+                "--split transfers KV pages, but the model keeps a recurrent state, which is not in pages; leave out "
+                "--split"
             )
         return PrefillDecodeSplit(prompts, _bandwidth(self.link, "--link"))
 
@@ -153,7 +160,7 @@ class FleetFlags:
             check_of_scale(self, "scale_at", "scale_every", "scale_calm", "storage", "start_up")
             return None
         if self.replicas != 1 or self.also is not None:
-            raise ValueError("--scale says how many replicas there are; leave --replicas and --also out")
+            raise ValueError("--scale sets the number of replicas; leave out --replicas and --also")
         reading = case.price.weights_on(case.device) * case.setup.devices
         reading /= _bandwidth(self.storage or _STORAGE, "--storage")
         beside = 0.0 if self.start_up is None else parse_seconds(self.start_up, "--start-up")

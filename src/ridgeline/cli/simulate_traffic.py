@@ -111,11 +111,11 @@ class TrafficFlags:
             ValueError: If the options already state a rate.
         """
         if self.rate is not None or self.users is not None:
-            raise ValueError("--capacity looks for the rate; leave --rate and --users out")
+            raise ValueError("--capacity searches for the rate; leave out --rate and --users")
         if self.duration is not None:
-            raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
+            raise ValueError("--capacity runs the same requests at each rate; give --requests in place of --duration")
         if self.speed != 1 or self.profile is not None:
-            raise ValueError("--capacity looks for a steady rate; leave --speed and --profile out")
+            raise ValueError("--capacity searches for a steady rate; leave out --speed and --profile")
         requests = REQUESTS if self.requests is None else self.requests
         return replace(self, rate=None if self.trace is not None else 1.0, requests=requests)
 
@@ -131,7 +131,9 @@ class TrafficFlags:
         kept = recorded if self.keep == 1 else subsampled(recorded, self.keep, self.seed)
         moments = [request.at for request in islice(kept, self.requests)]
         if not moments or moments[-1] == moments[0]:
-            raise ValueError(f"{self.trace}: all requests come at once, so that they have no rate")
+            raise ValueError(
+                f"{self.trace}: all requests arrive at the same time and have no rate; give another trace, or --rate"
+            )
         return replace(self, speed=rate * (moments[-1] - moments[0]) / 1e9 / (len(moments) - 1))
 
     @property
@@ -147,9 +149,9 @@ class TrafficFlags:
     def check(self) -> None:
         """Raise ValueError for options that are invalid or cannot be combined."""
         if self.trace is None and self.rate is None and self.users is None:
-            raise ValueError("give what comes: --trace FILE, --rate R (requests a second) or --users N")
+            raise ValueError("the traffic is missing: give --trace FILE, --rate R (requests per second) or --users N")
         if self.rate is not None and self.users is not None:
-            raise ValueError("--rate is requests that come by themselves, --users those who wait for answers; give one")
+            raise ValueError("--rate is for an open loop and --users for a closed loop; give one")
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -161,7 +163,7 @@ class TrafficFlags:
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"--{name} is {value}; it must be from 1 to {most:,}")
         if self.trace is not None and self.trace.is_fifo():
-            raise ValueError(f"{self.trace} is a pipe, and a trace is read several times; write it to a file first")
+            raise ValueError(f"{self.trace} is a pipe, but a trace is read several times; write it to a file first")
         self._check_pairs()
         self._check_count()
 
@@ -171,8 +173,8 @@ class TrafficFlags:
             return
         if (count := self.rate * self.until / 1e9) > _MOST["requests"]:
             raise ValueError(
-                f"--rate {self.rate:g} makes {count:,.0f} requests, and {_MOST['requests']:,} is the most; give a "
-                "smaller one, a shorter --duration, or --requests"
+                f"--rate {self.rate:g} makes {count:,.0f} requests, but at most {_MOST['requests']:,} can be "
+                "simulated; give a smaller --rate, a shorter --duration, or --requests"
             )
 
     def _check_pairs(self) -> None:
@@ -181,23 +183,42 @@ class TrafficFlags:
             (
                 self.think is not None,
                 self.users is not None or self.turns > 1,
-                "--think is for --users, or for conversations of several --turns; leave it out",
+                "--think needs --users or several --turns; leave it out",
             ),
             (
                 self.turns > 1,
                 self.trace is None,
-                "--turns is of questions that are drawn; a trace tells by its blocks what goes on with what: leave it "
-                "out",
+                "--turns is for generated conversations, but a trace states its own with its block ids; leave it out",
             ),
-            (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
-            (self.profile is not None, self.rate is not None, "--profile is how --rate changes; give both"),
+            (self.arrival != "poisson", self.rate is not None, "--arrival needs --rate; leave it out"),
+            (self.profile is not None, self.rate is not None, "--profile sets how --rate changes over time; give both"),
             (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
-            (self.speed != 1, own_moments, "--speed is for a --trace at its own moments; leave it out"),
-            (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
-            (self.input is not None, self.trace is None, "--input is what a trace says itself; leave it out"),
-            (self.output is not None, self.trace is None, "--output is what a trace says itself; leave it out"),
-            (self.exact, self.trace is None, "--exact is for fixed lengths; a trace's are as they are: leave it out"),
-            (self.exact, self.trace is not None or self._fixed, "--exact is for fixed lengths; leave it out"),
+            (
+                self.speed != 1,
+                own_moments,
+                "--speed applies only to a --trace with its own arrival times; leave it out",
+            ),
+            (self.keep != 1, own_moments, "--keep applies only to a --trace with its own arrival times; leave it out"),
+            (
+                self.input is not None,
+                self.trace is None,
+                "--input does not apply to a trace, which states its own lengths; leave it out",
+            ),
+            (
+                self.output is not None,
+                self.trace is None,
+                "--output does not apply to a trace, which states its own lengths; leave it out",
+            ),
+            (
+                self.exact,
+                self.trace is None,
+                "--exact does not apply to a trace, which states its own lengths; leave it out",
+            ),
+            (
+                self.exact,
+                self.trace is not None or self._fixed,
+                "--exact needs a fixed --input or --output; leave it out",
+            ),
         ):
             if given and not wanted:
                 raise ValueError(message)
@@ -278,15 +299,15 @@ class TrafficFlags:
                 return arrivals.poisson(rate, self.seed)
 
     def in_words(self) -> str:
-        """Return a description such as `Poisson arrivals, 12 a second, 1k tokens in and 256 out, ...`."""
+        """Return a description such as `Poisson arrivals, 12 per second, 1k tokens in and 256 out, ...`."""
         if self.users is not None:
             thinking = "" if self.think is None else f" who think for {self.think}"
             how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
         elif self.rate is not None:
             name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
-            how = f"{name} arrivals, {self.rate:.4g} a second" + (f" ({self.profile})" if self.profile else "")
+            how = f"{name} arrivals, {self.rate:.4g} per second" + (f" ({self.profile})" if self.profile else "")
         else:
-            faster = "" if self.speed == 1 else f" {self.speed:.4g} times as fast"
+            faster = "" if self.speed == 1 else f" at {self.speed:.4g} times the speed"
             how = f"requests as recorded{faster}" + ("" if self.keep == 1 else f", {self.keep:.0%} of them")
         if self.trace is not None:
             return f"{how}, lengths of {self.trace.name}"
@@ -296,7 +317,7 @@ class TrafficFlags:
         )
         if self.turns == 1:
             return how
-        how += f", conversations of {self.turns} questions"
+        how += f", conversations of {self.turns} turns"
         if self.users is not None:
             return how  # already states the think time
-        return f"{how}, each " + ("at once" if self.think is None else self.think) + " after the answer before"
+        return f"{how}, each " + ("immediately" if self.think is None else self.think) + " after the previous response"

@@ -16,7 +16,7 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine_builder import warm_up
 from ridgeline.media.images.image_generator import generates_image_tokens
 
-SOUND = "the model reads sound, no text: ridgeline transcribe FILE --model FOLDER"
+SOUND = "the model reads audio, not text; use ridgeline transcribe FILE --model FOLDER"
 """The error message for a text given to a speech model."""
 
 
@@ -73,10 +73,10 @@ def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: b
         llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     say_warnings(llm.loaded.warnings)
     if isinstance(llm.tokenizer, ByteTokenizer):
-        say("this model comes without a tokenizer: each byte of the prompt is a token")
+        say("the model has no tokenizer, so each byte of the prompt is a token")
     captured = llm.loaded.on_card and priced_backend("gpu").replayed_steps(llm.loaded.model) is not None
     if captured:  # otherwise the first response would include compilation
-        with status("compiling kernels for the card"):
+        with status("compiling kernels for the GPU"):
             warm_up(llm.engine)
     return llm
 
@@ -86,13 +86,16 @@ def draws_too(model: ModelSource | str) -> str:
     source = as_source(model)
     if not generates_image_tokens(source):
         return ""
-    return f"{source.name} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing"
+    return (
+        f"{source.name} also generates images (ridgeline image); if it was trained only for images, its text is "
+        "meaningless"
+    )
 
 
 def report_ignored_config(llm: LLM) -> None:
     """Report settings of the model's generation_config.json that are not supported."""
     for key in llm.loaded.texts.unfollowed:
-        say(f"the model's generation_config.json asks for {key}, which this version does not do")
+        say(f"the model's generation_config.json sets {key}, which this version does not support")
 
 
 def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: int, **flags: Any) -> SamplingParams:
@@ -119,7 +122,9 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
         raise ValueError(SOUND)
     if raw or llm.loaded.templates is None:
         if system is not None:
-            raise ValueError("--system needs a chat template; this model has none, or --raw is given")
+            raise ValueError(
+                "--system needs a chat template, but this model has none or --raw is given; leave out --system"
+            )
         return llm.encode(text)
     messages = [{"role": "system", "content": system}] if system is not None else []
     return llm.encode_chat([*messages, {"role": "user", "content": text}])

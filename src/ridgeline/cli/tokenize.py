@@ -41,8 +41,8 @@ def tokenize(
     for p in found:
         print(_line(p))
     print(
-        f"{ratio.tokens} tokens, {ratio.characters} characters, {ratio.words} words: "
-        f"{ratio.characters_per_token:.2f} characters a token, {ratio.tokens_per_word:.2f} tokens a word"
+        f"{ratio.tokens} tokens, {ratio.characters} characters, {ratio.words} words: {ratio.characters_per_token:.2f} "
+        f"characters per token, {ratio.tokens_per_word:.2f} tokens per word"
     )
 
 

@@ -97,7 +97,7 @@ class InspectionFlags:
             ValueError: If options cannot be combined.
         """
         if self.source and not self.experts:
-            raise ValueError("--source is of --experts; give both, or neither")
+            raise ValueError("--source needs --experts; give both, or neither")
         sources = self._sources()
         return TraceOptions(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
 
@@ -109,10 +109,10 @@ class InspectionFlags:
         """
         named = [part.partition("=") for part in self.source or ()]
         if any(not equals or not name for name, equals, _ in named):
-            raise ValueError("--source names a text and its file, as NAME=FILE")
+            raise ValueError("--source must be NAME=FILE, a name and its text file")
         paths = [(name, Path(file)) for name, _, file in named]
         if len(paths) == 1 or len(dict(paths)) < len(paths):
-            raise ValueError("--source wants at least two texts, each with a name of its own")
+            raise ValueError("--source needs at least two texts with different names")
         return tuple((name, _text_of(path)) for name, path in paths)
 
 
@@ -124,7 +124,7 @@ def _text_of(path: Path) -> str:
     """
     try:
         if path.stat().st_size > _MAX_TEXT:
-            raise ValueError(f"--source {path} is larger than {_MAX_TEXT >> 20} MiB; some pages of it are enough")
+            raise ValueError(f"--source {path} is larger than {_MAX_TEXT >> 20} MiB; give an excerpt of some pages")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
@@ -173,7 +173,7 @@ class PricedTraceFlags:
 
     priced: Annotated[
         str | None,
-        typer.Option(help=_ON_CARD, rich_help_panel=_PRICED, metavar="CARD"),
+        typer.Option(help=_ON_CARD, rich_help_panel=_PRICED, metavar="DEVICE"),
     ] = None
     input: options.Input = "1k"
     batch: options.Batch = 1
@@ -204,7 +204,9 @@ class PricedTraceFlags:
         """
         given = given_flags(self, "weights", "kv")
         if given:
-            raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
+            raise ValueError(
+                f"{given[0]} applies only to a prediction without a run; give --priced DEVICE, or leave it out"
+            )
 
 
 @with_flags
@@ -240,7 +242,9 @@ def trace(
         return
     priced.check()
     if prompt is None:
-        raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
+        raise ValueError(
+            "PROMPT is missing; give the text to trace, or --priced DEVICE to predict the model without one"
+        )
     files.check()
     if summary:
         _check_summary(look, files, as_json=as_json)
@@ -259,7 +263,7 @@ def _check_summary(look: InspectionFlags, files: TraceFileFlags, *, as_json: boo
     """Raise ValueError for options whose output --summary would not show."""
     drawn = ["--roofline -"] * (str(files.roofline) == "-")
     for name in (*given_flags(look), *drawn, *["--json"] * as_json):
-        raise ValueError(f"--summary shows where the time of a token went and nothing else; leave it out, or {name}")
+        raise ValueError(f"--summary shows only where the time of a token went; leave out --summary or {name}")
 
 
 def _show_drawn(
@@ -315,17 +319,15 @@ def _show_written(
     Raises:
         ValueError: If options are invalid or cannot be combined.
     """
-    adapters = options.adapter_of(running.lora, "request", "--priced CARD")
+    adapters = options.adapter_of(running.lora, "request", "--priced DEVICE")
     if adapters and look.memory:
-        raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
+        raise ValueError("--memory shows the neurons of the model without adapters; leave out --lora or --memory")
     dummy, place = running.dummy_weights, traced_on(device)
     inside = given_flags(look, "layer")
     if place.type != "cpu" and inside:
-        raise ValueError(f"{inside[0]} looks into a model on the processor; leave it out, or --device {device}")
+        raise ValueError(f"{inside[0]} works only on the CPU; leave out {inside[0]} or --device {device}")
     if running.tensor_parallel > 1 and inside:
-        raise ValueError(
-            f"{inside[0]} looks into a whole model, and --tensor-parallel divides it; leave one of them out"
-        )
+        raise ValueError(f"{inside[0]} needs the whole model, but --tensor-parallel divides it; leave one of them out")
     on = "cpu" if place.type == "cpu" else device
     settings = dataclasses.replace(
         _SETTINGS,
@@ -381,7 +383,7 @@ def _show_priced(
         ValueError: If such an option was given.
     """
     if running:
-        raise ValueError(f"--priced runs nothing, and {running[0]} is of a model that runs; leave it out")
+        raise ValueError(f"--priced runs no model, but {running[0]} is for a model that runs; leave it out")
     made = priced.trace(model, lora)
     if as_json:
         print(json.dumps(priced_json(made)))

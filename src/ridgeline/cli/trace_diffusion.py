@@ -48,7 +48,7 @@ def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -
     if path is None:
         return
     if not (asked.attention or drawing.pull):
-        raise ValueError("--svg draws what --attention and --pull show; give one of them, or leave it out")
+        raise ValueError("--svg needs --attention or --pull, whose result it draws; give one of them, or leave it out")
     if path.suffix != ".svg":
         raise ValueError(f"--svg is {path}; name an .svg file")
     check_writable(path)
@@ -79,12 +79,12 @@ def show_diffusion_trace(
     place = traced_on(asked.device)
     if place.type != "cpu" and (asked.attention or drawing.pull):
         looks_in = "--attention" if asked.attention else "--pull"
-        raise ValueError(f"{looks_in} looks into a model on the processor; leave it out, or --device {asked.device}")
+        raise ValueError(f"{looks_in} works only on the CPU; leave out {looks_in} or --device {asked.device}")
     with loading_bar(model) as progress:
         pipeline = load_pipeline(model, threads=asked.threads, progress=progress, device=place)
     layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
-    with status("drawing"):
+    with status("generating"):
         moment = run_to_step(pipeline, plan, drawing.step)
         layer_seen = layer if isinstance(layer, int) else None
         words = word_attention(moment, layer_seen) if asked.attention else None
@@ -99,7 +99,7 @@ def show_diffusion_trace(
     ledger = dataclasses.replace(ledger, words=words, pull=pull)
     if drawing.svg is not None:
         figure = draw_panels(ledger)
-        assert figure is not None, "checked before"
+        assert figure is not None, "an earlier check refuses this"
         write_whole(drawing.svg, svg(figure))
         say(f"wrote {drawing.svg}")
     asked.files.write(

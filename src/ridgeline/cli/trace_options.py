@@ -31,7 +31,7 @@ def chosen_layer(layer: str | None, layers: int) -> int | str | None:
     if layer is None or layer == "all":
         return layer
     if not layer.isdecimal() or int(layer) >= layers:
-        raise ValueError(f"--layer is {layer!r}; the model has layers 0 to {layers - 1}, or say all")
+        raise ValueError(f"--layer is {layer!r}, but the model has layers 0 to {layers - 1}; give one of these, or all")
     return int(layer)
 
 
@@ -80,11 +80,11 @@ class TraceFileFlags:
         """Raise ValueError, before anything is measured, for a file that could not be written."""
         if self.roofline is not None and str(self.roofline) != "-" and self.roofline.suffix != ".svg":
             raise ValueError(
-                f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
+                f"--roofline is {self.roofline}; name an .svg file (not .png, which would need another library), or -"
             )
         for option, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
             if str(path) == "-":
-                raise ValueError(f"{option} is -; name a file, /dev/stdout for standard output")
+                raise ValueError(f"{option} is -; name a file, or /dev/stdout for standard output")
         paths = self._paths()
         for path in paths.values():
             check_writable(path)
@@ -140,10 +140,10 @@ class DiffusionTraceFlags:
 def refuse_text_options(model: str, given: Iterable[str]) -> None:
     """Raise ValueError for options that only apply to text models."""
     for name in given:
-        raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
+        raise ValueError(f"{model} generates images, but {name} is for models that generate text; leave it out")
 
 
 def refuse_image_options(model: str, given: Iterable[str]) -> None:
     """Raise ValueError for options that only apply to diffusion pipelines."""
     for name in given:
-        raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")
+        raise ValueError(f"{model} generates text, but {name} is for diffusion pipelines; leave it out")

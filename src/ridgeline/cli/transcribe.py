@@ -60,9 +60,9 @@ def transcribe(
     if task not in get_args(Task):
         raise ValueError(f"--task is {task!r}; give {' or '.join(get_args(Task))}")
     if as_json + subrip + webvtt > 1:
-        raise ValueError("--json, --srt and --vtt are three forms of one answer; give one of them")
+        raise ValueError("--json, --srt and --vtt are alternative output formats; give one of them")
     if (subrip or webvtt) and (len(files) > 1 or timestamps is False):
-        raise ValueError("subtitles are of one file, with its times; give one file, and leave --no-timestamps out")
+        raise ValueError("subtitles need a single file with timestamps; give one file, and leave out --no-timestamps")
     asked = TranscriptionOptions(language, cast(Task, task), timestamps is not False)
     source = open_source(model)
     with ExitStack() as opened:  # refuse non-audio files before anything is loaded

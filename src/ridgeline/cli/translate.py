@@ -68,9 +68,7 @@ def _check_translates(model: str) -> None:
     if family in SPEECH:
         raise ValueError(SOUND)
     if family.writes and not family.encodes:
-        raise ValueError(
-            f"{model} continues text and has no encoder; ridgeline run takes it, translate an encoder-decoder"
-        )
+        raise ValueError(f"{model} has no encoder; use ridgeline run, or give an encoder-decoder model")
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
@@ -96,7 +94,7 @@ def _said(text: str, completion: Completion, params: SamplingParams) -> str:
     if choice.error is not None:
         raise ValueError(f"{text!r} failed: {choice.error}")
     if choice.finish == "length":
-        more = "give --max-tokens" if len(choice.tokens) == params.max_tokens else "the context holds no more"
+        more = "give --max-tokens" if len(choice.tokens) == params.max_tokens else "the context is full"
         say(f"cut off after {len(choice.tokens)} tokens: {one_line(text)!r}; {more}")
     return " ".join(choice.text.split())
 
