@@ -95,7 +95,7 @@ class HttpChatBackend:
             model: The model's name; None to ask the server.
 
         Raises:
-            Unreachable: If the server is asked and does not respond.
+            Unreachable: If the server does not respond when its models are requested.
             ValueError: If the URL or the server's response is invalid.
         """
         self.url, self._fields = url, fields
