@@ -68,7 +68,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
         "GPU KV cache size: 9 bytes a token, and a state of 7",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         *("The prefix cache is off: there are states", device),
-        *("The prefix cache is off: layers keep nothing", device),
+        *("The prefix cache is off: layers store nothing", device),
     ]
 
 
