@@ -235,5 +235,5 @@ def test_an_exported_folder_is_the_pipeline_that_was_trained(tmp_path: Path) -> 
     pipeline = load_pipeline(str(tmp_path), threads=1)
     drawn = pipeline.draw(DiffusionRequest(texts[0], steps=2, seed=0))
     assert drawn.shape == (1, 1, FRAMES, 32, 32)
-    with pytest.raises(ValueError, match="10 frames: this model makes 1 to 9 frames"):
+    with pytest.raises(ValueError, match="this model cannot make 10 frames: it makes 1 to 9 frames"):
         pipeline.plan(DiffusionRequest("x", frames=10))

@@ -113,15 +113,15 @@ def test_from_memory() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("empty.wav", b"", "is empty"),
-        ("text.wav", b"no sound at all, just a few words\n" * 9, "is no sound that can be read"),
+        ("empty.wav", b"", "is an empty file; give a wav"),
+        ("text.wav", b"no sound at all, just a few words\n" * 9, "is not a readable audio file"),
         (
             "text.mp3",
             b"no sound at all, just a few words\n" * 40,
-            "is no sound that can be read: Format not recognised",
+            "is not a readable audio file: Format not recognised",
         ),
-        ("header.wav", b"RIFF\x24\0\0\0WAVEfmt ", "is no sound that can be read"),
-        ("missing.wav", None, "is no file"),
+        ("header.wav", b"RIFF\x24\0\0\0WAVEfmt ", "is not a readable audio file"),
+        ("missing.wav", None, "is not a file"),
     ],
 )
 def test_what_is_no_sound(
@@ -143,7 +143,7 @@ def test_a_file_that_was_cut_short(suffix: str, subtype: str, tmp_path: Path) ->
     path = written(tmp_path, tone(1.0, RATE), RATE, suffix, subtype)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"sound\.\w+ was cut short: it has [\d,]+ of [36][24],00. bytes") as raised:
+    with pytest.raises(ValueError, match=r"sound\.\w+ is truncated: it has [\d,]+ of [36][24],00. bytes") as raised:
         AudioRecording(path)
     assert "\n" not in str(raised.value)
 
@@ -202,7 +202,7 @@ def test_samples_that_are_no_numbers(tmp_path: Path) -> None:
     samples[700] = np.nan
     with (
         AudioRecording(written(tmp_path, samples, RATE, subtype="FLOAT")) as recording,
-        pytest.raises(ValueError, match="no numbers"),
+        pytest.raises(ValueError, match="samples that are NaN or infinite"),
     ):
         recording.window(0, 10)
 

@@ -86,7 +86,7 @@ def test_the_second_process_dies(
 ) -> None:
     _before_step(monkeypatch, 1, lambda: os.kill(children[0].pid, signal.SIGKILL))
     ended = ridgeline("image", folder, *REQUEST, "-o", tmp_path / "cat.png", "--cfg-parallel", "--quiet")
-    assert_one_line(ended, USAGE, "the second process of the pair is gone: killed by signal 9")
+    assert_one_line(ended, USAGE, "the second CFG-parallel process has ended: killed by signal 9")
     assert not list(tmp_path.iterdir())
 
 
@@ -95,7 +95,7 @@ def test_the_second_process_does_not_start(
 ) -> None:
     monkeypatch.setattr(cfg_parallel_process.sys, "executable", "/bin/false")
     ended = ridgeline("image", folder, *REQUEST, "-o", tmp_path / "cat.png", "--cfg-parallel", "--quiet")
-    assert_one_line(ended, USAGE, "the second process of the pair did not start: exit code 1")
+    assert_one_line(ended, USAGE, "the second CFG-parallel process did not start: exit code 1")
 
 
 def test_an_interrupt(
@@ -113,7 +113,9 @@ def test_an_interrupt(
 def test_what_has_no_pair(ridgeline: Run, folder: Path, tmp_path: Path, children: Children) -> None:
     """Steps of one pass, and what is only decoded: no second process is started."""
     off = ridgeline("image", folder, "a cat", "--guidance", 0, "-o", tmp_path / "cat.png", "--cfg-parallel", "--quiet")
-    assert_one_line(off, USAGE, "guidance is off: a step is one pass, which a pair does not divide; run one process")
+    assert_one_line(
+        off, USAGE, "guidance is off, so a step is one pass, which CFG parallelism cannot divide: run one process"
+    )
     saved = ridgeline("image", folder, "--latents", tmp_path / "none", "--cfg-parallel")
     assert_one_line(saved, USAGE, "--cfg-parallel is for generation")
     assert not children

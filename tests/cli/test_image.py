@@ -115,7 +115,11 @@ def test_a_step_cache(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     assert parameters["step_cache"] == 0.0
     assert ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--json", "--keep-latents", "--force").code == OK
     assert torch.equal(read_latents(latents_path(path))[0], latents)
-    assert_one_line(ridgeline(*drawn, "-1", "--force"), USAGE, "step cache -1.0: give the change below which")
+    assert_one_line(
+        ridgeline(*drawn, "-1", "--force"),
+        USAGE,
+        "the step cache's threshold is -1.0; give the relative change below which",
+    )
     saved = ("image", folder, "--latents", latents_path(path), "--step-cache", "0.1")
     assert_one_line(ridgeline(*saved), USAGE, "--step-cache is for generation")
 
@@ -271,7 +275,10 @@ def test_tiles_by_memory(folder: Path) -> None:
     assert needs == sorted(needs, reverse=True)
     chosen = [choose_tiling(autoencoder, latents, 2 * nbytes) for nbytes in needs]
     assert chosen == [None, Tiling(64, 16), Tiling(32, 8), Tiling(16, 4)]
-    with pytest.raises(ValueError, match=r"^decoding in tiles of 16 latents wants .* free; .* is: close something"):
+    with pytest.raises(
+        ValueError,
+        match=r"^decoding in tiles of 16 latents needs .* of free memory, but .* is free: close other programs",
+    ):
         choose_tiling(autoencoder, latents, needs[-1])
 
 
@@ -408,18 +415,18 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
     for arguments, code, *says in (
         ((folder,), USAGE, "give a prompt"),
         ((folder, ""), USAGE, "the prompt is empty"),
-        ((folder, "x", "--size", "80x80"), USAGE, "size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
-        ((folder, "x", "--size", "80"), USAGE, "size '80': it must be width x height"),
-        ((folder, "x", "--steps", 0), USAGE, "0 steps: this model takes 1 to 999"),
-        ((folder, "x", "--steps", 10**6), USAGE, "1000000 steps"),
+        ((folder, "x", "--size", "80x80"), USAGE, "this model cannot make size 80x80; give one of 96x64, 64x64, 64x96"),
+        ((folder, "x", "--size", "80"), USAGE, "size '80': write width x height"),
+        ((folder, "x", "--steps", 0), USAGE, "the number of steps is 0; this model takes 1 to 999"),
+        ((folder, "x", "--steps", 10**6), USAGE, "the number of steps is 1000000"),
         ((folder, "x", "--steps", "many"), USAGE, "--steps"),
-        ((folder, "x", "--guidance", "nan"), USAGE, "guidance nan: it must be a number from 0 to 100"),
-        ((folder, "x", "--guidance", 0, "--negative", "y"), USAGE, "the negative prompt could not act"),
-        ((folder, "x", "-n", 10**4), USAGE, "10000 pictures or clips: a request draws 1 to 100"),
-        ((folder, "x", "-n", 0, "-o", there), USAGE, "0 pictures or clips: "),
-        ((folder, "x", "--seed", -1), USAGE, "seed -1"),
+        ((folder, "x", "--guidance", "nan"), USAGE, "guidance is nan; it must be a number from 0 to 100"),
+        ((folder, "x", "--guidance", 0, "--negative", "y"), USAGE, "the negative prompt would have no effect"),
+        ((folder, "x", "-n", 10**4), USAGE, "the number of images or videos is 10000; give 1 to 100"),
+        ((folder, "x", "-n", 0, "-o", there), USAGE, "the number of images or videos is 0; "),
+        ((folder, "x", "--seed", -1), USAGE, "seed is -1"),
         ((folder, "x" * 600), USAGE, "the prompt has 619 tokens", "512"),
-        ((folder, "x", "-o", tmp_path / "x.gif"), USAGE, "x.gif: pictures are written as .png, .webp, .jpg, .jpeg"),
+        ((folder, "x", "-o", tmp_path / "x.gif"), USAGE, "x.gif: images are written as .png, .webp, .jpg, .jpeg"),
         ((folder, "x", "-o", there), USAGE, "there.png exists already", "--force"),
         ((folder, "x", "-o", tmp_path / "no" / "x.png"), USAGE, "there is no folder"),
         ((folder, "x", "--tile", "0"), USAGE, "--tile is '0'; give auto, off, or a number of latents per side"),
@@ -428,10 +435,10 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32, bf16 or auto"),
         ((broken, "x"), REFUSED, "lacks the folder vae"),
         ((hollow, "x"), REFUSED, "hollow/vae holds no *.safetensors file; fetch its weights\n"),
-        (("tales", "x"), REFUSED, "tales is LlamaForCausalLM and draws no pictures"),
-        ((folder / "vae", "x"), REFUSED, "is AutoencoderKL and draws no pictures"),
-        ((folder, "--latents", tmp_path / "none"), USAGE, "none is no file; give the latents of a picture"),
-        ((folder, "--latents", there), USAGE, "there.png holds no latents of a picture"),
+        (("tales", "x"), REFUSED, "tales is LlamaForCausalLM, which makes no images"),
+        ((folder / "vae", "x"), REFUSED, "is AutoencoderKL, which makes no images"),
+        ((folder, "--latents", tmp_path / "none"), USAGE, "none is not a file; give the saved latents of an image"),
+        ((folder, "--latents", there), USAGE, "there.png has no latents of an image or a video"),
         ((folder, "--latents", of_others), USAGE, "holds latents of 3 channels, the model's have 4"),
         ((folder, "x", "--latents", of_others), USAGE, "a prompt is for generation"),
         ((folder, "--latents", of_others, "--steps", 3), USAGE, "--steps is for generation"),

@@ -117,11 +117,13 @@ def test_refused(ridgeline: Run, greedy: tuple[JanusForConditionalGeneration, Pa
         refused = ridgeline("image", folder, "a seven", *flags)
         assert_one_line(refused, USAGE, f"{flags[0]} is for diffusion pipelines", "leave it out")
     assert_one_line(ridgeline("image", folder), USAGE, "give a prompt (- reads standard input)")
-    assert_one_line(ridgeline("image", folder, "x", "-o", tmp_path / "x.bmp"), USAGE, "pictures are written as")
+    assert_one_line(ridgeline("image", folder, "x", "-o", tmp_path / "x.bmp"), USAGE, "images are written as")
     long = ridgeline("image", folder, "seven " * 30)
-    assert_one_line(long, USAGE, "and a picture 9; the model's context is 128: shorten it")
+    assert_one_line(long, USAGE, "and an image 9, but the model's context is 128: shorten the prompt")
     several = ridgeline("image", folder, "a seven", "-n", "2")
-    assert_one_line(several, USAGE, "asks for the likeliest tokens, of which there is one picture; draw one")
+    assert_one_line(
+        several, USAGE, "sets greedy sampling, which would make the same image each time: request one image"
+    )
 
 
 def test_parts_that_differ(ridgeline: Run, greedy: tuple[JanusForConditionalGeneration, Path], tmp_path: Path) -> None:

@@ -22,11 +22,14 @@ def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
     assert (code, err) == (0, "")
     title, answer, cost = out.splitlines()[:3]
     assert title == "z-image-turbo on 1 x NVIDIA H100 SXM 80GB: 1024x1024, 8 steps"
-    assert re.match(r"picture +\d+ ms \(floor \d+ ms, bound \d+ ms\); [\d,]+ an hour", answer)
+    assert re.match(r"image +\d+ ms \(floor \d+ ms, bound \d+ ms\); [\d,]+ per hour", answer)
     assert cost.startswith("cost")
-    passes = "128 x 128 latents, 64 x fewer than pixels, = 4,096 tokens; 8 steps, one pass each: 8 passes of 56.0 TFLOP"
-    assert f"{passes}, 15% of it attention" in " ".join(out.split())
-    assert re.search(r"\nencode .*memory\ndenoise .*compute\na pass .*\ndecode .*\nall ", out)
+    passes = (
+        "128 x 128 latents, 64 times fewer than pixels, which are 4,096 tokens; "
+        "8 steps, one pass each: 8 passes of 56.0 TFLOP"
+    )
+    assert f"{passes}, 15% of that in attention" in " ".join(out.split())
+    assert re.search(r"\nencode .*memory\ndenoise .*compute\nper pass .*\ndecode .*\nall ", out)
     assert max(map(len, out.splitlines())) <= 100
 
 
@@ -74,7 +77,7 @@ def test_a_folder_is_asked_for_what_it_states(plan: Any) -> None:  # noqa: F811
     assert "eager" not in " ".join(shown["notes"])
     assert shown["changes"]["side_by_side"]["8"] > 4  # far under the ridge
     code, _, err = plan("digits", *CARD, "--size", "64x64")
-    assert (code, "is not one of this model's: 32x32" in err) == (2, True)
+    assert (code, "this model cannot make size 64x64; give one of 32x32" in err) == (2, True)
     code, _, err = plan("digits", *CARD, "--eager")
     assert (code, "leave --eager out" in err) == (2, True)
 
@@ -83,7 +86,7 @@ def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
     words = (TURBO, "--compare-devices", "l40s,h100-sxm,rtx-3060", "--seller", "nebius")
     out = plan(*words)[1]
     assert out.index("h100-sxm ") < out.index("l40s ")
-    assert "does not fit, by GiB a card: rtx-3060 by" in out
+    assert "do not fit, missing GiB per GPU: rtx-3060 by" in out
     shown = json.loads(plan(*words, "--json")[1])["cards"]
     assert [card["name"] for card in shown] == ["h100-sxm", "l40s", "rtx-3060"]
     assert [card["fits"] for card in shown] == ["yes", "yes", "no"]
@@ -93,13 +96,13 @@ def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((TURBO, *CARD, "--batch", "8", "--input", "2k"), "--input and --batch are for language models"),
-        ((TURBO, *CARD, "--kv", "fp8"), "--kv is for language models"),
-        ((TURBO, *CARD, "--weights", "int4"), "for a diffusion pipeline it must be one of fp32, fp16, bf16"),
-        ((TURBO, *CARD, "--size", "1000x1000"), "is not one of this model's: 1024x1024"),
+        ((TURBO, *CARD, "--batch", "8", "--input", "2k"), "--input and --batch are for models that write"),
+        ((TURBO, *CARD, "--kv", "fp8"), "--kv is for models that write"),
+        ((TURBO, *CARD, "--weights", "int4"), "of a pipeline it must be one of fp32, fp16, bf16"),
+        ((TURBO, *CARD, "--size", "1000x1000"), "this model cannot make size 1000x1000; give one of 1024x1024"),
         ((TURBO, *CARD, "--size", "large"), "width x height in pixels"),
-        ((TURBO, *CARD, "--guidance", "nan"), "guidance nan"),
-        ((TURBO, *CARD, "--frames", "81"), "this model makes pictures alone"),
+        ((TURBO, *CARD, "--guidance", "nan"), "guidance is nan"),
+        ((TURBO, *CARD, "--frames", "81"), "it makes only images"),
         ((TURBO, *CARD, "--eager", "--compile"), "give one of them"),
         ((TURBO, *CARD, "--step-cache", "0.1"), "predicts full passes as an upper limit"),
         ((TURBO, *CARD, "--cfg-parallel"), "give --devices 2 and --section cards"),
@@ -136,11 +139,11 @@ def test_a_scheduler_that_image_refuses_is_said(
     path = folder / "scheduler" / "scheduler_config.json"
     words = (*CARD, "--json")
     good = json.loads(plan(str(folder), *words)[1])
-    assert "refuses" not in " ".join(good["notes"])
+    assert "does not support" not in " ".join(good["notes"])
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ModelRefused) as refused:
         load_pipeline(str(folder))
-    said = f"`ridgeline image` refuses the scheduler of this folder: {refused.value}"
+    said = f"`ridgeline image` does not support this folder's scheduler: {refused.value}"
     shown = json.loads(plan(str(folder), *words)[1])
     assert shown["notes"] == [*good["notes"], said]
     assert shown["answer"] == good["answer"]
@@ -148,4 +151,4 @@ def test_a_scheduler_that_image_refuses_is_said(
     for options in (CARD, ("--compare-devices", "l40s,h100-sxm")):
         assert "".join(said.split()) in "".join(plan(str(folder), *options)[1].split())
     shutil.rmtree(folder / "scheduler")  # a folder to plan with, without what only drawing reads
-    assert "refuses" not in plan(str(folder), *CARD)[1]
+    assert "does not support" not in plan(str(folder), *CARD)[1]

@@ -90,7 +90,9 @@ def test_refused(
     words = tmp_path / "words.png"
     words.write_text("no image", encoding="utf-8")
     assert_one_line(ridgeline("run", text, "Hi", "--image", pictures[0]), USAGE, "reads no images; give a model with a")
-    assert_one_line(ridgeline("run", folder, "Hi", "--image", words), USAGE, "words.png is no image that is read")
+    assert_one_line(
+        ridgeline("run", folder, "Hi", "--image", words), USAGE, "words.png is not an image in a supported format"
+    )
     missing = tmp_path / "missing.png"
     assert_one_line(
         ridgeline("run", folder, "Hi", "--image", missing), USAGE, "missing.png cannot be read: No such file"
@@ -114,11 +116,13 @@ def test_refused_folders(one_place: Path, ridgeline: Run, pictures: list[Path]) 
     it; a tokenizer without the tokens around them."""
     folder = one_place
     flags = ("--image", pictures[0], "--image", pictures[1])
-    assert_one_line(ridgeline("run", folder, "Hi", *flags), USAGE, "the prompt has 1 place for images, and 2 are given")
+    assert_one_line(
+        ridgeline("run", folder, "Hi", *flags), USAGE, "the prompt has 1 image placeholder, but 2 images are given"
+    )
     names = folder / "tokenizer_config.json"
     said = json.loads(names.read_text(encoding="utf-8"))
     names.write_text(json.dumps(said | {"boi_token": "<picture>"}), encoding="utf-8")
     wrong = ridgeline("run", folder, "Hi", *flags[:2])
-    assert_one_line(wrong, REFUSED, "its tokenizer has no token <picture>, which stands beside images")
+    assert_one_line(wrong, REFUSED, "its tokenizer has no token <picture>, which the model needs around images")
     (folder / "preprocessor_config.json").unlink()
     assert_one_line(ridgeline("run", folder, "Hi", *flags[:2]), REFUSED, "lacks preprocessor_config.json")

@@ -60,15 +60,15 @@ def test_what_cannot_be_transcribed(ridgeline: Run, speech_folder: Path, speech:
     words.write_text("no sound at all\n" * 20, encoding="utf-8")
     soundfile.write(bare, [], 16_000)
     for arguments, code, *says in (
-        ((empty, "--model", speech_folder), USAGE, "is empty"),
-        ((words, "--model", speech_folder), USAGE, "is no sound that can be read", "wav, flac, ogg or mp3"),
-        ((bare, "--model", speech_folder), USAGE, "holds no sound"),
-        ((tmp_path / "nowhere.wav", "--model", speech_folder), USAGE, "is no file; give a wav"),
-        (("", "--model", speech_folder), USAGE, "'' is no file"),
+        ((empty, "--model", speech_folder), USAGE, "is an empty file; give a wav"),
+        ((words, "--model", speech_folder), USAGE, "is not a readable audio file", "wav, flac, ogg or mp3"),
+        ((bare, "--model", speech_folder), USAGE, "has no audio"),
+        ((tmp_path / "nowhere.wav", "--model", speech_folder), USAGE, "is not a file; give a wav"),
+        (("", "--model", speech_folder), USAGE, "'' is not a file"),
         ((speech,), USAGE, "no speech model is built in"),
-        ((speech, "--model", "tales"), REFUSED, "tales reads no sound"),
+        ((speech, "--model", "tales"), REFUSED, "tales is not a speech model"),
         ((speech, "--model", "whisper-tiny", "--dummy-weights"), REFUSED, "whisper-tiny has no tokenizer"),
-        ((speech, "--model", speech_folder, "--language", "xx"), USAGE, "the model knows de, en, fr"),
+        ((speech, "--model", speech_folder, "--language", "xx"), USAGE, "the model supports de, en, fr"),
         ((speech, "--model", speech_folder, "--task", "sing"), USAGE, "transcribe or translate"),
         ((speech, "--model", speech_folder, "--srt", "--json"), USAGE, "give one of them"),
         ((speech, speech, "--model", speech_folder, "--vtt"), USAGE, "subtitles need a single file"),

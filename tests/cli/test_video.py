@@ -103,12 +103,12 @@ def test_several_clips_and_their_latents(ridgeline: Run, folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("x", "--frames", "8"), "8 frames: 4k + 1 can be made, as 5 or 9"),
-        (("x", "--size", "64x64"), "size 64x64 is not one of this model's: 64x32, 32x64"),
-        (("x", "--fps", "0"), "0 frames a second: give a number above 0"),
-        (("x", "--fps", "nan"), "nan frames a second"),
-        (("x", "-o", "cat.avi"), "cat.avi: clips are written as .mp4, .gif, .webp"),
-        (("x", "--steps", "0"), "0 steps: this model takes 1 to 999"),
+        (("x", "--frames", "8"), "this model cannot make 8 frames: the number must be 4k + 1, like 5 or 9"),
+        (("x", "--size", "64x64"), "this model cannot make size 64x64; give one of 64x32, 32x64"),
+        (("x", "--fps", "0"), "the frame rate is 0.0; give frames per second above 0"),
+        (("x", "--fps", "nan"), "the frame rate is nan"),
+        (("x", "-o", "cat.avi"), "cat.avi: videos are written as .mp4, .gif, .webp"),
+        (("x", "--steps", "0"), "the number of steps is 0; this model takes 1 to 999"),
         ((), "give a prompt"),
         (("x", "--latents", "x.latents.safetensors"), "a prompt is for generation"),
         (("--frames", "5", "--latents", "x.latents.safetensors"), "--frames is for generation"),

@@ -104,11 +104,11 @@ def test_bf16(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"_class_name": "AutoencoderDC"}, "architecture AutoencoderDC is no VAE of clips that is built"),
-        ({"latents_mean": None}, "latents_mean is not 5 numbers, one a channel"),
-        ({"latents_std": [1.0, 2.0]}, "latents_std is not 5 numbers"),
-        ({"latents_std": [1.0, 2.0, 0.0, 1.0, 1.0]}, "latents_std holds a number that is not above 0"),
-        ({"latents_mean": [0.0, 0.0, "x", 0.0, 0.0]}, "latents_mean holds what is no finite number"),
+        ({"_class_name": "AutoencoderDC"}, "architecture AutoencoderDC is not a supported video VAE"),
+        ({"latents_mean": None}, "latents_mean must be 5 numbers, one per channel"),
+        ({"latents_std": [1.0, 2.0]}, "latents_std must be 5 numbers"),
+        ({"latents_std": [1.0, 2.0, 0.0, 1.0, 1.0]}, "latents_std has a number that is not above 0"),
+        ({"latents_mean": [0.0, 0.0, "x", 0.0, 0.0]}, "latents_mean has a value that is not a finite number"),
     ],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
@@ -146,5 +146,5 @@ def test_latents_of_another_model(tmp_path: Path) -> None:
     theirs_of(FIRST, tmp_path)
     ours = load_video_autoencoder(str(tmp_path))
     for shape in ((1, 4, 1, 2, 2), (5, 1, 2, 2), (1, 5, 0, 2, 2)):
-        with pytest.raises(ValueError, match=r"they are to be \[clips, 5, frames, lines, columns\]"):
+        with pytest.raises(ValueError, match=r"must be \[videos, 5, frames, rows, columns\]"):
             ours.decode(torch.zeros(shape))

@@ -99,7 +99,9 @@ def test_grey_and_odd_sizes() -> None:
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """By suffix; MP4 alone needs PyAV."""
     assert [video_format_of(Path(name)) for name in ("a.MP4", "a.gif", "a.webp", "a")] == ["MP4", "GIF", "WEBP", ""]
-    with pytest.raises(ValueError, match=r"a\.avi: clips are written as \.mp4, \.gif, \.webp, or as a folder of png"):
+    with pytest.raises(
+        ValueError, match=r"a\.avi: videos are written as \.mp4, \.gif, \.webp, or as a folder of png files"
+    ):
         video_format_of(Path("a.avi"))
     found = builtins.__import__
 
@@ -110,11 +112,11 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", missing)
     assert video_format_of(Path("a.gif")) == "GIF"
-    with pytest.raises(ValueError, match=r"writing mp4 needs av: pip install 'ridgeline\[images\]'"):
+    with pytest.raises(ValueError, match=r"writing mp4 needs the package av: pip install 'ridgeline\[images\]'"):
         video_format_of(Path("a.mp4"))
 
 
 @pytest.mark.parametrize("fps", [0, -1, math.nan, math.inf, 1e9])
 def test_frames_a_second_that_cannot_be(fps: float) -> None:
-    with pytest.raises(ValueError, match="frames a second: give a number above 0, 240 at most"):
+    with pytest.raises(ValueError, match="give frames per second above 0 and at most 240"):
         check_fps(fps)

@@ -75,7 +75,7 @@ def test_the_folder_and_its_parts_say_how_many_frames(ours: Pipeline) -> None:
     assert plan.geometry.tokens == 6 * 2 * 4
     for frames in (1, 2, PLACES):
         assert ours.plan(DiffusionRequest("x", frames=frames)).geometry.latents[1] == frames
-    with pytest.raises(ValueError, match=f"33 frames: this model makes 1 to {PLACES} frames"):
+    with pytest.raises(ValueError, match=f"this model cannot make 33 frames: it makes 1 to {PLACES} frames"):
         ours.plan(DiffusionRequest("x", frames=PLACES + 1))
 
 

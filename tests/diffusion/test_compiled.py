@@ -51,5 +51,5 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 7))
     monkeypatch.setattr(config.cpp, "cxx", (None, "/nowhere/g++"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=r"^--compile wants a C\+\+ compiler, and there is none that runs"):
+    with pytest.raises(ValueError, match=r"^--compile needs a C\+\+ compiler, and none works here"):
         compile_blocks(pipeline, plan, pipeline.encode(plan))

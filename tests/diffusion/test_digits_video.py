@@ -71,7 +71,7 @@ def test_a_folder_states_what_a_request_leaves_open(pipeline: Pipeline) -> None:
 def test_what_it_was_not_trained_for_is_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ValueError, match="32x32"):
         pipeline.plan(DiffusionRequest("a seven moving left", size=Size(64, 64)))
-    with pytest.raises(ValueError, match="13 frames: this model makes 1 to 9 frames"):
+    with pytest.raises(ValueError, match="this model cannot make 13 frames: it makes 1 to 9 frames"):
         pipeline.plan(DiffusionRequest("a seven moving left", frames=13))
 
 

@@ -49,19 +49,19 @@ def test_sizes_of_the_menu() -> None:
 
 def test_a_size_off_the_menu() -> None:
     """Is refused with the menu, in one line."""
-    with pytest.raises(ValueError, match=r"^size 833x480 is not one of this model's: 832x480, 480x832$"):
+    with pytest.raises(ValueError, match=r"^this model cannot make size 833x480; give one of 832x480, 480x832$"):
         LAYOUTS["wan-480p"].geometry(Size(833, 480))
-    with pytest.raises(ValueError, match=r"^size 1000x1000 is not one of this model's: 1024x1024, 1184x896, "):
+    with pytest.raises(ValueError, match=r"^this model cannot make size 1000x1000; give one of 1024x1024, 1184x896, "):
         LAYOUTS["z-image"].geometry(Size(1000, 1000))
 
 
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        (0, "0 frames: this model makes 1 to 4,093 frames"),
-        (82, "82 frames: 4k \\+ 1 can be made, as 81 or 85"),
-        (4, "4 frames: 4k \\+ 1 can be made, as 1 or 5"),
-        (4094, "4094 frames: this model makes 1 to 4,093 frames"),
+        (0, "this model cannot make 0 frames: it makes 1 to 4,093 frames"),
+        (82, "this model cannot make 82 frames: the number must be 4k \\+ 1, like 81 or 85"),
+        (4, "this model cannot make 4 frames: the number must be 4k \\+ 1, like 1 or 5"),
+        (4094, "this model cannot make 4094 frames: it makes 1 to 4,093 frames"),
     ],
 )
 def test_frames_that_cannot_be(frames: int, says: str) -> None:
@@ -70,7 +70,7 @@ def test_frames_that_cannot_be(frames: int, says: str) -> None:
 
 
 def test_pictures_are_one_frame() -> None:
-    with pytest.raises(ValueError, match=r"^5 frames: this model makes pictures alone$"):
+    with pytest.raises(ValueError, match=r"^this model cannot make 5 frames: it makes only images$"):
         LAYOUTS["flux.1"].geometry(Size(1024, 1024), 5)
 
 
@@ -82,7 +82,7 @@ def test_every_layout_covers_its_menu() -> None:
             *_, rows, columns = geometry.latents
             assert (rows * layout.spatial, columns * layout.spatial) == (size.height, size.width)
             assert geometry.tokens * math.prod(layout.patch) * layout.channels == math.prod(geometry.latents)
-    with pytest.raises(AssertionError, match="patches do not cover"):
+    with pytest.raises(AssertionError, match="sizes that are not a multiple of the patch size"):
         PipelineLayout(4, (Size(40, 32),))
 
 
@@ -96,6 +96,6 @@ def test_sizes_as_people_write_them(text: str, size: tuple[int, int]) -> None:
     "text", ["", "1024", "1024x", "x", "0x64", "1024x-8", "1e3x4", "1024x768x3", "9" * 50, "٣٢x٣٢"]
 )
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match="it must be width x height in pixels, as 1024x768") as refused:
+    with pytest.raises(ValueError, match="write width x height in pixels, like 1024x768") as refused:
         Size.parse(text)
     assert len(str(refused.value)) < 200

@@ -78,14 +78,20 @@ def test_every_part_is_prepared(make: Callable[[Path], object], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (DiffusionRequest("x", size=Size(80, 80)), r"size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
-        (DiffusionRequest("x", steps=0), "0 steps: this model takes 1 to 999"),
-        (DiffusionRequest("x", steps=10**6), "1000000 steps: this model takes 1 to 999"),
-        (DiffusionRequest("x", guidance=float("nan")), "guidance nan: it must be a number from 0 to 100"),
-        (DiffusionRequest("x", images=10**4), "10000 pictures or clips: a request draws 1 to 100"),
-        (DiffusionRequest("x", images=0), "0 pictures or clips: a request draws 1 to 100"),
-        (DiffusionRequest("x", seed=-1), r"seed -1: it must be an integer from 0 to \d+"),
-        (DiffusionRequest("x", "y", guidance=0.0), "the negative prompt could not act .* guidance is off at 0; .*"),
+        (
+            DiffusionRequest("x", size=Size(80, 80)),
+            r"this model cannot make size 80x80; give one of 96x64, 64x64, 64x96",
+        ),
+        (DiffusionRequest("x", steps=0), "the number of steps is 0; this model takes 1 to 999"),
+        (DiffusionRequest("x", steps=10**6), "the number of steps is 1000000; this model takes 1 to 999"),
+        (DiffusionRequest("x", guidance=float("nan")), "guidance is nan; it must be a number from 0 to 100"),
+        (DiffusionRequest("x", images=10**4), "the number of images or videos is 10000; give 1 to 100"),
+        (DiffusionRequest("x", images=0), "the number of images or videos is 0; give 1 to 100"),
+        (DiffusionRequest("x", seed=-1), r"seed is -1; it must be an integer from 0 to \d+"),
+        (
+            DiffusionRequest("x", "y", guidance=0.0),
+            "the negative prompt would have no effect: guidance is off at 0: .*",
+        ),
     ],
 )
 def test_requests_that_cannot_be(z_image_folder: Path, request_: DiffusionRequest, says: str) -> None:
@@ -115,10 +121,10 @@ def _reshaped(folder: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no vae": (_without("vae"), r"lacks the folder vae \(AutoencoderKL\); fetch it again"),
-    "no tokenizer": (_without("tokenizer"), r"lacks the folder tokenizer \(\w+\); fetch it again"),
-    "no scheduler": (_without("scheduler"), r"lacks the folder scheduler \(FlowMatch\w+\); fetch it again"),
-    "no transformer listed": (_unlisted("transformer"), "lists no transformer, which a ZImagePipeline has"),
+    "no vae": (_without("vae"), r"lacks the folder vae \(AutoencoderKL\); fetch the pipeline again"),
+    "no tokenizer": (_without("tokenizer"), r"lacks the folder tokenizer \(\w+\); fetch the pipeline again"),
+    "no scheduler": (_without("scheduler"), r"lacks the folder scheduler \(FlowMatch\w+\); fetch the pipeline again"),
+    "no transformer listed": (_unlisted("transformer"), "does not list transformer, which a ZImagePipeline needs"),
     "no index": (
         lambda folder: (folder / "model_index.json").unlink(),
         "is not a model: it has parts of a pipeline and no model_index.json; fetch it again",
@@ -133,7 +139,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "another scheduler": (
         lambda folder: edit(folder / "scheduler" / "scheduler_config.json", _class_name="DDIMScheduler"),
-        "_class_name is DDIMScheduler; samplers of .* are built",
+        "_class_name is DDIMScheduler; supported are FlowMatchEulerDiscreteScheduler,",
     ),
     "no weights": (
         lambda folder: (folder / "vae" / "diffusion_pytorch_model.safetensors").unlink(),
@@ -141,16 +147,19 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "no template": (
         lambda folder: (folder / "tokenizer" / "chat_template.jinja").unlink(),
-        "tokenizer holds no chat template, which this pipeline's texts are put into; fetch it again",
+        "tokenizer has no chat template, which this pipeline applies to texts; fetch it again",
     ),
     "another class": (
         lambda folder: edit(folder / "model_index.json", _class_name="SanaPipeline"),
-        "is a SanaPipeline, which is not built; ZImagePipeline, ",
+        "is a SanaPipeline, which is not supported; supported are ZImagePipeline, ",
     ),
-    "an encoder of another": (_reshaped, "the text encoder's states have 24 numbers, the transformer reads 16"),
+    "an encoder of another": (
+        _reshaped,
+        "the text encoder's hidden states have 24 numbers, but the transformer reads 16",
+    ),
     "no sizes": (_stating(sizes=[]), r"sizes is \[\]; it must be a list of sizes like \"1024x768\""),
-    "a size that is none": (_stating(sizes=["64x"]), "size '64x': it must be width x height in pixels"),
-    "a size between patches": (_stating(sizes=["64x60"]), "pictures of 64x60 do not divide into patches of 8 x 8"),
+    "a size that is none": (_stating(sizes=["64x"]), "size '64x': write width x height in pixels"),
+    "a size between patches": (_stating(sizes=["64x60"]), "images of 64x60 do not divide into patches of 8 x 8"),
     "steps that are none": (_stating(num_inference_steps=0), "num_inference_steps is 0; it must be an integer"),
 }
 
@@ -166,7 +175,7 @@ def test_folders_that_are_refused(folder: Path, breaks: Callable[[Path], None], 
 @pytest.mark.parametrize("name", ["tales", "qwen3-8b"])
 def test_models_that_draw_nothing(name: str) -> None:
     with pytest.raises(
-        ModelRefused, match=rf"{name} is \w+ForCausalLM and draws no pictures; give the folder of a pip"
+        ModelRefused, match=rf"{name} is \w+ForCausalLM, which makes no images: give the folder of a diffusion pip"
     ):
         load_pipeline(name)
 
@@ -217,5 +226,5 @@ def test_loading_is_told_as_one(z_image_folder: Path) -> None:
 
 def test_a_pipeline_of_the_catalogue_draws_nothing() -> None:
     """It has configs alone, of parts that `plan` prices."""
-    with pytest.raises(ModelRefused, match="z-image-turbo is a config of the catalogue, without weights"):
+    with pytest.raises(ModelRefused, match="z-image-turbo is a built-in config without weights"):
         load_pipeline("z-image-turbo")

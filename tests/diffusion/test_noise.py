@@ -42,13 +42,13 @@ def test_it_is_normal() -> None:
 
 @pytest.mark.parametrize("images", [0, -1, MAX_IMAGES + 1, 10**4])
 def test_numbers_of_images_that_cannot_be(images: int) -> None:
-    with pytest.raises(ValueError, match=f"^{images} pictures or clips: a request draws 1 to {MAX_IMAGES}$"):
+    with pytest.raises(ValueError, match=f"^the number of images or videos is {images}; give 1 to {MAX_IMAGES}$"):
         Noise(0, images, SHAPE)
 
 
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1, 10**30])
 def test_seeds_that_cannot_be(seed: int) -> None:
-    with pytest.raises(ValueError, match=rf"^seed {seed}: it must be an integer from 0 to \d+$"):
+    with pytest.raises(ValueError, match=rf"^seed is {seed}; it must be an integer from 0 to \d+$"):
         Noise(seed, 1, SHAPE)
 
 

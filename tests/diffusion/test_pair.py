@@ -35,7 +35,7 @@ def test_what_a_pair_cannot_do(folder: Path) -> None:
     for rank in range(2):
         refused = torch.load(folder / f"refused.{rank}.pt")
         assert len(refused) == 2 * len(REQUESTS)
-        assert all("one pass, which a pair does not divide" in said for said in refused[::2])
-        assert all("one process of the pair has seed 0, the other 1" in said for said in refused[1::2])
-    with pytest.raises(ValueError, match="runs on two processes; start two"):
+        assert all("one pass, which CFG parallelism cannot divide" in said for said in refused[::2])
+        assert all("one CFG-parallel process has seed 0, the other 1" in said for said in refused[1::2])
+    with pytest.raises(ValueError, match="runs in two processes: start two"):
         CFGParallelPair()

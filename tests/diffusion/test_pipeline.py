@@ -106,7 +106,9 @@ def test_a_text_that_is_too_long_is_refused(subject: Subject) -> None:
     around = len(subject.ours.encoder.ids(""))
     assert len(subject.ours.encoder.ids("x" * (MOST_TOKENS - around))) == MOST_TOKENS
     for prompt, negative, what in (("x" * 500, None, "prompt"), ("x", "y" * 500, "negative prompt")):
-        with pytest.raises(ValueError, match=rf"^the {what} has \d+ tokens .* the model reads {MOST_TOKENS}; shorten"):
+        with pytest.raises(
+            ValueError, match=rf"^the {what} has \d+ tokens .* the text encoder reads at most {MOST_TOKENS}; shorten"
+        ):
             subject.ours.plan(DiffusionRequest(prompt, negative, steps=1))
     with pytest.raises(ValueError, match=r"^prompt: the prompt has at least \d+ tokens"):
         subject.ours.plan(DiffusionRequest("x" * 10**6, steps=1))
@@ -231,7 +233,7 @@ def test_tiles(subject: Subject, tiling: Tiling) -> None:
 
 
 def test_latents_that_are_no_numbers(subject: Subject) -> None:
-    with pytest.raises(ValueError, match=r"^the latents are not finite: .* try fp32$"):
+    with pytest.raises(ValueError, match=r"^the latents are not finite: .* use --dtype fp32$"):
         subject.ours.decode(torch.full((1, 4, 16, 16), torch.nan))
 
 

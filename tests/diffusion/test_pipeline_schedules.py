@@ -293,5 +293,5 @@ def test_classes_that_are_not_built() -> None:
     for name in others:
         assert name in page
         for kind in PIPELINES:
-            with pytest.raises(ModelRefused, match=f"^scheduler_config.json: _class_name is {name}; samplers of "):
+            with pytest.raises(ModelRefused, match=f"^scheduler_config.json: _class_name is {name}; supported are "):
                 read(kind, {"_class_name": name})

@@ -73,7 +73,7 @@ def test_the_longest_texts(both: tuple[Any, Pipeline]) -> None:
     most = ours.encoder.most_tokens
     assert most == (300 if ours.kind.layout and "Sigma" in type(both[0]).__name__ else 120)
     assert len(ours.encoder.ids("x" * (most - 1))) == most
-    with pytest.raises(ValueError, match=r"prompt.* has .*tokens, the model"):
+    with pytest.raises(ValueError, match=r"prompt.* has .*tokens.* the text encoder reads at most"):
         ours.plan(DiffusionRequest("x" * most, steps=1))
 
 
@@ -84,5 +84,5 @@ def test_a_scheduler_of_another_kind_is_refused(tmp_path: Path) -> None:
     (scheduler / "scheduler_config.json").rename(scheduler / "config.json")
     edit_config(scheduler, prediction_type="flow_prediction", use_flow_sigmas=True)
     (scheduler / "config.json").rename(scheduler / "scheduler_config.json")
-    with pytest.raises(ModelRefused, match="the transformer predicts noise, the scheduler takes velocity; set"):
+    with pytest.raises(ModelRefused, match="the transformer predicts noise, but the scheduler expects velocity: set"):
         load_pipeline(str(tmp_path))

@@ -149,8 +149,8 @@ def test_more_cards_are_faster_and_dearer(price: PipelinePrice) -> None:
     ("asked", "said"),
     [
         ({"steps": 0}, "--steps is 0"), ({"steps": 10**6}, "from 1 to 1000"), ({"count": 10**4}, "--count is 10000"),
-        ({"guidance": float("nan")}, "guidance nan"), ({"size": Size(1000, 1000)}, "not one of this model's"),
-        ({"frames": 5}, "pictures alone"),
+        ({"guidance": float("nan")}, "guidance is nan"), ({"size": Size(1000, 1000)}, "cannot make size 1000x1000"),
+        ({"frames": 5}, "it makes only images"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked(price: PipelinePrice, asked: dict[str, object], said: str) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_asked(price: PipelinePrice, asked: dict[str, object], sa
 
 
 def test_more_cards_than_heads(price: PipelinePrice) -> None:
-    with pytest.raises(ValueError, match="fewer --devices"):
+    with pytest.raises(ValueError, match="lower --devices"):
         planned(price, 62)
     with pytest.raises(ValueError, match="at least 1"):
         planned(price, 0)

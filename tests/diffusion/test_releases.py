@@ -86,8 +86,8 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
         assert beside.parameters.picture == counts[PICTURE][0] == picture.parameters["denoisers"]
         assert (beside.latents.own, beside.latents.picture) == (positions(plan.geometry), positions(picture.geometry))
         parameters, their_place, latents, place = SAID[plan.name]
-        assert f"{parameters}; often said: 3 to 5, this is {their_place})" in beside.words
-        assert f"{latents}; often said: 10 to 100, this is {place})" in beside.words
+        assert f"{parameters}; often quoted: 3 to 5, this is {their_place})" in beside.words
+        assert f"{latents}; often quoted: 10 to 100, this is {place})" in beside.words
         answer = pipeline_document(plan).blocks[0]
         assert isinstance(answer, Facts)
         assert ("video", beside.words) in answer.rows

@@ -44,11 +44,11 @@ def test_a_field_left_out(name: str, key: str) -> None:
 
 
 REFUSED: list[tuple[Config, Config, str]] = [
-    ({}, {}, "_class_name is not there; samplers of FlowMatchEulerDiscreteScheduler, "),
+    ({}, {}, "_class_name is missing; supported are FlowMatchEulerDiscreteScheduler, "),
     (
         {"_class_name": "EulerAncestralDiscreteScheduler"},
         {},
-        "_class_name is EulerAncestralDiscreteScheduler; samplers",
+        "_class_name is EulerAncestralDiscreteScheduler; supported are",
     ),
     (Z_IMAGE, {"use_karras_sigmas": True}, "use_karras_sigmas = True is not supported"),
     (Z_IMAGE, {"stochastic_sampling": "yes"}, "stochastic_sampling"),
@@ -58,18 +58,22 @@ REFUSED: list[tuple[Config, Config, str]] = [
     (Z_IMAGE, {"shift": 0}, "shift is 0; it must be a finite number above 0"),
     (Z_IMAGE, {"num_train_timesteps": 1}, "num_train_timesteps is 1; it must be 2 or more"),
     (Z_IMAGE, {"num_train_timesteps": 10**9}, "num_train_timesteps is 1000000000; it must be an integer from 1 to"),
-    (Z_IMAGE, {"churn": 0.5}, "churn is no option of FlowMatchEulerDiscreteScheduler that is known"),
-    (FLUX_DEV, {"time_shift_type": "cubic"}, "time_shift_type = cubic is not supported; exponential and linear are"),
-    (FLUX_DEV, {"max_image_seq_len": 256}, "base_image_seq_len = 256 is not below max_image_seq_len = 256"),
+    (Z_IMAGE, {"churn": 0.5}, "churn is not a known option of FlowMatchEulerDiscreteScheduler"),
+    (FLUX_DEV, {"time_shift_type": "cubic"}, "time_shift_type = cubic is not supported; write exponential or linear"),
+    (FLUX_DEV, {"max_image_seq_len": 256}, "base_image_seq_len = 256 must be below max_image_seq_len = 256"),
     (WAN, {"solver_order": 3}, "solver_order = 3 is not supported; 2 is"),
     (WAN, {"solver_type": "bh1"}, "solver_type = 'bh1' is not supported; bh2 is"),
     (WAN, {"predict_x0": False}, "predict_x0 = False is not supported; True is"),
     (WAN, {"lower_order_final": False}, "lower_order_final = False is not supported; True is"),
     (WAN, {"disable_corrector": [0]}, "disable_corrector = [0] is not supported"),
-    (WAN, {"prediction_type": "epsilon"}, "prediction_type = epsilon is not supported beside use_flow_sigmas = True"),
+    (
+        WAN,
+        {"prediction_type": "epsilon"},
+        "prediction_type = epsilon is not supported together with use_flow_sigmas = True",
+    ),
     (WAN, {"use_dynamic_shifting": True}, "use_dynamic_shifting = True is not supported"),
     (WAN, {"final_sigmas_type": "sigma_min"}, "final_sigmas_type = 'sigma_min' is not supported; zero is"),
-    (PIXART, {"prediction_type": "v_prediction"}, "prediction_type = v_prediction is not supported beside"),
+    (PIXART, {"prediction_type": "v_prediction"}, "prediction_type = v_prediction is not supported together with"),
     (
         PIXART,
         {"algorithm_type": "sde-dpmsolver++"},
@@ -80,12 +84,24 @@ REFUSED: list[tuple[Config, Config, str]] = [
     (PIXART, {"variance_type": "learned"}, "variance_type = 'learned' is not supported"),
     (PIXART, {"lambda_min_clipped": -5.1}, "lambda_min_clipped = -5.1 is not supported; -inf is"),
     (PIXART, {"thresholding": True}, "thresholding = True is not supported"),
-    (PIXART, {"timestep_spacing": "even"}, "timestep_spacing = even is not supported; linspace, leading and trailing"),
-    (PIXART, {"timestep_spacing": "leading", "steps_offset": 2}, "steps_offset = 2 is not supported; 0 and 1 are"),
-    (PIXART, {"beta_schedule": "squaredcos_cap_v2"}, "beta_schedule = squaredcos_cap_v2 is not supported; linear and"),
+    (
+        PIXART,
+        {"timestep_spacing": "even"},
+        "timestep_spacing = even is not supported; write linspace, leading or trailing",
+    ),
+    (PIXART, {"timestep_spacing": "leading", "steps_offset": 2}, "steps_offset = 2 is not supported; write 0 or 1"),
+    (
+        PIXART,
+        {"beta_schedule": "squaredcos_cap_v2"},
+        "beta_schedule = squaredcos_cap_v2 is not supported; write linear or",
+    ),
     (PIXART, {"trained_betas": [0.1]}, "trained_betas = [0.1] is not supported"),
     (PIXART, {"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr = True is not supported"),
-    (PIXART, {"beta_end": 1.5}, "beta_start = 0.0001 and beta_end = 1.5; betas rise and stay below 1"),
+    (
+        PIXART,
+        {"beta_end": 1.5},
+        "beta_start = 0.0001 and beta_end = 1.5; beta_end must be at least beta_start and below 1",
+    ),
     (PIXART_LCM, {"clip_sample": True}, "clip_sample = True is not supported"),
     (PIXART_LCM, {"prediction_type": "sample"}, "prediction_type = 'sample' is not supported; epsilon is"),
     (
@@ -145,7 +161,7 @@ def test_the_class_that_the_index_lists(tmp_path: Path) -> None:
     """diffusers reads the file as the class that model_index.json lists, whatever the file says of itself."""
     path, call = tmp_path / "scheduler_config.json", PIPELINES["WanPipeline"].timesteps
     path.write_text(json.dumps(WAN))
-    with pytest.raises(ModelRefused, match=r"_class_name is UniPCMulti\w+, and model_index\.json lists a Flow"):
+    with pytest.raises(ModelRefused, match=r"_class_name is UniPCMulti\w+, but model_index\.json lists a Flow"):
         read_scheduler(path, call, "FlowMatchEulerDiscreteScheduler")
     path.write_text(json.dumps({name: value for name, value in WAN.items() if name != "_class_name"}))
     read = read_scheduler(path, call, "UniPCMultistepScheduler").schedule(4, 64)

@@ -219,7 +219,10 @@ def test_a_picture_is_the_same_whatever_is_drawn_beside_it(subject: Subject) -> 
 
 @pytest.mark.parametrize("threshold", [-0.1, float("nan"), float("inf")])
 def test_what_is_no_threshold_is_refused(subject: Subject, threshold: float) -> None:
-    with pytest.raises(ValueError, match=r"^step cache .*: give the change below which blocks are skipped, 0 or more"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the step cache's threshold is .*; give the relative change below which blocks are skipped, 0 or more",
+    ):
         subject.ours.plan(replace(subject.request, step_cache=threshold))
 
 

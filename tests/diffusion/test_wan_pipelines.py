@@ -86,12 +86,14 @@ def test_two_scales(both: tuple[Any, Pipeline]) -> None:
     theirs, ours = both
     request = DiffusionRequest("a cat", "blur", Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=1.5)
     if ours.second is None:
-        with pytest.raises(ValueError, match="this model has one denoiser; a second guidance is for models of two"):
+        with pytest.raises(ValueError, match="this model has one denoiser, but a second guidance scale needs two"):
             ours.plan(request)
         return
     latents = latents_of(ours, request)
     assert relative(latents, expected(theirs, request, "latent")) < TOLERANCE
-    with pytest.raises(ValueError, match=r"guidance 4.0 and 0.0: both experts are to be guided, or neither"):
+    with pytest.raises(
+        ValueError, match=r"the guidance scales are 4.0 and 0.0: turn guidance on for both experts, or for neither"
+    ):
         ours.plan(DiffusionRequest("a cat", None, Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=0.0))
 
 
@@ -112,9 +114,9 @@ def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("frames", "problem"),
     [
-        (0, "0 frames: this model makes 1 to 125 frames"),
-        (8, r"8 frames: 4k \+ 1 can be made, as 5 or 9"),
-        (10**6, "1000000 frames: this model makes 1 to"),
+        (0, "this model cannot make 0 frames: it makes 1 to 125 frames"),
+        (8, r"this model cannot make 8 frames: the number must be 4k \+ 1, like 5 or 9"),
+        (10**6, "this model cannot make 1000000 frames: it makes 1 to"),
     ],
 )
 def test_frames_that_cannot_be(both: tuple[Any, Pipeline], frames: int, problem: str) -> None:
@@ -126,9 +128,9 @@ def test_frames_that_cannot_be(both: tuple[Any, Pipeline], frames: int, problem:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"boundary_ratio": None}, "boundary_ratio is missing, below which transformer_2 is asked"),
+        ({"boundary_ratio": None}, "boundary_ratio is missing; it is the noise level below which transformer_2 runs"),
         ({"boundary_ratio": 1.5}, "boundary_ratio is 1.5; it must be between 0 and 1"),
-        ({"transformer_2": None}, "boundary_ratio is 0.875, and it lists no transformer_2"),
+        ({"transformer_2": None}, "boundary_ratio is 0.875, but model_index.json lists no transformer_2"),
     ],
 )
 def test_experts_that_are_not_two(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:

@@ -52,7 +52,7 @@ def test_bombs(tmp_path: Path, side: int) -> None:
     assert side * side > MAX_PIXELS
     path = tmp_path / "bomb.png"
     path.write_bytes(png(side, side))
-    with pytest.raises(ValueError, match=r"bomb.png has .* pixels.*; an image of at most 50,000,000 is read: scale it"):
+    with pytest.raises(ValueError, match=r"bomb.png has .* pixels.*, but at most 50,000,000 are allowed: scale it"):
         read_image(path)
 
 
@@ -64,9 +64,9 @@ def test_what_is_no_image(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:90])
     painted().save(program)
     for path, why in (
-        (words, "is no image that is read; give a PNG, JPEG, WEBP, GIF, BMP or TIFF"),
+        (words, "is not an image in a supported format; give a PNG, JPEG, WEBP, GIF, BMP or TIFF"),
         (cut, r"cannot be read: it is broken \("),
-        (program, "is no image that is read"),
+        (program, "is not an image in a supported format"),
         (missing, "cannot be read: No such file or directory"),
         (tmp_path, "cannot be read: Is a directory"),
     ):

@@ -55,7 +55,7 @@ def test_patches() -> None:
             top, left = 4 * (patch // 3), 4 * (patch % 3)
             expected = pixels[:, top : top + 4, left : left + 4].ravel()
             assert np.array_equal(features.values[9 * index + patch], expected)
-    with pytest.raises(ValueError, match="images of 12 x 12 pixels are not the model's 16 patches of 48 numbers"):
+    with pytest.raises(ValueError, match="images of 12 x 12 pixels do not give the model's 16 patches of 48 numbers"):
         preprocessing.patches(images, PlacedRows(0, 16, 48))
 
 
@@ -63,11 +63,11 @@ def test_patches() -> None:
     ("change", "why"),
     [
         ({"do_pad": False}, "do_pad = False is not supported"),
-        ({"size": {"height": 12, "width": 16}}, "size is .*; it must be as high as wide"),
-        ({"size": {"shortest_edge": 12}}, "size is .*; it must be as high as wide"),
-        ({"size": 10**9}, "size is 1000000000; it must be as high as wide, of 1 to 8192"),
-        ({"min_size": 13}, "min_size is 13; it must be from 1 to the size, 12"),
-        ({"resample": 9}, "resample is 9; it must be the number of a filter"),
+        ({"size": {"height": 12, "width": 16}}, "size is .*; height and width must be equal"),
+        ({"size": {"shortest_edge": 12}}, "size is .*; height and width must be equal"),
+        ({"size": 10**9}, "size is 1000000000; height and width must be equal, from 1 to 8192"),
+        ({"min_size": 13}, "min_size is 13; it must be from 1 to size, which is 12"),
+        ({"resample": 9}, "resample is 9; it must be the number of one of Pillow's resampling filters"),
         ({"image_std": [0.5, 0.0, 0.5]}, "image_std above 0"),
         ({"image_mean": [2.0, 0.0, 0.5]}, "image_mean must be from 0 to 1"),
         ({"image_mean": 0.5}, "image_mean is 0.5; it must be a list of 3 numbers"),
@@ -81,7 +81,7 @@ def test_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
 
 
 def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ModelRefused, match=r"lacks preprocessor_config.json, which says how images are brought"):
+    with pytest.raises(ModelRefused, match=r"lacks preprocessor_config.json, which states how images are preprocessed"):
         read_preprocessing(tmp_path)
     (tmp_path / "processor_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelRefused, match="has no section image_processor; fetch the file again"):

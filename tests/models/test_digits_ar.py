@@ -78,7 +78,7 @@ def test_a_picture_is_its_seed_s_and_not_its_neighbours(drawer: TokenImageGenera
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(drawer: TokenImageGenerator) -> None:
-    with pytest.raises(ValueError, match=r"a picture 64; the model's context is 128: shorten it"):
+    with pytest.raises(ValueError, match=r"an image 64, but the model's context is 128: shorten the prompt"):
         drawer.plan("a seven " * 40)
 
 

@@ -429,26 +429,46 @@ def test_metrics(pipeline: Pipeline) -> None:
     [
         ({"prompt": None}, "prompt", "missing_field", "describe what to generate"),
         ({"prompt": "x" * 2000}, "prompt", "invalid_value", "prompt"),
-        ({"size": "1024x1024"}, "size", "invalid_value", "not one of this model's: 64x32, 32x64"),
-        ({"size": "big"}, "size", "invalid_value", "it must be width x height in pixels"),
-        ({"num_frames": 6}, "num_frames", "invalid_value", "6 frames: 4k + 1 can be made, as 5 or 9"),
-        ({"num_frames": 0}, "num_frames", "invalid_value", "0 frames: this model makes 1 to "),
-        ({"num_frames": 10**6}, "num_frames", "invalid_value", "this model makes"),
-        ({"seconds": "4"}, "num_frames", "invalid_value", "give only one of the two"),
+        (
+            {"size": "1024x1024"},
+            "size",
+            "invalid_value",
+            "this model cannot make size 1024x1024; give one of 64x32, 32x64",
+        ),
+        ({"size": "big"}, "size", "invalid_value", "write width x height in pixels"),
+        (
+            {"num_frames": 6},
+            "num_frames",
+            "invalid_value",
+            "this model cannot make 6 frames: the number must be 4k + 1, like 5 or 9",
+        ),
+        ({"num_frames": 0}, "num_frames", "invalid_value", "this model cannot make 0 frames: it makes 1 to "),
+        ({"num_frames": 10**6}, "num_frames", "invalid_value", "it makes 1 to "),
+        ({"seconds": "4"}, "num_frames", "invalid_value", "give one of the two"),
         ({"seconds": "4000", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
-        ({"seconds": "10", "num_frames": None}, "seconds", "invalid_value", "this model makes"),
+        ({"seconds": "10", "num_frames": None}, "seconds", "invalid_value", "it makes 1 to "),
         ({"seconds": 0, "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
         ({"seconds": "four", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
         ({"seconds": "nan", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
-        ({"fps": 0}, "fps", "invalid_value", "240 at most"),
-        ({"fps": 1e9}, "fps", "invalid_value", "240 at most"),
-        ({"num_inference_steps": 0}, "num_inference_steps", "invalid_value", "0 steps: this model takes 1 to 999"),
+        ({"fps": 0}, "fps", "invalid_value", "at most 240"),
+        ({"fps": 1e9}, "fps", "invalid_value", "at most 240"),
+        (
+            {"num_inference_steps": 0},
+            "num_inference_steps",
+            "invalid_value",
+            "the number of steps is 0; this model takes 1 to 999",
+        ),
         ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps"),
         ({"guidance_scale": -1}, "guidance_scale", "invalid_value", "guidance"),
         ({"guidance_scale_2": 3.0}, "guidance_scale_2", "invalid_value", "has one denoiser"),
-        ({"step_cache": -1}, "step_cache", "invalid_value", "0 or more, as 0.1"),
-        ({"negative_prompt": "blurred"}, "negative_prompt", "invalid_value", "could not act"),
-        ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be"),
+        ({"step_cache": -1}, "step_cache", "invalid_value", "0 or more, like 0.1"),
+        (
+            {"negative_prompt": "blurred"},
+            "negative_prompt",
+            "invalid_value",
+            "the negative prompt would have no effect",
+        ),
+        ({"seed": -1}, "seed", "invalid_value", "seed is -1; it must be"),
         ({"output_format": "avi"}, "output_format", "invalid_value", "Invalid enum value"),
         ({"n": 2}, "n", "unknown_field", "unknown field"),
         ({"input_reference": "x"}, "input_reference", "unsupported_field", "not supported here"),
@@ -503,7 +523,7 @@ def test_forms(up: Drawing, client: openai.OpenAI, monkeypatch: pytest.MonkeyPat
 
 def test_without_av_clips_are_webp(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise ValueError("writing mp4 needs av: pip install")
+        raise ValueError("writing mp4 needs the package av: pip install")
 
     monkeypatch.setattr("ridgeline.media.diffusion.video_file._av", missing)
     with drawing({"tiny": pipeline}) as up:

@@ -203,9 +203,9 @@ def test_silence_says_nothing(loud: float, loaded: LoadedEngine, vocabulary: Spe
 
 def test_what_cannot_be_transcribed(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """A recording without a sample, a language that the model does not know: one line."""
-    with pytest.raises(ValueError, match=r"sound\.wav holds no sound"):
+    with pytest.raises(ValueError, match=r"sound\.wav has no audio"):
         run(loaded, vocabulary, [torch.zeros(0)], TranscriptionOptions())
-    with pytest.raises(ValueError, match="language is 'xx'; the model knows de, en, fr"):
+    with pytest.raises(ValueError, match="language is 'xx'; the model supports de, en, fr"):
         run(loaded, vocabulary, [sound(0.5)], TranscriptionOptions("xx"))
 
 
@@ -264,9 +264,9 @@ def test_tables_that_are_none_are_as_good_as_absent(vocabulary: SpeechVocabulary
     ("changes", "reason"),
     [
         ({"no_timestamps_token_id": 99_999}, "notimestamps"),
-        ({"suppress_tokens": [-3]}, "suppress_tokens is no list of its token ids"),
+        ({"suppress_tokens": [-3]}, "suppress_tokens is not a list of token ids"),
         ({"lang_to_id": {"english": 3}}, "none of its tokens is a language"),
-        ({"task_to_id": {"transcribe": "x"}}, r"<\|transcribe\|> is no token of it"),
+        ({"task_to_id": {"transcribe": "x"}}, r"<\|transcribe\|> is not one of its tokens"),
     ],
 )
 def test_folders_that_make_no_sense(
@@ -282,6 +282,6 @@ def test_folders_that_make_no_sense(
 
 def test_a_model_that_reads_no_sound() -> None:
     """Said so by name; whoever asks without need is told that there is no such vocabulary."""
-    with pytest.raises(ModelRefused, match="tales reads no sound"):
+    with pytest.raises(ModelRefused, match="tales is not a speech model"):
         SpeechVocabulary.read(open_source("tales"), tokenizer_of("tales"))
     assert speech_vocabulary("tales", tokenizer_of("tales")) is None

@@ -91,7 +91,7 @@ class AudioRecording:
         Raises:
             ValueError: If the file is damaged or closed.
         """
-        assert start >= self._first, "what came before the last window is gone"
+        assert start >= self._first, "the samples before the last window were discarded"
         with self._reading:
             while not self._ended and self._first + len(self._held) < start + count:
                 if self._closed:
@@ -113,9 +113,9 @@ class AudioRecording:
     def _open(self, soundfile: ModuleType, source: Path | BinaryIO) -> Any:
         if isinstance(source, Path):
             if not source.is_file():
-                raise ValueError(f"{self.name} is no file; {_FIX}")
+                raise ValueError(f"{self.name} is not a file; {_FIX}")
             if not source.stat().st_size:
-                raise ValueError(f"{self.name} is empty")
+                raise ValueError(f"{self.name} is an empty file; {_FIX}")
             # Pass an open file: given a path, libsndfile trusts its suffix, and its mp3 decoder writes to stderr.
             try:
                 self._own = source = source.open("rb")
@@ -125,22 +125,22 @@ class AudioRecording:
             return soundfile.SoundFile(source)
         except self._errors as error:
             self._close_own()
-            raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
+            raise ValueError(f"{self.name} is not a readable audio file: {_reason(error)}; {_FIX}") from None
 
     def _check_whole(self) -> None:
         """Raise ValueError if an audio file has too many channels or samples per second, or is truncated."""
         rate, channels = self._file.samplerate, self._file.channels
         if not 1 <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
             raise ValueError(
-                f"{self.name} has {channels} channels of {rate:,} samples a second; "
-                f"at most {MAX_CHANNELS} and {MAX_RATE:,} are taken"
+                f"{self.name} has {channels} channels at {rate:,} Hz; convert it to at most {MAX_CHANNELS} channels "
+                f"and {MAX_RATE:,} Hz"
             )
         for found in _CUT.finditer(self._file.extra_info):
             stated, held = int(found[1]), int(found[2])
             if held + _HEADER < stated < _UNKNOWN:
                 raise ValueError(
-                    f"{self.name} was cut short: it has {held:,} of {stated:,} bytes of samples; fetch it again, or "
-                    "write what there is of it anew"
+                    f"{self.name} is truncated: it has {held:,} of {stated:,} bytes of samples; fetch it again, or "
+                    "re-encode the part that exists"
                 )
 
     def _read(self) -> Iterator[Samples]:
@@ -154,7 +154,7 @@ class AudioRecording:
                 raise ValueError(f"{self.name} is damaged: {_reason(error)}; {_FIX}") from None
             mono: Samples = block.mean(axis=1, dtype=np.float32)
             if not np.isfinite(mono).all():
-                raise ValueError(f"{self.name} has samples that are no numbers; {_FIX}")
+                raise ValueError(f"{self.name} has samples that are NaN or infinite; {_FIX}")
             last = len(block) == 0
             yield mono if resampler is None else resampler.resample_chunk(mono, last=last)
             if last:
@@ -174,5 +174,7 @@ def _packages() -> tuple[ModuleType, ModuleType]:
         import soundfile
         import soxr
     except (ImportError, OSError) as error:  # OSError: libsndfile itself is missing
-        raise ValueError(f"reading sound needs soundfile and soxr: pip install 'ridgeline[audio]' ({error})") from None
+        raise ValueError(
+            f"reading audio files needs soundfile and soxr: pip install 'ridgeline[audio]' ({error})"
+        ) from None
     return soundfile, soxr

@@ -36,7 +36,7 @@ class LogMel:
 
     def __call__(self, samples_N: Tensor) -> Tensor:
         """Return the features, fp32 [frames, bins], of at most `samples` fp32 samples in [-1, 1]."""
-        assert len(samples_N) <= self.samples, "longer than a stretch"
+        assert len(samples_N) <= self.samples, "the samples are longer than one window"
         padded_N = torch.nn.functional.pad(samples_N.float(), (0, self.samples - len(samples_N)))
         spectrum_HF = torch.stft(
             padded_N, WINDOW, HOP, window=self._window, center=True, pad_mode="reflect", return_complex=True

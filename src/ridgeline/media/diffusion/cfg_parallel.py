@@ -22,7 +22,10 @@ class CFGParallelPair:
 
     def __init__(self) -> None:
         if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() != 2:
-            raise ValueError("a pair of guidance runs on two processes; start two, and init_process_group in each")
+            raise ValueError(
+                "CFG parallelism runs in two processes: start two, and call torch.distributed.init_process_group in "
+                "each"
+            )
         self.rank = distributed.get_rank()
 
     def check(self, seed: int, guidance: Guidance) -> None:
@@ -34,7 +37,9 @@ class CFGParallelPair:
         check_divides(guidance)
         seeds = self.exchange(torch.tensor(seed, dtype=torch.int64))
         if seeds[0] != seeds[1]:
-            raise ValueError(f"one process of the pair has seed {seeds[0]}, the other {seeds[1]}; give both one seed")
+            raise ValueError(
+                f"one CFG-parallel process has seed {seeds[0]}, the other {seeds[1]}: give both the same seed"
+            )
 
     def exchange(self, mine: Tensor) -> tuple[Tensor, Tensor]:
         """Exchange a tensor between both processes and return both values, that of rank 0 first.
@@ -46,14 +51,14 @@ class CFGParallelPair:
         try:
             distributed.all_gather([first, second], mine.contiguous())
         except RuntimeError as error:  # gloo raises it if the connection has ended
-            raise ConnectionError(f"the other process of the pair is gone: {error}") from error
+            raise ConnectionError(f"the other CFG-parallel process has ended: {error}") from error
         return first, second
 
 
 def check_divides(guidance: Guidance) -> None:
     """Raise ValueError if guidance has only one pass per step."""
     if guidance.negative is None:
-        raise ValueError("guidance is off: a step is one pass, which a pair does not divide; run one process")
+        raise ValueError("guidance is off, so a step is one pass, which CFG parallelism cannot divide: run one process")
 
 
 def guide_apart(
@@ -63,7 +68,7 @@ def guide_apart(
 
     `own` is the encoded text of this process's pass.
     """
-    assert guidance.negative is not None, "one pass is no pair"
+    assert guidance.negative is not None, "guidance is off, so there is no second pass"
 
     def apart(x: Tensor, t: float) -> Tensor:
         return guided(*pair.exchange(denoiser(x, t, own)), guidance.scale)

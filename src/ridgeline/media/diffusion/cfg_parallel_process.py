@@ -60,12 +60,12 @@ def second_process(
         )
         try:
             if said := _started(child, start):
-                raise ValueError(f"the second process of the pair did not start: {said}")
+                raise ValueError(f"the second CFG-parallel process did not start: {said}")
             try:
                 join(start.rendezvous, 0)
                 yield CFGParallelPair()
             except ConnectionError as error:
-                raise ValueError(f"the second process of the pair is gone: {_epitaph(child) or error}") from error
+                raise ValueError(f"the second CFG-parallel process has ended: {_epitaph(child) or error}") from error
         finally:
             child.kill()
             child.communicate()
@@ -89,7 +89,7 @@ def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
         said = child.stdout.readline().decode().strip()
     except BrokenPipeError:
         said = ""
-    return "" if said == READY else said or _epitaph(child) or "it says nothing"
+    return "" if said == READY else said or _epitaph(child) or "it gave no reason"
 
 
 def _epitaph(child: "subprocess.Popen[bytes]") -> str | None:

@@ -55,8 +55,8 @@ def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -
             return tiling
     least = autoencoder.decode_bytes(latents, tiling) / SPARE
     raise ValueError(
-        f"decoding in tiles of {tiling.size} latents wants {say_gib(gib(least))} free; {say_gib(gib(free))} is: "
-        "close something, or ask for a smaller size"
+        f"decoding in tiles of {tiling.size} latents needs {say_gib(gib(least))} of free memory, but "
+        f"{say_gib(gib(free))} is free: close other programs, or request a smaller size"
     )
 
 
@@ -88,11 +88,13 @@ def decode_parts(
         ValueError: If the latents are not finite, because the denoiser's output exceeded its dtype.
     """
     if not torch.isfinite(latents_CHW).all():
-        raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
+        raise ValueError(
+            "the latents are not finite: the denoiser's values exceeded the range of its dtype; use --dtype fp32"
+        )
     if not isinstance(autoencoder, VideoAutoencoder):
         autoencoder.backend.share_threads()
     moves = latents_CHW.dim() == 4
-    assert tiling is None or not moves, "clips are decoded frame by frame"
+    assert tiling is None or not moves, "videos are decoded frame by frame"
     if isinstance(autoencoder, VideoAutoencoder):
         for chunk in autoencoder.chunks(latents_CHW[None]):
             yield chunk[0]

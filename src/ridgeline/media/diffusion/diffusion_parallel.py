@@ -79,7 +79,7 @@ class ParallelPass:
         """
         if self._parts == 1:
             return work
-        assert work.sequences == 1, "a sequence is divided, not a batch"
+        assert work.sequences == 1, "sequence parallelism divides one sequence, not a batch"
         whole = {PICTURES, TEXT} if self._texts_are_whole else {PICTURES}
         rows = {s: count if s in whole else math.ceil(count / self._parts) for s, count in work.rows.items()}
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})

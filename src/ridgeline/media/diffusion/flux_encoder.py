@@ -102,13 +102,13 @@ def _encoder(part: Component, progress: Progress | None) -> Encoder:
     The pipeline's index states its class and the tensors its dtype, because FLUX.1's config of T5 has neither.
     """
     if part.config is None:
-        raise ModelRefused(f"{part.folder} has no config.json; fetch it again")
+        raise ModelRefused(f"{part.folder} has no config.json; fetch the folder again")
     checkpoint = open_checkpoint(part.folder)
     stated = {"architectures": [part.kind], "dtype": str(checkpoint.dtype).removeprefix("torch.")}
     fields = Fields({**part.config.values, **stated}, part.config.source)
     model = build_to_run(fields)
     if not isinstance(model, Encoder):
-        raise ModelRefused(f"{part.folder} holds a {part.kind}, which is no encoder of texts")
+        raise ModelRefused(f"{part.folder} has a {part.kind}, which is not a text encoder")
     load_tensors(model, checkpoint, family_of(fields), progress)
     bind_on_cpu(model)
     return model

@@ -33,7 +33,7 @@ class Size(NamedTuple):
         """
         match = re.fullmatch(r"([1-9]\d{0,4})[x×]([1-9]\d{0,4})", text.strip().lower(), re.ASCII)
         if match is None:
-            raise ValueError(f"size {text[:40]!r}: it must be width x height in pixels, as 1024x768")
+            raise ValueError(f"size {text[:40]!r}: write width x height in pixels, like 1024x768")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -82,7 +82,7 @@ class PipelineLayout:
         wrong = [
             size for size in self.sizes if size.height % (self.spatial * rows) or size.width % (self.spatial * columns)
         ]
-        assert not wrong, f"sizes that patches do not cover: {wrong}"
+        assert not wrong, f"sizes that are not a multiple of the patch size: {wrong}"
 
     def geometry(self, size: Size, frames: int = 1) -> "Geometry":
         """Return the shapes of an image of this size, or of a video with this number of frames.
@@ -92,19 +92,20 @@ class PipelineLayout:
         """
         self.check_size(size)
         if not 1 <= frames <= self.most_frames:
-            most = f"1 to {self.most_frames:,} frames" if self.clips else "pictures alone"
-            raise ValueError(f"{frames} frames: this model makes {most}")
+            most = f"1 to {self.most_frames:,} frames" if self.clips else "only images"
+            raise ValueError(f"this model cannot make {frames} frames: it makes {most}")
         if (frames - 1) % self.temporal:
             below = frames - (frames - 1) % self.temporal
             raise ValueError(
-                f"{frames} frames: {self.temporal}k + 1 can be made, as {below} or {below + self.temporal}"
+                f"this model cannot make {frames} frames: the number must be {self.temporal}k + 1, like {below} or "
+                f"{below + self.temporal}"
             )
         return Geometry(self, size, frames)
 
     def check_size(self, size: Size) -> None:
         """Raise ValueError if the model does not support a size."""
         if size not in self.sizes:
-            raise ValueError(f"size {size} is not one of this model's: {', '.join(map(str, self.sizes))}")
+            raise ValueError(f"this model cannot make size {size}; give one of {', '.join(map(str, self.sizes))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ Pass = Callable[[Tensor, float, Text], Tensor]
 class Convention(Enum):
     """The convention in which a model's pipeline states its guidance scale."""
 
-    TEXTBOOK = "w, which acts above 1"
-    ADDED = "s = w - 1, which acts above 0 (Z-Image)"
+    TEXTBOOK = "w, effective above 1"
+    ADDED = "s = w - 1, effective above 0 (Z-Image)"
     EMBEDDED = "an input of the denoiser, in one pass (FLUX.1-dev)"
     NONE = "none: distilled without it (FLUX.1-schnell)"
 
@@ -47,7 +47,9 @@ class Guidance:
     """The guidance input of the denoiser; None if it has none."""
 
     def __post_init__(self) -> None:
-        assert (self.scale > 1) == (self.negative is not None), "a second pass is asked for if it counts"
+        assert (self.scale > 1) == (self.negative is not None), (
+            "a second pass exists if and only if the scale is above 1"
+        )
 
     def passes(self, steps: int) -> int:
         """Return the number of denoiser passes in `steps` steps; `passes(1)` is also the number of texts to encode."""
@@ -67,31 +69,33 @@ def guidance_of(convention: Convention, scale: float | None, negative: str | Non
             would have no effect.
     """
     if scale is not None and not (math.isfinite(scale) and 0 <= scale <= MAX_SCALE):
-        raise ValueError(f"guidance {scale}: it must be a number from 0 to {MAX_SCALE:g}")
+        raise ValueError(f"guidance is {scale}; it must be a number from 0 to {MAX_SCALE:g}")
     if convention is Convention.EMBEDDED:
-        _refuse_negative(negative, "this model takes guidance as an input, in one pass; choose one that does not")
+        _refuse_negative(negative, "this model takes guidance as an input, in one pass: choose another model")
         if scale is None:
-            raise ValueError("this model takes guidance as an input: give it a scale")
+            raise ValueError("this model takes the guidance scale as an input: give a guidance scale")
         return Guidance(embedded=scale)
     if convention is Convention.NONE:
-        _refuse_negative(negative, "this model was distilled to need no guidance; choose one that was not")
+        _refuse_negative(negative, "this model was distilled to need no guidance: choose another model")
         if scale not in (None, 0, 1):
-            raise ValueError(f"guidance {scale:g}: this model was distilled to need none; leave it out")
+            raise ValueError(f"guidance is {scale:g}, but this model was distilled to need none: leave guidance out")
         return Guidance()
     least = 1 if convention is Convention.TEXTBOOK else 0  # guidance acts above this scale
     w = 1.0 if scale is None else scale + 1 - least
     if 0 < w < 1:
-        raise ValueError(f"guidance {scale:g} would lead away from the prompt: give more than 1, or 1 for none")
+        raise ValueError(
+            f"guidance {scale:g} would move the image away from the prompt: give more than 1, or 1 for no guidance"
+        )
     if w <= 1:
         off = "off" if scale is None else f"off at {scale:g}"
-        _refuse_negative(negative, f"guidance is {off}; give a scale above {least}")
+        _refuse_negative(negative, f"guidance is {off}: give a scale above {least}")
         return Guidance()
     return Guidance(w, negative or "")
 
 
 def _refuse_negative(negative: str | None, reason: str) -> None:
     if negative:
-        raise ValueError(f"the negative prompt could not act and would be ignored: {reason}, or no negative prompt")
+        raise ValueError(f"the negative prompt would have no effect: {reason}, or leave the negative prompt out")
 
 
 def guided(positive: Tensor, negative: Tensor, scale: float) -> Tensor:
@@ -111,9 +115,9 @@ def guide(
         negative: Encoded negative prompt; None exactly if `guidance` has none.
     """
     if negative is None:
-        assert guidance.negative is None, "guidance with a second pass needs its text"
+        assert guidance.negative is None, "guidance with a second pass needs the encoded negative prompt"
         return lambda x, t: denoiser(x, t, positive)
-    assert guidance.negative is not None, "a text that no pass would read"
+    assert guidance.negative is not None, "there is a negative prompt but no pass that reads it"
     return lambda x, t: guided(denoiser(x, t, positive), denoiser(x, t, negative), guidance.scale)
 
 
@@ -122,7 +126,7 @@ def guide_paired(denoiser: Pass[Text], guidance: Guidance, both: Text) -> Callab
 
     `both` has the encoded texts of such a call: the positive text of each image, then the negative ones.
     """
-    assert guidance.negative is not None, "one pass is no pair"
+    assert guidance.negative is not None, "guidance is off, so there is no second pass"
 
     def paired(x: Tensor, t: float) -> Tensor:
         positive, negative = denoiser(torch.cat((x, x)), t, both).chunk(2)

@@ -38,7 +38,7 @@ class QuotedRatio:
     @property
     def said(self) -> str:
         """The ratio as text, like `x 8.00; often said: 10 to 100, this is below`."""
-        return f"x {three_digits(self.times)}; often said: {self.least:g} to {self.most:g}, this is {self.place}"
+        return f"x {three_digits(self.times)}; often quoted: {self.least:g} to {self.most:g}, this is {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class ImageComparison:
         own, latents = self.parameters, self.latents
         return (
             f"{three_digits(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents "
-            f"({latents.said}), "
-            f"beside {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of {_TITLE} at {_SIZE}"
+            f"({latents.said}), compared with {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of "
+            f"{_TITLE} at {_SIZE}"
         )
 
 

@@ -38,7 +38,7 @@ def format_of(path: Path) -> str:
     """
     found = FORMATS.get(path.suffix.lower())
     if found is None:
-        raise ValueError(f"{path}: pictures are written as {', '.join(FORMATS)}; give the file one of these suffixes")
+        raise ValueError(f"{path}: images are written as {', '.join(FORMATS)}; end the file name in one of these")
     return found
 
 
@@ -78,7 +78,7 @@ def to_image(pixels_CHW: Tensor) -> "Image":
 
     channels = pixels_CHW.shape[0]
     if channels not in _MODES:
-        raise ValueError(f"the VAE gives {channels} channels; pictures have 1 (grey) or 3 (red, green, blue)")
+        raise ValueError(f"the VAE outputs {channels} channels, but images have 1 (grey) or 3 (RGB)")
     array = to_bytes(pixels_CHW).numpy()
     return Image.fromarray(array[:, :, 0] if channels == 1 else array)
 

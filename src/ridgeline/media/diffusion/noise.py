@@ -51,10 +51,10 @@ def check_draws(seed: int, images: int) -> None:
 def check_images(images: int) -> None:
     """Raise ValueError if a request cannot have this number of images."""
     if not 1 <= images <= MAX_IMAGES:
-        raise ValueError(f"{images} pictures or clips: a request draws 1 to {MAX_IMAGES}")
+        raise ValueError(f"the number of images or videos is {images}; give 1 to {MAX_IMAGES}")
 
 
 def check_seed(seed: int) -> None:
     """Raise ValueError if a seed is out of range."""
     if not 0 <= seed <= MAX_SEED:
-        raise ValueError(f"seed {seed}: it must be an integer from 0 to {MAX_SEED}")
+        raise ValueError(f"seed is {seed}; it must be an integer from 0 to {MAX_SEED}")

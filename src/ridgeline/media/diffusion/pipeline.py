@@ -190,12 +190,14 @@ class Pipeline:
         """
         if self.second is None:
             if request.second_guidance is not None:
-                raise ValueError("this model has one denoiser; a second guidance is for models of two: leave it out")
+                raise ValueError("this model has one denoiser, but a second guidance scale needs two: leave it out")
             return None
         stated = scale if request.second_guidance is None else request.second_guidance
         found = guidance_of(self.kind.convention, stated, None)
         if (found.negative is None) != (guidance.negative is None):
-            raise ValueError(f"guidance {scale} and {stated}: both experts are to be guided, or neither")
+            raise ValueError(
+                f"the guidance scales are {scale} and {stated}: turn guidance on for both experts, or for neither"
+            )
         return replace(found, negative=guidance.negative)
 
     def rows(self, geometry: Geometry, text: int) -> int:
@@ -337,7 +339,7 @@ def guided_denoiser(
         calls: Way in which the denoiser is called.
         pooled: Pooled vector of the prompt, if the denoiser takes one.
     """
-    assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
+    assert pooled is None or guidance.negative is None, "a negative prompt would need its own pooled vector"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
 
     def asked(latents: Tensor, t: float, given: tuple[Prepared, BlockRunner]) -> Tensor:
@@ -384,7 +386,7 @@ def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tens
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise ValueError(
-            "--compile wants a C++ compiler, and there is none that runs; install g++, or name one in CXX"
+            "--compile needs a C++ compiler, and none works here: install g++, or name a compiler in CXX"
         ) from None
     second = pipeline.second
     pairs = [(pipeline.denoiser, plan.guidance)]

@@ -161,17 +161,20 @@ def pipeline_class_of(source: ModelSource) -> PipelineClass:
         ModelRefused: If the source is not the folder of a pipeline, or its class is not supported.
     """
     if not source.pipeline:
-        kind = source.model.kind or "a model of no stated architecture"
+        kind = source.model.kind or "a model whose config states no architecture"
         raise ModelRefused(
-            f"{source.name} is {kind} and draws no pictures; give the folder of a pipeline, with a model_index.json"
+            f"{source.name} is {kind}, which makes no images: give the folder of a diffusion pipeline, with a "
+            "model_index.json"
         )
     if source.folder is None:
         raise ModelRefused(
-            f"{source.name} is a config of the catalogue, without weights; give the folder of a pipeline"
+            f"{source.name} is a built-in config without weights: give the folder of a diffusion pipeline"
         )
     found = PIPELINES.get(source.pipeline)
     if found is None:
-        raise ModelRefused(f"{source.folder} is a {source.pipeline}, which is not built; {', '.join(PIPELINES)} are")
+        raise ModelRefused(
+            f"{source.folder} is a {source.pipeline}, which is not supported; supported are {', '.join(PIPELINES)}"
+        )
     return found if found.settled is None else found.settled(found, source)
 
 
@@ -180,7 +183,7 @@ def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
     for part in parts:
         component = _listed(source, part)
         if not component.folder.is_dir():
-            raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
+            raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch the pipeline again")
 
 
 def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
@@ -188,7 +191,7 @@ def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
     for part in parts:
         component = _listed(source, part)
         if component.config is None:
-            raise ModelRefused(f"{component.folder} has no config.json ({component.kind}); fetch it again")
+            raise ModelRefused(f"{component.folder} has no config.json ({component.kind}); fetch the pipeline again")
 
 
 def _listed(source: ModelSource, part: str) -> Component:
@@ -199,5 +202,8 @@ def _listed(source: ModelSource, part: str) -> Component:
     """
     component = source.components.get(part)
     if component is None:
-        raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+        raise ModelRefused(
+            f"{source.folder}/model_index.json does not list {part}, which a {source.pipeline} needs: fetch the "
+            "pipeline again"
+        )
     return component

@@ -120,7 +120,9 @@ def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> Pipelin
         ModelRefused: If the pipeline is not supported or the folder lacks a config.
     """
     if source.pipeline not in ENCODER_SPECS:
-        raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(ENCODER_SPECS)} are")
+        raise ModelRefused(
+            f"{source.name} is a {source.pipeline}, which is not supported; supported are {', '.join(ENCODER_SPECS)}"
+        )
     if source.folder is not None:
         pipeline_class_of(source)
         second = ["transformer_2"] if "transformer_2" in source.components else []
@@ -152,7 +154,7 @@ def _encoder(configs: Mapping[str, Fields], reading: EncoderSpec, dtype: torch.d
     config = configs[reading.part]
     model = build(config, dtype)
     if reading.layers:
-        assert isinstance(model, Decoder), "encoders of texts run whole"
+        assert isinstance(model, Decoder), "text encoders are not divided"
         model.stop_after(reading.layers + (config.layers if reading.layers < 0 else 0))
         model.disable_kv_cache()
     return model

@@ -111,15 +111,18 @@ def _boundary(source: ModelSource) -> float | None:
     stated = Fields.read(source.folder / "model_index.json")
     if not stated.has("boundary_ratio"):
         if _SECOND in source.components:
-            raise stated.refuse(f"boundary_ratio is missing, below which {_SECOND} is asked")
+            raise stated.refuse(f"boundary_ratio is missing; it is the noise level below which {_SECOND} runs")
         return None
     boundary = stated.positive("boundary_ratio")
     if boundary >= 1:
         raise stated.refuse(f"boundary_ratio is {boundary}; it must be between 0 and 1")
     if _SECOND not in source.components:
-        raise stated.refuse(f"boundary_ratio is {boundary}, and it lists no {_SECOND} that would be asked below it")
+        raise stated.refuse(
+            f"boundary_ratio is {boundary}, but model_index.json lists no {_SECOND} to run below it: add {_SECOND}, or "
+            "remove boundary_ratio"
+        )
     if not source.components[_SECOND].folder.is_dir():
-        raise ModelRefused(f"{source.folder} lacks the folder {_SECOND}; fetch it again")
+        raise ModelRefused(f"{source.folder} lacks the folder {_SECOND}; fetch the pipeline again")
     return boundary
 
 
@@ -169,19 +172,19 @@ def _check_fits(
     """Raise ModelRefused if the parts of a folder belong to different pipelines."""
     if encoder.width != denoiser.text_width:
         raise ModelRefused(
-            f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
-            f"{denoiser.text_width}; they are of two pipelines"
+            f"{source.folder}: the text encoder's hidden states have {encoder.width} numbers, but the transformer "
+            f"reads {denoiser.text_width}: the parts belong to different pipelines, so fetch the pipeline again"
         )
     if encoder.pooled_width != denoiser.pooled_width:
         given, wanted = (width or "no" for width in (encoder.pooled_width, denoiser.pooled_width))
         raise ModelRefused(
-            f"{source.folder}: the vector of a text has {given} numbers, the transformer reads {wanted}; they are of "
-            "two pipelines"
+            f"{source.folder}: the pooled text vector has {given} numbers, but the transformer reads {wanted}: the "
+            "parts belong to different pipelines, so fetch the pipeline again"
         )
     if autoencoder.channels != denoiser.channels:
         raise ModelRefused(
-            f"{source.folder}: the transformer's latents have {denoiser.channels} channels, the vae's "
-            f"{autoencoder.channels}; they are of two pipelines"
+            f"{source.folder}: the transformer's latents have {denoiser.channels} channels, but the VAE's have "
+            f"{autoencoder.channels}: the parts belong to different pipelines, so fetch the pipeline again"
         )
 
 
@@ -215,8 +218,8 @@ def check_predicts(denoiser: Denoiser, scheduler: DiffusionScheduler, called: st
     wanted = scheduler.schedule(1, 1).prediction
     if denoiser.predicts != wanted:
         raise ModelRefused(
-            f"{called}: the transformer predicts {denoiser.predicts}, the scheduler takes {wanted}; set "
-            "prediction_type and use_flow_sigmas of scheduler_config.json as the transformer was released with"
+            f"{called}: the transformer predicts {denoiser.predicts}, but the scheduler expects {wanted}: set "
+            "prediction_type and use_flow_sigmas in scheduler_config.json to the values of the transformer's release"
         )
 
 
@@ -269,8 +272,8 @@ def _layout(
     for size in sizes:
         if size.width % grain or size.height % grain:
             raise ModelRefused(
-                f"{source.folder}: pictures of {size} do not divide into patches of {grain} x {grain} pixels; state "
-                f"others as `sizes` in {_DEFAULTS}"
+                f"{source.folder}: images of {size} do not divide into patches of {grain} x {grain} pixels: list other "
+                f"`sizes` in {_DEFAULTS}"
             )
     patch = (1, denoiser.patch, denoiser.patch)
     temporal, most = _frames(released, denoiser, autoencoder)

@@ -116,7 +116,7 @@ class PipelinePlan:
         self.card, self.devices, self.utilization, self.eager = device, devices, utilization, eager
         self.unfused = unfused(name)
         if eager and self.unfused is None:
-            raise ValueError(f"what {name} runs without fusion is not known; leave --eager out")
+            raise ValueError(f"the ops that {name} runs without fusion are not recorded: leave --eager out")
         self.steps = _positive(usual.steps if asked.steps is None else asked.steps, "--steps")
         self.scale = usual.guidance if asked.guidance is None else asked.guidance
         self.passes = guidance_of(usual.convention, self.scale, None).passes(1)
@@ -126,7 +126,7 @@ class PipelinePlan:
         self.ways = self._ways(devices)
         if not self.ways:
             raise ValueError(
-                f"{devices} cards are more than the attention of {name} has heads for; give fewer --devices"
+                f"{devices} GPUs are more than the attention heads of {name} can be divided among: lower --devices"
             )
 
     def _job(self, geometry: Geometry, steps: int, passes: int) -> PipelineWorkload:
@@ -218,7 +218,7 @@ class PipelinePlan:
     @property
     def alone(self) -> Variant:
         """The planned request without changes on one GPU, as a baseline for changed ones."""
-        return Variant("as asked", self.alone_request.seconds, self.job.passes)
+        return Variant("as requested", self.alone_request.seconds, self.job.passes)
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:
         job = self._job(self.geometry, steps, passes)

@@ -16,19 +16,23 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
     for seller, ranked in _rankings(plans):
         heading = f"{seller}: cheapest {image_or_video(some)}s first" if seller else f"{unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, ranked)]
-    notes = ["--seller NAME and --prices FILE choose whose prices."]
+    notes = ["--seller NAME and --prices FILE choose the prices."]
     if unpriced.elsewhere:
-        notes.append(f"other sellers have some of those without a price: --seller {', '.join(unpriced.elsewhere)}")
+        notes.append(
+            f"other sellers have prices for some of the GPUs without one: --seller {', '.join(unpriced.elsewhere)}"
+        )
     if unable := [plan for plan in plans if plan.fit.how == "no"]:
         short = (f"{p.card.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
-        notes.append(f"does not fit, by GiB a card: {', '.join(short)}")
+        notes.append(f"do not fit, missing GiB per GPU: {', '.join(short)}")
     notes += refusals(some)
-    heads = (f"a {image_or_video(some)}", "an hour", "$/h", f"$ a {image_or_video(some)}")
+    heads = (f"per {image_or_video(some)}", "per hour", "$/h", f"$/{image_or_video(some)}")
     table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
     title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
     return Document(
-        title, (DocumentTable(table_columns, tuple(rows), tuple(notes)),), "one request after the other: no queues"
+        title,
+        (DocumentTable(table_columns, tuple(rows), tuple(notes)),),
+        ("Requests run one after the other, so none waits in a queue."),
     )
 
 

@@ -24,7 +24,7 @@ from ridgeline.util.document.elements import (
 )
 from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three_digits
 
-_MORE = "more: --full, --section NAME; figures: --json"
+_MORE = "more: --full, --section NAME; as JSON: --json"
 
 
 def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None) -> Document:
@@ -46,7 +46,7 @@ def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None)
 
 def _title(plan: PipelinePlan) -> str:
     frames = f" x {plan.geometry.frames} frames" if plan.geometry.frames > 1 else ""
-    eager = ", nothing fused" if plan.eager else ""
+    eager = ", without fusion" if plan.eager else ""
     return f"{plan.name} on {plan.devices} x {plan.card.title}: {plan.geometry.size}{frames}, {_steps(plan)}{eager}"
 
 
@@ -55,8 +55,8 @@ def _steps(plan: PipelinePlan) -> str:
 
 
 def image_or_video(plan: PipelinePlan) -> str:
-    """Return "picture" or "clip", the word for the plan's result in the text."""
-    return "clip" if plan.geometry.frames > 1 else "picture"
+    """Return "image" or "video", the word for the plan's result in the text."""
+    return "video" if plan.geometry.frames > 1 else "image"
 
 
 # -- the answer -------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         (
             what,
             f"{say_seconds(each.expected)} (floor {say_seconds(each.floor)}, bound {say_seconds(each.bound)}); "
-            f"{three_digits(plan.an_hour.expected)} an hour{_divided(plan)}",
+            f"{three_digits(plan.an_hour.expected)} per hour{_divided(plan)}",
         ),
         ("cost", _cost(plan)),
         ("passes", _passes(plan)),
@@ -86,29 +86,29 @@ def _divided(plan: PipelinePlan) -> str:
         return ""
     alone = plan.alone.seconds.expected
     return (
-        f" on {plan.devices} cards ({plan.request.division}), x "
-        f"{three_digits(alone / plan.request.seconds.expected)} of one"
+        f" on {plan.devices} GPUs ({plan.request.division}), {three_digits(alone / plan.request.seconds.expected)} "
+        "times as fast as one"
     )
 
 
 def _cost(plan: PipelinePlan) -> str:
     price = plan.card.price
     if price is None or plan.dollars is None:
-        return "no seller known here has this card; give --price, or --prices FILE"
-    hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
-    return f"${three_digits(plan.dollars)} a {image_or_video(plan)}; {hourly}"
+        return "no price is known for this GPU; give --price, or --prices FILE"
+    hourly = f"${price.dollars:.2f} per GPU and hour ({price.asked_by}, {price.date})"
+    return f"${three_digits(plan.dollars)} per {image_or_video(plan)}; {hourly}"
 
 
 def _passes(plan: PipelinePlan) -> str:
     geometry, denoise = plan.geometry, plan.alone_request.denoise
     _, *latents = geometry.latents
     pixels = geometry.size.width * geometry.size.height * geometry.frames / positions(geometry)
-    guided = "with guidance two passes each" if plan.passes > 1 else "one pass each"
+    guided = "two passes each with guidance" if plan.passes > 1 else "one pass each"
     flops = denoise.flops / denoise.runs
     return (
-        f"{' x '.join(map(str, latents))} latents, {pixels:.3g} x fewer than pixels, = {geometry.tokens:,} tokens; "
-        f"{_steps(plan)}, {guided}: "
-        f"{plan.job.passes} passes of {say(flops, 'FLOP')}, {denoise.attention:.0%} of it attention"
+        f"{' x '.join(map(str, latents))} latents, {pixels:.3g} times fewer than pixels, which are {geometry.tokens:,} "
+        f"tokens; {_steps(plan)}, {guided}: {plan.job.passes} passes of {say(flops, 'FLOP')}, {denoise.attention:.0%} "
+        "of that in attention"
     )
 
 
@@ -118,23 +118,23 @@ def _limit(plan: PipelinePlan) -> str:
         f"{stage.name} {stage.seconds.expected / request.seconds.expected:.0%} ({stage.limit})"
         for stage in request.stages
     )
-    return "time is " + ", ".join(shares)
+    return "share of the time: " + ", ".join(shares)
 
 
 def _fits(plan: PipelinePlan) -> str:
     fit = plan.fit
     most, budget = (say_gib(gib(nbytes)) for nbytes in (fit.resident + fit.overhead, fit.budget))
-    line = f"{most} of {budget} that may be used a card: {say_gib(gib(plan.request.memory.all_weights))} of weights"
+    line = f"{most} of {budget} available per GPU, including {say_gib(gib(plan.request.memory.all_weights))} of weights"
     turns = say_gib(gib(fit.taking_turns + fit.overhead))
     match fit.how:
         case "yes":
             return f"yes: {line}"
         case "tiled":
-            return f"only decoded in tiles: {line}"
+            return f"only if decoded in tiles: {line}"
         case "in turns":
-            return f"only if text encoder, denoiser and VAE take turns on the card ({turns}): all of it is {line}"
+            return f"only if text encoder, denoiser and VAE take turns on the GPU ({turns}): together they need {line}"
         case _:
-            return f"NO: {line}; {turns} where its parts take turns"
+            return f"NO: {line}; {turns} if its parts take turns"
 
 
 def _lever(plan: PipelinePlan) -> str:
@@ -142,32 +142,34 @@ def _lever(plan: PipelinePlan) -> str:
     parts = []
     if plan.guidance_off is not None:
         saved = 1 - plan.guidance_off.seconds.expected / plan.alone.seconds.expected
-        parts.append(f"without guidance n passes, not 2n: {saved:.0%} less")
+        parts.append(f"without guidance n passes instead of 2n: {saved:.0%} less time")
     fewer = [each for each in plan.fewer_steps if each.passes < plan.job.passes]
     if fewer:
         saved = 1 - fewer[0].seconds.expected / plan.alone.seconds.expected
-        parts.append(f"{fewer[0].name} {saved:.0%} less (a model that is distilled for it)")
+        parts.append(f"{fewer[0].name} {saved:.0%} less time (for a model distilled to so few steps)")
     count, gain = max(plan.side_by_side.items(), key=lambda item: item[1])
     if gain < 1.05:
-        parts.append(f"{image_or_video(plan)}s side by side take as long each: a pass is above the ridge")
+        parts.append(f"several {image_or_video(plan)}s per pass save no time: one pass alone is already compute-bound")
     else:
-        parts.append(f"{count} {image_or_video(plan)}s side by side take x {gain:.2f} less each")
+        parts.append(f"{count} {image_or_video(plan)}s per pass take {gain:.2f} times less time each")
     return "; ".join(parts)
 
 
 def _notes(plan: PipelinePlan) -> list[str]:
     usual, notes = plan.usual, list[str]()
     if plan.otherwise is not None and not plan.eager:
-        notes.append(f"norms, gates and rotations fused (torch.compile); else {_eager(plan)} (--eager)")
+        notes.append(
+            f"norms, gates and rotary embeddings are fused (torch.compile); without fusion (--eager) {_eager(plan)}"
+        )
     if not usual.tokens:
-        notes.append(f"a prompt of {usual.texts(1)[0]} tokens; texts are read as long as they are")
+        notes.append(f"assumes a prompt of {usual.texts(1)[0]} tokens; the text encoder does not pad texts")
     return notes + refusals(plan)
 
 
 def refusals(plan: PipelinePlan) -> list[str]:
     """Return a line if `image` and `video` refuse the scheduler of the planned folder, and no line otherwise."""
     refused, command = plan.usual.refused, "video" if plan.geometry.frames > 1 else "image"
-    return [f"`ridgeline {command}` refuses the scheduler of this folder: {refused}"] if refused else []
+    return [f"`ridgeline {command}` does not support this folder's scheduler: {refused}"] if refused else []
 
 
 def _eager(plan: PipelinePlan) -> str:
@@ -176,7 +178,7 @@ def _eager(plan: PipelinePlan) -> str:
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
     seconds = say_seconds(plan.otherwise.seconds.expected)
-    return f"{seconds} on one card, as ops beside products and attention move {moved} a pass"
+    return f"{seconds} on one GPU, because the unfused ops move {moved} per pass"
 
 
 # -- the sections -----------------------------------------------------------------------------------------------------
@@ -188,14 +190,13 @@ def _stages(plan: PipelinePlan) -> DocumentTable:
     denoise = request.denoise
     one = denoise.once.seconds * (1 / denoise.once.steps)
     flops, nbytes = denoise.flops / denoise.runs, denoise.nbytes / denoise.runs
-    cells = ("a pass", "", *_figures(flops, nbytes, one), f"{denoise.attention:.0%}", denoise.limit)
+    cells = ("per pass", "", *_figures(flops, nbytes, one), f"{denoise.attention:.0%}", denoise.limit)
     rows.insert(2, TableRow(cells, "dim"))
     flops, nbytes = (sum(getattr(stage, name) for stage in request.stages) for name in ("flops", "nbytes"))
     rows.append(TableRow(("all", "", *_figures(flops, nbytes, request.seconds), "", ""), "strong"))
     heads = ("", "runs", "FLOP", "moved", "floor", "bound", "expected", "attention", "roof")
-    each = " a card" if plan.devices > 1 else ""
-    notes = (f"FLOPs and bytes are one card's{', and so are seconds, with what cards exchange' * bool(each)}",)
-    return DocumentTable(columns(*heads, words=(0, 8)), tuple(rows), notes if each else ())
+    notes = ("FLOPs, bytes and seconds are per GPU; the seconds include communication between GPUs",)
+    return DocumentTable(columns(*heads, words=(0, 8)), tuple(rows), notes if plan.devices > 1 else ())
 
 
 def _stage(stage: StagePrice, name: str, count: int) -> TableRow:
@@ -215,18 +216,18 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
     memory, fit = plan.request.memory, plan.fit
     rows = [(f"weights: {name}", nbytes) for name, nbytes in memory.weights.items()]
     rows += [
-        ("activations: a text", memory.encode),
-        ("activations: a pass", memory.denoise),
-        ("activations: decode", memory.whole),
-        ("the same in tiles", memory.tiled),
+        ("activations: text encoder", memory.encode),
+        ("activations: denoiser pass", memory.denoise),
+        ("activations: VAE decode", memory.whole),
+        ("activations: VAE decode in tiles", memory.tiled),
         ("overhead", fit.overhead),
-        ("all parts there, decoded whole", fit.resident + fit.overhead),
-        ("decoded in tiles", fit.tiled + fit.overhead),
-        ("parts take turns", fit.taking_turns + fit.overhead),
-        ("may be used", fit.budget),
+        ("total, all parts loaded", fit.resident + fit.overhead),
+        ("total, decoded in tiles", fit.tiled + fit.overhead),
+        ("total, parts taking turns", fit.taking_turns + fit.overhead),
+        ("available", fit.budget),
     ]
     cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
-    return DocumentTable(columns("a card", "GiB", "GB"), tuple(cells))
+    return DocumentTable(columns("per GPU", "GiB", "GB"), tuple(cells))
 
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
@@ -244,9 +245,9 @@ def _changes(plan: PipelinePlan) -> DocumentTable:
     for count, gain in plan.side_by_side.items():
         name = f"{count} {image_or_video(plan)}s in one pass"
         rows.append(
-            TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {image_or_video(plan)}", ""))
+            TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} per pass and {image_or_video(plan)}", ""))
         )
-    return DocumentTable(columns("on one card", "passes in all", "expected", "time", "passes", words=(0,)), tuple(rows))
+    return DocumentTable(columns("on one GPU", "total passes", "expected", "time", "passes", words=(0,)), tuple(rows))
 
 
 def _cards(plan: PipelinePlan) -> DocumentTable:
@@ -260,8 +261,19 @@ def _cards(plan: PipelinePlan) -> DocumentTable:
                 say_seconds(request.denoise.talk.expected) if request.denoise.message_bytes else "",
                 "" if dollars is None else f"${three_digits(dollars)}",
             )))  # fmt: skip
-    heads = ("cards", "divided by", "expected", "of one", "exchanged a step", "takes", f"a {image_or_video(plan)}")
-    notes = ("guidance: a pass of the pair on each half; sequence: rows, and heads around attention (Ulysses)",)
+    heads = (
+        "GPUs",
+        "divided by",
+        "expected",
+        "speedup",
+        "exchanged per step",
+        "exchange time",
+        f"$/{image_or_video(plan)}",
+    )
+    notes = (
+        "guidance: each half of the GPUs runs one of the two passes; sequence: rows are divided, and heads in "
+        "attention (Ulysses)",
+    )
     return DocumentTable(columns(*heads, words=(1,)), tuple(rows), notes)
 
 
@@ -269,10 +281,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
     {
         "stages": ("Stage by stage", _stages),
         "memory": ("Memory", _memory),
-        "changes": ("What would change it", _changes),
-        "cards": ("One request on several cards", _cards),
+        "changes": ("Effect of changes", _changes),
+        "cards": ("One request on several GPUs", _cards),
         "classes": (
-            "By class of operation, and the roof it is under",
+            "Time by class of operation, and its limit",
             lambda plan: classes_table([stage.once for stage in plan.request.stages]),
         ),
     }

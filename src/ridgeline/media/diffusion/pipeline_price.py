@@ -324,7 +324,7 @@ class PipelinePrice:
 
     def _decode(self, device: Device, job: PipelineWorkload, tiling: Tiling | None) -> StagePrice:
         if isinstance(self.decoder, VideoDecodePrice):
-            assert tiling is None, "clips are decoded frame by frame, not in tiles"
+            assert tiling is None, "videos are decoded frame by frame, not in tiles"
             return StagePrice(self.decoder.price(device, job.geometry, job.pictures))
         return StagePrice(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
@@ -373,7 +373,7 @@ def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
 
 def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
     """Return a description of a denoiser call's rows, like `2 x 4,096 tokens of latents`."""
-    return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
+    return f"{len(passes)} x {job.geometry.tokens:,} latent tokens"
 
 
 def _alive(network: PricedModule, work: Work) -> int:

@@ -69,7 +69,7 @@ def euler(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor
 
     See arXiv:2210.02747. It equals the step of `dpmpp_2m` with a single guess, and that of DDIM written for velocities.
     """
-    assert schedule.prediction == "velocity", "Euler's step follows velocities"
+    assert schedule.prediction == "velocity", "an Euler step needs velocities"
     here, there = schedule.levels[step : step + 2]
     return SamplerState(state.x + (there.sigma - here.sigma) * prediction)
 

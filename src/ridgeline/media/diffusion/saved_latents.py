@@ -50,13 +50,15 @@ def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             stated = (file.metadata() or {}).get(_PARAMETERS, "{}")
             if list(file.keys()) != [_TENSOR]:
-                raise ValueError("it holds other tensors than `latents`")
+                raise ValueError("it has other tensors than `latents`")
             latents = file.get_tensor(_TENSOR)
         parameters = json.loads(stated)
         if latents.dtype != torch.float32 or latents.dim() not in (3, 4) or not isinstance(parameters, dict):
-            raise ValueError(f"latents are {latents.dtype} {list(latents.shape)}, not fp32 of a picture or a clip")
+            raise ValueError(
+                f"latents are {latents.dtype} {list(latents.shape)}, not the fp32 latents of an image or a video"
+            )
     except FileNotFoundError:
-        raise ValueError(f"{path} is no file; give the latents of a picture, NAME{SUFFIX}") from None
+        raise ValueError(f"{path} is not a file; give the saved latents of an image, NAME{SUFFIX}") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} holds no latents of a picture or a clip: {error}") from None
+        raise ValueError(f"{path} has no latents of an image or a video: {error}") from None
     return latents, parameters

@@ -50,7 +50,7 @@ class DiffusionScheduler:
             ValueError: If the number of steps is below 1 or above `most_steps`.
         """
         if not 1 <= steps <= self.most_steps:
-            raise ValueError(f"{steps} steps: this model takes 1 to {self.most_steps}")
+            raise ValueError(f"the number of steps is {steps}; this model takes 1 to {self.most_steps}")
         return self.make(steps, tokens)
 
 
@@ -72,8 +72,7 @@ def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Diffusio
     scheduler = scheduler_of(fields, call)
     if listed and _name(fields) != listed:
         raise fields.refuse(
-            f"_class_name is {_name(fields)}, and model_index.json lists a {listed}; write the class that is meant "
-            "into both"
+            f"_class_name is {_name(fields)}, but model_index.json lists a {listed}; write the right class into both"
         )
     return scheduler
 
@@ -82,11 +81,11 @@ def scheduler_of(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Return the sampler and the schedules of a parsed scheduler config; see `read_scheduler`."""
     name = fields.text("_class_name", "")
     if name not in READERS:
-        raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(READERS)} are built")
+        raise fields.refuse(f"_class_name is {name or 'missing'}; supported are {', '.join(READERS)}")
     scheduler = READERS[name](fields, call)
     fields.ignore(*OPTIONS)
     if unread := fields.unread():
-        raise fields.refuse(f"{unread[0]} is no option of {name} that is known; remove it if it changes nothing")
+        raise fields.refuse(f"{unread[0]} is not a known option of {name}; remove it if it has no effect")
     return scheduler
 
 
@@ -158,8 +157,8 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     if call.mu is not None:  # diffusers accepts a mu only with dynamic shifting; without a mu it ignores the flag
         if not fields.flag("use_dynamic_shifting", False):
             raise fields.refuse(
-                f"use_dynamic_shifting is not true; a {call.pipeline} passes a mu, which {_name(fields)} takes only "
-                "for dynamic shifting"
+                f"use_dynamic_shifting is not true, but a {call.pipeline} passes a mu, which {_name(fields)} accepts "
+                "only with dynamic shifting; set it to true"
             )
         fields.require("time_shift_type", "exponential")
         mu = call.mu(fields)
@@ -235,7 +234,7 @@ def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
     if call.passed_sigmas(fields) is not None:
         unless = " unless use_flow_sigmas is true" if call.except_flow else ""
         raise fields.refuse(
-            f"_class_name is {_name(fields)}, and a {call.pipeline} passes sigmas, which it does not take{unless}"
+            f"_class_name is {_name(fields)}, which does not accept the sigmas that a {call.pipeline} passes{unless}"
         )
 
 
@@ -252,11 +251,11 @@ def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
     """
     if call.mu is None:
         raise fields.refuse(
-            f"use_dynamic_shifting = True is not supported: a {call.pipeline} passes no mu, which it needs"
+            f"use_dynamic_shifting = True is not supported: it needs a mu, which a {call.pipeline} does not pass"
         )
     kind = fields.text("time_shift_type", "exponential")
     if kind not in ("exponential", "linear"):
-        raise fields.refuse(f"time_shift_type = {kind} is not supported; exponential and linear are")
+        raise fields.refuse(f"time_shift_type = {kind} is not supported; write exponential or linear")
     mu = call.mu(fields)
     return mu if kind == "linear" else lambda tokens, steps: math.exp(mu(tokens, steps))
 
@@ -276,7 +275,10 @@ def _multistep(
     along_flow = fields.flag("use_flow_sigmas", False)
     prediction, built = fields.text("prediction_type", "epsilon"), "flow_prediction" if along_flow else "epsilon"
     if prediction != built:
-        raise fields.refuse(f"prediction_type = {prediction} is not supported beside use_flow_sigmas = {along_flow}")
+        raise fields.refuse(
+            f"prediction_type = {prediction} is not supported together with use_flow_sigmas = {along_flow}; write "
+            f"{built}"
+        )
     if along_flow:
         train_steps = _train_steps(fields)
         return DiffusionScheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, tokens, train_steps))
@@ -296,11 +298,11 @@ def _spacing(fields: Fields) -> tuple[Spacing, int]:
     if spacing == "leading":
         offset = fields.natural("steps_offset") if fields.has("steps_offset") else 0
         if offset > 1:
-            raise fields.refuse(f"steps_offset = {offset} is not supported; 0 and 1 are")
+            raise fields.refuse(f"steps_offset = {offset} is not supported; write 0 or 1")
         return "leading", offset
     if spacing in ("linspace", "trailing"):
         return ("trailing" if spacing == "trailing" else "linspace"), 0
-    raise fields.refuse(f"timestep_spacing = {spacing} is not supported; linspace, leading and trailing are")
+    raise fields.refuse(f"timestep_spacing = {spacing} is not supported; write linspace, leading or trailing")
 
 
 def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
@@ -309,7 +311,7 @@ def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
         fields.require_off(name)
     kind = fields.text("beta_schedule", kind)
     if kind not in ("linear", "scaled_linear"):
-        raise fields.refuse(f"beta_schedule = {kind} is not supported; linear and scaled_linear are")
+        raise fields.refuse(f"beta_schedule = {kind} is not supported; write linear or scaled_linear")
     betas = Betas(
         fields.positive("beta_start", start),
         fields.positive("beta_end", end),
@@ -317,7 +319,9 @@ def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
         _train_steps(fields),
     )
     if not betas.start <= betas.end < 1:
-        raise fields.refuse(f"beta_start = {betas.start} and beta_end = {betas.end}; betas rise and stay below 1")
+        raise fields.refuse(
+            f"beta_start = {betas.start} and beta_end = {betas.end}; beta_end must be at least beta_start and below 1"
+        )
     return betas
 
 

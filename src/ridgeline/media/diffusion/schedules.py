@@ -63,8 +63,10 @@ class Schedule:
     """The number of training steps, 1,000 in all releases."""
 
     def __post_init__(self) -> None:
-        assert len(self.levels) == len(self.timesteps) + 1, "a level before each step and one after the last"
-        assert self.levels[-1] == DATA, "a schedule ends in data"
+        assert len(self.levels) == len(self.timesteps) + 1, (
+            "a schedule needs one level before each step and one after the last"
+        )
+        assert self.levels[-1] == DATA, "a schedule must end at noise level 0"
 
     @property
     def steps(self) -> int:

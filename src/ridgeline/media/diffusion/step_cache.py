@@ -28,7 +28,10 @@ from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 def check_threshold(threshold: float) -> None:
     """Raise ValueError if a threshold is not a finite number or is negative."""
     if not (math.isfinite(threshold) and threshold >= 0):
-        raise ValueError(f"step cache {threshold}: give the change below which blocks are skipped, 0 or more, as 0.1")
+        raise ValueError(
+            f"the step cache's threshold is {threshold}; give the relative change below which blocks are skipped, 0 or "
+            "more, like 0.1"
+        )
 
 
 class StepCache:

@@ -66,7 +66,9 @@ class T5TextEncoder(TextEncoder):
             raise ValueError(f"{what}: {error}") from None
         ids = self.tokenizer.encode(clean, parse_special=False)
         if len(ids) > self.most_tokens:
-            raise ValueError(f"the {what} has {len(ids)} tokens, the model reads {self.most_tokens}; shorten it")
+            raise ValueError(
+                f"the {what} has {len(ids)} tokens, but the text encoder reads at most {self.most_tokens}; shorten it"
+            )
         return ids
 
     @torch.inference_mode()
@@ -88,7 +90,10 @@ def load_t5_encoder(
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
     if not isinstance(model, Encoder):
-        raise ModelRefused(f"{source.name} is no encoder of T5 or UMT5, which the text encoder of this pipeline is")
+        raise ModelRefused(
+            f"{source.name} is not a T5 or UMT5 encoder, which this pipeline needs as its text encoder; fetch the "
+            "pipeline again"
+        )
     load_weights(model, source, progress=progress)
     bind_on_cpu(model)
     try:

@@ -85,7 +85,7 @@ class TextEncoder(ABC):
 
     def pooled_ids(self, text: str) -> list[int]:
         """Return the token ids of a text from which the encoder computes its pooled vector."""
-        raise AssertionError("this encoder gives no vector of a text")
+        raise AssertionError("this encoder has no pooled text vector")
 
 
 class ChatEncoder(TextEncoder):
@@ -137,7 +137,7 @@ class ChatEncoder(TextEncoder):
         ids = self._template.encode([{"role": "user", "content": text}], **self._variables).ids
         if len(ids) > self.most_tokens:
             raise ValueError(
-                f"the {what} has {len(ids)} tokens with the chat template around it, the model reads "
+                f"the {what} has {len(ids)} tokens including the chat template, but the text encoder reads at most "
                 f"{self.most_tokens}; shorten it"
             )
         return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
@@ -180,7 +180,10 @@ def load_chat_encoder(
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
     if not isinstance(model, Decoder):
-        raise ModelRefused(f"{source.name} is no language model, which the text encoder of this pipeline is")
+        raise ModelRefused(
+            f"{source.name} is not a language model, which this pipeline needs as its text encoder; fetch the "
+            "pipeline again"
+        )
     try:
         model.stop_after(*(layer + (source.config.layers if layer < 0 else 0) for layer in layers))
     except ValueError as error:
@@ -195,7 +198,7 @@ def load_chat_encoder(
     except ValueError as error:
         raise ModelRefused(str(error)) from None
     if templates is None:
-        raise ModelRefused(f"{folder} holds no chat template, which this pipeline's texts are put into; fetch it again")
+        raise ModelRefused(f"{folder} has no chat template, which this pipeline applies to texts; fetch it again")
     return ChatEncoder(
         model,
         tokenizer,
@@ -215,7 +218,7 @@ def padding_of(tokenizer: Tokenizer, folder: Path) -> int:
     """
     found = tokenizer.control.get(tokenizer.names.get("pad_token", ""))
     if found is None:
-        raise ModelRefused(f"{folder} names no pad_token, by which this pipeline's texts are padded; fetch it again")
+        raise ModelRefused(f"{folder} states no pad_token, with which this pipeline pads texts; fetch it again")
     return found
 
 

@@ -73,7 +73,7 @@ def token_mu(fields: Fields) -> TokenMu:
     """
     base, most = fields.count("base_image_seq_len", 256), fields.count("max_image_seq_len", 4096)
     if base >= most:
-        raise fields.refuse(f"base_image_seq_len = {base} is not below max_image_seq_len = {most}")
+        raise fields.refuse(f"base_image_seq_len = {base} must be below max_image_seq_len = {most}")
     shifts = fields.positive("base_shift", 0.5), fields.positive("max_shift", 1.15)
     return TokenMu((base, shifts[0]), (most, shifts[1]))
 

@@ -85,7 +85,7 @@ class VideoAutoencoder:
         Raises:
             ValueError: If the latents belong to another model.
         """
-        assert tiling is None, "clips are decoded frame by frame"
+        assert tiling is None, "videos are decoded frame by frame"
         return torch.cat(list(self.chunks(latents_BCTHW)), dim=2)
 
     @torch.inference_mode()
@@ -100,8 +100,8 @@ class VideoAutoencoder:
         """
         if latents_BCTHW.dim() != 5 or latents_BCTHW.shape[1] != self.shape.latents or not latents_BCTHW.numel():
             raise ValueError(
-                f"latents are {list(latents_BCTHW.shape)}; they are to be [clips, {self.shape.latents}, frames, "
-                "lines, columns]"
+                f"latents have the shape {list(latents_BCTHW.shape)}, but must be [videos, {self.shape.latents}, "
+                "frames, rows, columns]"
             )
         theirs = self.theirs
         wide = latents_BCTHW.to(theirs.device, theirs.dtype)
@@ -133,7 +133,7 @@ def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.
     source = as_source(model)
     shape = shape_of(source.config)
     if source.folder is None:
-        raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
+        raise ModelRefused(f"{source.name} is a built-in config without weights; give a checkpoint folder")
     theirs = _class(source.name)
     for path in source.folder.glob("*.safetensors"):
         refuse_pointer(path)  # diffusers would report a Git LFS pointer as a broken file
@@ -155,11 +155,11 @@ def shape_of(fields: Fields) -> VideoLatentShape:
     """
     if fields.architecture != ARCHITECTURE:
         called = fields.architecture or "(none)"
-        raise fields.refuse(f"architecture {called} is no VAE of clips that is built; {ARCHITECTURE} is")
+        raise fields.refuse(f"architecture {called} is not a supported video VAE; supported is {ARCHITECTURE}")
     channels = fields.count("z_dim", 16)
     mean, std = (_numbers(fields, name, channels) for name in ("latents_mean", "latents_std"))
     if min(std) <= 0:
-        raise fields.refuse("latents_std holds a number that is not above 0")
+        raise fields.refuse("latents_std has a number that is not above 0")
     return VideoLatentShape(
         fields.count("scale_factor_spatial", 8), fields.count("scale_factor_temporal", 4), mean, std
     )
@@ -168,9 +168,9 @@ def shape_of(fields: Fields) -> VideoLatentShape:
 def _numbers(fields: Fields, name: str, count: int) -> tuple[float, ...]:
     values = fields.value(name)
     if not isinstance(values, list) or len(values) != count:
-        raise fields.refuse(f"{name} is not {count} numbers, one a channel")
+        raise fields.refuse(f"{name} must be {count} numbers, one per channel")
     if not all(isinstance(each, int | float) and abs(each) < float("inf") for each in values):
-        raise fields.refuse(f"{name} holds what is no finite number")
+        raise fields.refuse(f"{name} has a value that is not a finite number")
     return tuple(map(float, values))
 
 

@@ -36,7 +36,9 @@ def video_format_of(path: Path) -> str:
     """
     suffix = path.suffix.lower()
     if suffix and suffix not in FORMATS:
-        raise ValueError(f"{path}: clips are written as {', '.join(FORMATS)}, or as a folder of png; give one of these")
+        raise ValueError(
+            f"{path}: videos are written as {', '.join(FORMATS)}, or as a folder of png files; give one of these"
+        )
     format_ = FORMATS.get(suffix, "")
     check_format(format_)
     return format_
@@ -60,7 +62,7 @@ def default_video_format() -> str:
 def check_fps(fps: float) -> None:
     """Raise ValueError if a number of frames per second is not finite, positive and at most MAX_FPS."""
     if not (math.isfinite(fps) and 0 < fps <= MAX_FPS):
-        raise ValueError(f"{fps:g} frames a second: give a number above 0, {MAX_FPS:g} at most")
+        raise ValueError(f"the frame rate is {fps}; give frames per second above 0 and at most {MAX_FPS}")
 
 
 def write_video(
@@ -124,5 +126,7 @@ def _av() -> Any:
     try:
         import av
     except ImportError as error:
-        raise ValueError(f"writing mp4 needs av: {PIP} ({error}); gif, webp and a folder of png do not") from None
+        raise ValueError(
+            f"writing mp4 needs the package av: {PIP} ({error}); gif, webp and a folder of png files do not need it"
+        ) from None
     return av

@@ -111,11 +111,11 @@ class TokenImageGenerator:
                 and an image do not fit into the context.
         """
         if not 1 <= images <= _MAX_IMAGES:
-            raise ValueError(f"{images} pictures; give 1 to {_MAX_IMAGES:,}")
+            raise ValueError(f"the number of images is {images}; give 1 to {_MAX_IMAGES:,}")
         if images > 1 and self.params.greedy:
             raise ValueError(
-                "the model's generation_config.json asks for the likeliest tokens, of which there is one picture; "
-                "draw one"
+                "the model's generation_config.json sets greedy sampling, which would make the same image each time: "
+                "request one image"
             )
         texts, context = self.loaded.texts, self.engine.context
         chat = texts.templates is not None
@@ -125,7 +125,8 @@ class TokenImageGenerator:
         tokens = self.side**2
         if len(ids) + 1 + tokens > context:
             raise ValueError(
-                f"the prompt has {len(ids)} tokens and a picture {tokens}; the model's context is {context}: shorten it"
+                f"the prompt has {len(ids)} tokens and an image {tokens}, but the model's context is {context}: "
+                "shorten the prompt"
             )
         first = SystemRandom().randrange(_SEEDS) if seed is None else seed
         return TokenPlan(tuple(self._moved + token for token in (*ids, self._begins)), tokens, images, first)
@@ -174,7 +175,7 @@ class TokenImageGenerator:
                 finished: dict[int, list[int]] = {}
                 for event in self.engine.step():
                     if event.error is not None:
-                        raise ValueError(f"a picture failed: {event.error}")
+                        raise ValueError(f"generating an image failed: {event.error}")
                     if event.token is not None:
                         own = written[numbers[event.request]]
                         own.append(event.token.token)
@@ -201,7 +202,7 @@ def load_image_generator(
         ModelRefused: If the folder has no weights, or the two parts have different tokens.
     """
     if source.folder is None:
-        raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
+        raise ModelRefused(f"{source.name} is a built-in config without weights; give a checkpoint folder")
     folder = Path(source.folder)
     loaded = load_engine(source, settings, progress=progress, draws=True)
     autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions in bf16 are slow on the CPU
@@ -212,7 +213,7 @@ def load_image_generator(
     assert isinstance(model, JanusDrawer)
     if (autoencoder.shape.codes, autoencoder.shape.side) != (model.sampled_vocab_size, model.side):
         raise ModelRefused(
-            f"{folder}: its autoencoder and its language model do not have the same tokens; fetch it again"
+            f"{folder}: its autoencoder and its language model have different image tokens; fetch it again"
         )
     # Without sampling settings in the folder the temperature is 1, because greedy sampling makes flat images that are
     # all alike.

@@ -43,7 +43,7 @@ def read_image(path: Path) -> Image.Image:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise ValueError(f"{path} has {size >> 20:,} MiB; an image of at most {MAX_BYTES >> 20} MiB is read")
+            raise ValueError(f"{path} has {size >> 20:,} MiB; give an image of at most {MAX_BYTES >> 20} MiB")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our limit is lower than Pillow's
             with Image.open(path, formats=FORMATS) as opened:
@@ -52,10 +52,10 @@ def read_image(path: Path) -> Image.Image:
                     raise _too_large(path, f"{width:,} x {height:,} pixels")
                 return ImageOps.exif_transpose(opened).convert("RGB")
     except Image.DecompressionBombError:
-        raise _too_large(path, "far more pixels than that") from None
+        raise _too_large(path, "far too many pixels") from None
     except UnidentifiedImageError:
         raise ValueError(
-            f"{path} is no image that is read; give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            f"{path} is not an image in a supported format; give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         ) from None
     except (OSError, SyntaxError, EOFError) as error:  # Pillow raises SyntaxError for a broken PNG
         why = error.strerror if isinstance(error, OSError) and error.strerror else f"it is broken ({error})"
@@ -63,7 +63,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def _too_large(path: Path, what: str) -> ValueError:
-    return ValueError(f"{path} has {what}; an image of at most {MAX_PIXELS:,} is read: scale it down")
+    return ValueError(f"{path} has {what}, but at most {MAX_PIXELS:,} are allowed: scale it down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class Preprocessing:
         patch = self.size // side
         if (side * side, side * patch, 3 * patch * patch) != (rows.rows, self.size, rows.width):
             raise ValueError(
-                f"images of {self.size} x {self.size} pixels are not the model's {rows.rows} patches of {rows.width} "
-                "numbers; correct the size in preprocessor_config.json"
+                f"images of {self.size} x {self.size} pixels do not give the model's {rows.rows} patches of "
+                f"{rows.width} numbers; correct the size in preprocessor_config.json"
             )
         cut = [
             self.pixels(image).reshape(3, side, patch, side, patch).transpose(1, 3, 0, 2, 4).reshape(rows.rows, -1)
@@ -130,7 +130,7 @@ def read_preprocessing(folder: Path) -> Preprocessing:
     """
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
-        raise ModelRefused(f"{folder} lacks {_FILES[0]}, which says how images are brought to the model; fetch it")
+        raise ModelRefused(f"{folder} lacks {_FILES[0]}, which states how images are preprocessed; fetch it")
     try:
         said = untrusted.read_object(path)
         own = said if path.name == _FILES[0] else said.get(_SECTION)
@@ -146,17 +146,19 @@ def read_preprocessing(folder: Path) -> Preprocessing:
 def _read(said: dict[str, Any], path: Path) -> Preprocessing:
     for name in ("do_resize", "do_rescale", "do_normalize", "do_pad"):
         if said.get(name, True) is not True:
-            raise ModelRefused(f"{path}: {name} = {said[name]!r} is not supported; true is")
+            raise ModelRefused(f"{path}: {name} = {said[name]!r} is not supported; write true")
     size = said.get("size", {"height": 384, "width": 384})
     sides = {size.get("height"), size.get("width")} if isinstance(size, dict) else {size}
     side = sides.pop()
     if sides or isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= 8192:
-        raise ValueError(f"{path}: size is {size!r}; it must be as high as wide, of 1 to 8192 pixels")
+        raise ValueError(f"{path}: size is {size!r}; height and width must be equal, from 1 to 8192 pixels")
     least, resample = said.get("min_size", 14), said.get("resample", int(Image.Resampling.BICUBIC))
     if isinstance(least, bool) or not isinstance(least, int) or not 1 <= least <= side:
-        raise ValueError(f"{path}: min_size is {least!r}; it must be from 1 to the size, {side}")
+        raise ValueError(f"{path}: min_size is {least!r}; it must be from 1 to size, which is {side}")
     if resample not in list(Image.Resampling):
-        raise ValueError(f"{path}: resample is {resample!r}; it must be the number of a filter of Pillow")
+        raise ValueError(
+            f"{path}: resample is {resample!r}; it must be the number of one of Pillow's resampling filters"
+        )
     scale = said.get("rescale_factor", 1 / 255)
     mean, std = (_numbers(said.get(name, usual), name, path) for name, usual in _USUAL.items())
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):

@@ -43,8 +43,8 @@ class ImageTokens:
         found = ids.count(rows.placeholder)
         if found != images:
             raise ValueError(
-                f"the prompt has {found} place{'' if found == 1 else 's'} for images, and {images} "
-                f"{'is' if images == 1 else 'are'} given; give as many as it has"
+                f"the prompt has {found} image placeholder{'' if found == 1 else 's'}, but {images} "
+                f"image{' is' if images == 1 else 's are'} given; make the numbers equal"
             )
         image = (self.begin, *[rows.placeholder] * rows.rows, self.end)
         return [one for token in ids for one in (image if token == rows.placeholder else (token,))]
@@ -75,6 +75,6 @@ def _id(said: Any, usual: str, tokenizer: Tokenizer, folder: Path) -> int:
     found = tokenizer.control.get(literal)
     if found is None:
         raise ModelRefused(
-            f"{folder}: its tokenizer has no token {literal}, which stands beside images; fetch it again"
+            f"{folder}: its tokenizer has no token {literal}, which the model needs around images; fetch it again"
         )
     return found

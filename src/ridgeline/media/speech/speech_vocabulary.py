@@ -58,11 +58,14 @@ class SpeechVocabulary:
         config, stated = source.config, source.generation
         if family_of(config) not in SPEECH:
             raise ModelRefused(
-                f"{source.title} reads no sound ({config.architecture}); give the folder of a speech model, such as "
-                "Whisper's"
+                f"{source.title} is not a speech model ({config.architecture}); give the folder of a speech model, "
+                "such as Whisper's"
             )
         if isinstance(tokenizer, ByteTokenizer):
-            raise ModelRefused(f"{source.title} has no tokenizer, whose tokens say what is heard; give a whole folder")
+            raise ModelRefused(
+                f"{source.title} has no tokenizer, so its tokens cannot be decoded to text; give a complete checkpoint "
+                "folder"
+            )
         ids = _Ids(source, tokenizer, config.count("vocab_size"))
         no_timestamps = ids.of("no_timestamps_token_id", _NO_TIMESTAMPS)
         start = ids.of("decoder_start_token_id", _START)
@@ -90,9 +93,9 @@ class SpeechVocabulary:
         """Raise ValueError if the model does not support a language or a task."""
         if language is not None and language not in (self.languages or ("en",)):
             known = ", ".join(sorted(self.languages)) or "en"
-            raise ValueError(f"language is {language!r}; the model knows {known}")
+            raise ValueError(f"language is {language!r}; the model supports {known}")
         if task == "translate" and not self.tasks:
-            raise ValueError("task is 'translate'; the model knows English alone and transcribes")
+            raise ValueError("task is 'translate', but this model only transcribes English; use 'transcribe'")
 
     def prompt(self, language: str | None, task: Task, *, timestamps: bool) -> tuple[list[int], TokenRules]:
         """Return the prompt of a transcript and the token rules that it follows.
@@ -147,14 +150,16 @@ class _Ids:
         """
         found = self.tokenizer.control.get(literal) if stated is None else stated
         if not self._is_id(found) or found is None:
-            raise ModelRefused(f"{self.source.title}: {literal} is no token of it ({found}); fetch its files again")
+            raise ModelRefused(
+                f"{self.source.title}: {literal} is not one of its tokens ({found}); fetch its files again"
+            )
         return int(found)
 
     def listed(self, field: str) -> tuple[int, ...]:
         """Return the token ids of a list in the config; none if there is no list."""
         stated = self._stated(field) or []
         if not isinstance(stated, list) or not all(map(self._is_id, stated)):
-            raise ModelRefused(f"{self.source.title}: {field} is no list of its token ids; fetch its files again")
+            raise ModelRefused(f"{self.source.title}: {field} is not a list of token ids; fetch its files again")
         return tuple(stated)
 
     def languages(self, start: int, end: int) -> dict[str, int]:
@@ -170,7 +175,7 @@ class _Ids:
             if match is not None and self._is_id(token) and (literals is stated or start < token < end):
                 found[match[1]] = int(token)
         if not found:
-            raise ModelRefused(f"{self.source.title}: none of its tokens is a language; fetch its files again")
+            raise ModelRefused(f"{self.source.title}: none of its tokens is a language token; fetch its files again")
         return found
 
     def _stated(self, field: str) -> Any:

@@ -182,7 +182,7 @@ class Transcriber:
             start += max(HOP, round(done * RATE))
             yield TranscribedWindow(tuple(said), min(start / RATE, begins + seconds), language)
         if start == 0:
-            raise ValueError(f"{recording.name} holds no sound: it has no samples")
+            raise ValueError(f"{recording.name} has no audio: it has no samples")
 
     async def transcribe(self, recording: AudioRecording, options: TranscriptionOptions) -> Transcript:
         """Transcribe a whole recording; for errors see `windows`."""
