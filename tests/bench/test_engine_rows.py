@@ -99,9 +99,11 @@ def test_requests_that_are_too_long_are_refused_by_name() -> None:
     engine = null_engine(context=20, prefix_cache=False)
     check_room(engine, [alike(9, 10, 10)])
     both = [alike(1, 10, 10, "short"), alike(1, 10, 11, "long")]
-    with pytest.raises(ValueError, match=r"'long' has requests of 21 tokens.*context is 20; those that fit: short$"):
+    with pytest.raises(
+        ValueError, match=r"'long' has requests of 21 tokens.*context is 20; workloads that fit: short$"
+    ):
         check_room(engine, both)
-    with pytest.raises(ValueError, match=r"KV memory holds 12 \(--kv-memory\)$"):
+    with pytest.raises(ValueError, match=r"KV memory has room for 12 \(--kv-memory\)$"):
         check_room(null_engine(pages=3), [alike(1, 10, 3)])
 
 
@@ -265,7 +267,7 @@ def test_rounds_show_their_spread(price: Price) -> None:
     (row,) = rows_of(engine_of(), [alike(1, 4, 3)], price, Said(BOX, BOX), rounds=2)
     page = plain(document("tales", [row], Said(BOX, calibrated=True)))
     assert re.search("measured +share +least +most +roof", page)
-    assert "Medians of 2 rounds, the workloads in turn." in page
+    assert "Medians of 2 rounds, with the workloads in turn." in page
 
 
 def test_a_ceiling_that_was_beaten_cannot_be(price: Price) -> None:
@@ -274,8 +276,8 @@ def test_a_ceiling_that_was_beaten_cannot_be(price: Price) -> None:
     (row,) = rows_of(engine_of(), [alike(1, 4, 3)], price, Said(slow, calibrated=True))
     page = " ".join(plain(document("tales", [row], Said(slow, calibrated=True))).split())
     assert "Roofs calibrated, measured on this machine, then: memory 1.00 B/s" in page
-    assert "output and prefill and decode beat the ceiling, which cannot be" in page
-    assert "calibrate again, or give --probe." in page
+    assert "output and prefill and decode exceed the ceiling, which is impossible" in page
+    assert "run `ridgeline calibrate` again, or give --probe." in page
 
 
 def test_preemptions_are_told(price: Price) -> None:
@@ -283,4 +285,4 @@ def test_preemptions_are_told(price: Price) -> None:
     (row,) = rows_of(engine_of(pages=9), [alike(2, 8, 14)], price, Said(BOX))
     assert row.preemptions > 0
     assert row_json(row, Said(BOX))["preemptions"] == row.preemptions
-    assert "alike: KV memory was short" in plain(document("tales", [row], Said(BOX)))
+    assert "alike: KV memory was too small" in plain(document("tales", [row], Said(BOX)))

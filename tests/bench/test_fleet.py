@@ -47,5 +47,5 @@ def test_a_process_that_dies_is_said_in_a_line() -> None:
         finally:
             await worker.end()
 
-    with pytest.raises(ValueError, match=r"ended too early \(exit code -9\)"):
+    with pytest.raises(ValueError, match=r"ended unexpectedly \(exit code -9\)"):
         asyncio.run(scene())

@@ -247,9 +247,10 @@ def test_what_fails_is_counted_by_its_reason() -> None:
     run, _ = played(job(load), lambda fields, number: scripts[number])
     assert run.summary.counts == {"ok": 1, "rejected": 2, "failed": 7, "unfinished": 0}
     assert [record.reason for record in run.records] == [
-        "", "HTTP 429: full", "HTTP 503", "HTTP 400: too long", "the stream ended before the answer did",
+        "", "HTTP 429: full", "HTTP 503", "HTTP 400: too long", "the stream ended before the response was complete",
         "the connection broke: ServerDisconnectedError", "an error in the stream: engine died",
-        "a frame that is not OpenAI's", "an answer without content", "no whole answer within 100 s",
+        "a stream event that is not in OpenAI's format", "a response without content",
+        "no complete response within 100 s",
     ]  # fmt: skip
     assert set(run.summary.reasons.values()) == {1}
     assert run.records[4].chunks == [5 * SECOND + MS, 5 * SECOND + 2 * MS]

@@ -119,7 +119,7 @@ def test_lines_of_prompts_messages_and_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("x.json", "{}", "no list"),
+        ("x.json", "{}", "is not a list of conversations"),
         ("x.json", "[3]", "conversation 1"),
         ("x.json", "[]", "no prompt"),
         ("x.json", "[", "not valid JSON"),

@@ -40,15 +40,15 @@ def table_row(page: str, name: str) -> list[str]:
 
 def test_figures_stand_in_the_text_with_their_count() -> None:
     page = plain(report(findings(parse_slo("ttft=40ms,tpot=10ms")), drawn=True))
-    assert page.splitlines()[0] == "m at http://fake: constant arrivals, 5 a second"
-    assert "Goodput 5.09 a second: 40 of 40 met ttft 40 ms, tpot 10 ms." in page
+    assert page.splitlines()[0] == "m at http://fake: constant arrivals, 5 per second"
+    assert "Goodput 5.09 per second: 40 of 40 met ttft 40 ms, tpot 10 ms." in page
     assert "TTFT 40.0 ms (median), TPOT 10.0 ms (median), E2E 60.0 ms (median)." in page
     few = ["n", "too", "small"]
     assert table_row(page, "TTFT") == ["40.0", "40.0", *few * 3, "40.0", "40"]
     assert table_row(page, "ITL")[-1] == "80"
     assert table_row(page, "decode") == ["100", "10.0", "8.00", "+25%"]
     assert table_row(page, "5.00/s") == ["15.3", "15.0", "40.0", "50.0", "10.0", "12.0"]
-    assert "predicted by the price of tales on slate (calibrated)" in page
+    assert "predicted by the cost model for tales on slate (calibrated)" in page
     assert "nan" not in page
 
 
@@ -59,10 +59,10 @@ def test_a_late_load_generator_tells_no_latency_of_the_server() -> None:
     document = report(late, drawn=True)
     page = plain(document)
     assert "client limited" in page
-    assert "none is given" in page
-    rows = page[: page.index("What the words mean")].splitlines()
+    assert "no latencies are reported" in page
+    rows = page[: page.index("Definitions")].splitlines()
     assert not [line for line in rows if line.startswith(("TTFT", "service TTFT", "ITL", "TPOT", "E2E"))]
-    assert "Goodput" not in page[: page.index("What the words mean")]
+    assert "Goodput" not in page[: page.index("Definitions")]
     assert not [figure for figure in document.figures if isinstance(figure, Spans) or "TTFT" in figure.title]
     metrics = findings_json(late)["metrics"]
     told = {name for name, found in metrics["latencies"].items() if found is not None}
@@ -84,10 +84,10 @@ def test_a_few_late_requests_are_said_beside_their_figures() -> None:
     page = plain(report(findings(parse_slo("ttft=40ms"), handing_over=6 * MS, requests=6), drawn=False))
     assert "sent up to 6.00 ms late, 5.67 ms on average of 6 requests" in page
     assert table_row(page, "TTFT")[0] == "45.7"
-    assert "0 of 6 met ttft 40 ms; 6 missed it only by what the load generator was late" in page
+    assert "0 of 6 met ttft 40 ms; 6 missed it only because the load generator was late" in page
 
 
-@pytest.mark.parametrize(("cpu", "says"), [(0.03, "more --processes are no cure"), (0.6, "Use more --processes")])
+@pytest.mark.parametrize(("cpu", "says"), [(0.03, "more --processes would not help"), (0.6, "Use more --processes")])
 def test_more_processes_are_advised_to_a_busy_client_alone(cpu: float, says: str) -> None:
     late = findings(handing_over=6 * MS)
     assert says in " ".join(replace(late, run=replace(late.run, cpu=cpu)).reasons)
@@ -119,14 +119,14 @@ def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
     whole = BenchFindings(SERVED, job(LoadPattern()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
     document = report(whole, drawn=True)
     drawn = {figure.title: figure for figure in document.figures}
-    goodput, ttft = drawn["Goodput over the rate"], drawn["Median TTFT over the rate"]
+    goodput, ttft = drawn["Goodput by request rate"], drawn["Median TTFT by request rate"]
     assert isinstance(goodput, Chart)
     assert isinstance(ttft, Chart)
     assert goodput.marks == ((found.knee.rate, "the knee"),)
     assert [x for x, _ in goodput.series[0].points] == [level.rate for level in found.levels]
     assert ttft.series[1].name == PREDICTED.label
     assert ttft.series[1].points == ((4.0, 50.0), (8.0, 50.0))
-    assert f"The knee: at {found.knee.rate:.4g} requests a second" in plain(document)
+    assert f"The knee: at {found.knee.rate:.4g} requests per second" in plain(document)
     exported = findings_json(whole)["sweep"]
     assert exported["reached"]
     assert exported["knee"] == found.knee.rate
@@ -145,7 +145,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
     document = report(
         BenchFindings(SERVED, job(LoadPattern()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True
     )
-    assert f"The knee was not reached: at {found.knee.rate:.4g} requests a second 99% of them meet" in plain(document)
+    assert f"The knee was not reached: at {found.knee.rate:.4g} requests per second 99% of them meet" in plain(document)
     assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
         ((found.knee.rate, "the highest good rate"),)
     }
@@ -155,7 +155,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
 def test_tokens_that_nobody_counted_are_said_to_be_pieces() -> None:
     asked = job(LoadPattern(users=1, requests=3))
     run, _ = played(asked, lambda fields, number: (200, [(MS, text()), (2 * MS, text() + b"data: [DONE]\n\n")]))
-    assert "The server does not count tokens" in plain(report(BenchFindings(SERVED, asked, run), drawn=False))
+    assert "The server reports no token counts" in plain(report(BenchFindings(SERVED, asked, run), drawn=False))
 
 
 def test_the_object_is_json_and_its_columns_are_the_records() -> None:
@@ -183,9 +183,9 @@ def test_a_run_second_by_second() -> None:
     ("load", "words"),
     [
         (LoadPattern(users=1), "closed loop of 1 user"),
-        (LoadPattern(rate=2.5, most_under_way=3), "Poisson arrivals, 2.5 a second, at most 3 under way"),
-        (LoadPattern(arrivals="gamma", burstiness=0.5), "gamma (0.5) arrivals, 1 a second"),
-        (LoadPattern(arrivals="trace", speed=2.0), "arrivals of the trace 2 times as fast"),
+        (LoadPattern(rate=2.5, most_under_way=3), "Poisson arrivals, 2.5 per second, at most 3 in flight"),
+        (LoadPattern(arrivals="gamma", burstiness=0.5), "gamma (0.5) arrivals, 1 per second"),
+        (LoadPattern(arrivals="trace", speed=2.0), "arrival times of the trace 2 times as fast"),
     ],
 )
 def test_a_load_in_words(load: LoadPattern, words: str) -> None:

@@ -103,6 +103,6 @@ def test_an_error_in_a_stream_is_told(error: object) -> None:
 
 @pytest.mark.parametrize("frame", [b"", b"{", b"[1]", b'{"choices": 3}', b'{"choices": [{"text": 3}]}', b"[" * 100_000])
 def test_a_frame_that_is_none_is_refused(frame: bytes) -> None:
-    with pytest.raises(ValueError, match="not OpenAI's"):
+    with pytest.raises(ValueError, match="not in OpenAI's format"):
         StreamedResponse().take(frame)
     assert error_in(frame) == ""

@@ -66,7 +66,7 @@ def test_a_small_vocabulary_is_not_left(tmp_path: Path) -> None:
     workload = read(tmp_path, w={"sequences": 1, "prompt": 500, "output": 1})["w"]
     (ask,) = workload.asks(9)
     assert set(ask.prompt) == {5, 6, 7, 8}
-    with pytest.raises(ValueError, match="the model has 5 token ids; prompts are drawn from id 5 on"):
+    with pytest.raises(ValueError, match="the model has only 5 token ids, but prompts are drawn from ids from 5 on"):
         workload.asks(5)
 
 
@@ -101,27 +101,30 @@ def test_workloads_are_chosen_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ([], "is no object; write it like {"),
+        ([], "is not an object; write it like {"),
         ({}, "has neither sequences nor requests; write it like"),
-        (ALIKE | {"requests": 3}, r"has both sequences \(alike\) and requests"),
+        (ALIKE | {"requests": 3}, r"has both sequences \(of equal length\) and requests"),
         ({"sequences": 3, "prompt": 4}, "has no output"),
         ({"requests": 3, "output": [1, 2]}, "has no prompt"),
-        (ALIKE | {"temprature": 1}, "has 'temprature', which means nothing here; it may have sequences, prompt"),
+        (ALIKE | {"temprature": 1}, "has the unknown key 'temprature'; known keys are sequences, prompt"),
         (ALIKE | {"sequences": 0}, "sequences is 0; give a whole number from 1 to 1,048,576"),
         (ALIKE | {"sequences": True}, "sequences is True; give a whole number"),
         (ALIKE | {"prompt": 1.5}, "prompt is 1.5; give a whole number"),
         (ALIKE | {"output": 1 << 21}, "output is 2097152; give a whole number"),
-        (ALIKE | {"prompt": [1, 2]}, "sequences are alike: give one number"),
-        (DRAWN | {"prompt": 5}, r"prompt is 5; give from and to, like \[32, 512\]"),
-        (DRAWN | {"prompt": "ab"}, "prompt is 'ab'; give from and to"),
-        (DRAWN | {"output": [1, 2, 3]}, r"output is \[1, 2, 3\]; give from and to"),
+        (ALIKE | {"prompt": [1, 2]}, "sequences have equal lengths: give one number"),
+        (DRAWN | {"prompt": 5}, r"prompt is 5; give a minimum and a maximum, like \[32, 512\]"),
+        (DRAWN | {"prompt": "ab"}, "prompt is 'ab'; give a minimum and a maximum"),
+        (DRAWN | {"output": [1, 2, 3]}, r"output is \[1, 2, 3\]; give a minimum and a maximum"),
         (DRAWN | {"output": [0, 2]}, "output is 0; give a whole number from 1"),
-        (DRAWN | {"output": [9, 2]}, r"the first number is the smaller one: give \[2, 9\]"),
+        (DRAWN | {"output": [9, 2]}, r"the minimum comes first: give \[2, 9\]"),
         (DRAWN | {"seed": "x"}, "seed is 'x'; give a whole number"),
         (ALIKE | {"temperature": -1}, "temperature is -1"),
         (ALIKE | {"temperature": "hot"}, "temperature is 'hot'"),
         (ALIKE | {"top_p": 0}, "top_p is 0"),
-        ({"sequences": 1 << 20, "prompt": 17, "output": 1}, "has up to 17,825,792 tokens of prompt; give 16,777,216"),
+        (
+            {"sequences": 1 << 20, "prompt": 17, "output": 1},
+            "has up to 17,825,792 prompt tokens in total; give at most 16,777,216",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, fields: Any, says: str) -> None:
@@ -133,7 +136,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, fields: Any, says: st
 
 
 def test_a_file_without_workloads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"w\.json has no workload; write one like"):
+    with pytest.raises(ValueError, match=r"w\.json defines no workload; write one like"):
         read(tmp_path)
     (tmp_path / "twice.json").write_text('{"a": {}, "a": {}}')
     with pytest.raises(ValueError, match=r"twice\.json is not valid JSON: a name occurs twice"):

@@ -463,7 +463,7 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
     cache.write_text(json.dumps(stored))
     with pytest.raises(calibration_file.Uncalibrated) as refused:
         this_device(1)
-    assert f"stale: {changed} was another one, is {now}; run `ridgeline calibrate`" in str(refused.value)
+    assert f"out of date: {changed} was another one and is now {now}; run `ridgeline calibrate`" in str(refused.value)
     assert "\n" not in str(refused.value)
     calibration_file.save([dataclasses.replace(calibrated, threads=2)])  # does not keep what is stale
     with pytest.raises(calibration_file.Uncalibrated, match="for 2 threads, not for 1"):
@@ -546,7 +546,7 @@ def test_no_calibration_is_said_or_estimated(cache: Path) -> None:
     estimated = this_device(1, estimate=True)
     assert not estimated.calibrated
     assert estimated.basis == "probe"
-    assert "uncalibrated" in estimated.sources["efficiency"]
+    assert "not calibrated" in estimated.sources["efficiency"]
     assert estimated.peak("bf16") > 0
     assert torch.get_num_threads() == threads
 

@@ -154,7 +154,7 @@ def test_names_may_stand_in_a_file_of_options(ridgeline: Run, file: Path, tmp_pa
         (["tales", "pear"], USAGE, "there is no workload 'pear'; did you mean pair?"),
         (["tales", "--rounds", "0"], USAGE, "--rounds is 0; it must be at least 1"),
         (["tales", "--context", "14"], USAGE, "'pair' has requests of 16 tokens, prompt and output; the model's"),
-        (["tales", "pair", "--kv-memory", "24KiB", "--page-size", "4"], USAGE, "KV memory holds 12 (--kv-memory)"),
+        (["tales", "pair", "--kv-memory", "24KiB", "--page-size", "4"], USAGE, "has room for 12 (--kv-memory)"),
         (["tales", "--dtype", "fp8"], USAGE, "--dtype is 'fp8'"),
         (["tales", "--prefix-cache"], USAGE, "unknown option --prefix-cache"),
         (["qwen3-0.6b"], REFUSED, "add --dummy-weights"),

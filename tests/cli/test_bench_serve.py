@@ -105,7 +105,7 @@ def test_no_two_runs_ask_the_same_unless_told(ridgeline: Run, server: SmallServe
     runs = [frozenset(prompts[place + 2 : place + 4]) for place in (0, 4, 8)]
     assert first == again != second
     assert runs[0] == runs[2] != runs[1]
-    assert f"{first}; --seed {first} asks the same" in ridgeline(*few[:-1], "--seed", first).out
+    assert f"{first}; --seed {first} repeats the same requests" in ridgeline(*few[:-1], "--seed", first).out
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,10 @@ def test_shorter_lengths_are_said_in_a_line(ridgeline: Run) -> None:
     with running(SmallServer(context=512)) as server:
         said = ridgeline("bench", "serve", server.url, *few).out
     text = " ".join(said.split())
-    assert "Prompts of 256 tokens, answers of 128: the default lengths do not fit the model's context of 512" in text
+    assert (
+        "Prompts have 256 tokens and responses 128, because the default lengths do not fit the model's context of 512"
+        in text
+    )
 
 
 def test_requests_beyond_the_context_are_told_the_cure(ridgeline: Run, server: SmallServer) -> None:
@@ -191,13 +194,13 @@ def test_processes_share_the_work(ridgeline: Run, server: SmallServer, monkeypat
 
 
 def test_nobody_there_is_exit_code_4(ridgeline: Run) -> None:
-    assert_one_line(ridgeline("bench", "serve", "http://127.0.0.1:1"), UNREACHABLE, "no server answers", "127.0.0.1:1")
+    assert_one_line(ridgeline("bench", "serve", "http://127.0.0.1:1"), UNREACHABLE, "no server responds", "127.0.0.1:1")
 
 
 def test_a_server_that_wants_a_key_says_so(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(SmallServer(key="k")) as server:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        assert_one_line(ridgeline("bench", "serve", server.url), USAGE, "wants a key", "--api-key")
+        assert_one_line(ridgeline("bench", "serve", server.url), USAGE, "needs an API key", "--api-key")
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         assert ridgeline("bench", "serve", server.url, *FEW).code == 0
         assert_one_line(ridgeline("bench", "serve", server.url, "--model", "large"), USAGE, "no model 'large'", "small")
@@ -268,7 +271,7 @@ def test_49_a_file_that_exists_is_written_over_by_force_only(
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://a:b", "http://x:99999999"])
 def test_a_url_that_is_none_is_refused(ridgeline: Run, url: str) -> None:
-    assert_one_line(ridgeline("bench", "serve", url), USAGE, "no URL of a server")
+    assert_one_line(ridgeline("bench", "serve", url), USAGE, "not the URL of a server")
 
 
 def test_the_help_teaches_what_words_mean(ridgeline: Run) -> None:

@@ -96,7 +96,7 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "infinity in a norm": (lambda t: poke(t, NORM, float("inf")), f"numbers: tensor {NORM} holds 1 NaN or infinite"),
     "a hole": (lambda t: t[MATRIX].zero_(), f"numbers: tensor {MATRIX} is all zeros"),
     "one that is missing": (lambda t: t.pop(MATRIX), f"tensors: {MATRIX} is missing; fetch"),
-    "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is no tensor of this model"),
+    "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is not a tensor of this model"),
     "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} is [5,"),
     "a dtype": (lambda t: t.update({NORM: t[NORM].char()}), f"tensors: tensor {NORM} is torch.int8, the config"),
 }
@@ -186,9 +186,9 @@ def test_special_ids(ridgeline: Run, folder: Path) -> None:
     change(folder, "generation_config.json", eos_token_id=[1, 2], pad_token_id="x")
     lines = ridgeline("check", folder).out.splitlines()
     assert [line.partition(";")[0] for line in lines] == [
-        "special ids: config.json: bos_token_id is 99999, the model has ids 0 to 259",
+        "special ids: config.json: bos_token_id is 99999, but the model has ids 0 to 259",
         "special ids: generation_config.json: pad_token_id is 'x'",
-        "special ids: config.json ends texts with 257, generation_config.json with 1 and 2",
+        "special ids: config.json has the end-of-text tokens 257, but generation_config.json has 1 and 2",
     ]
 
 
@@ -196,7 +196,7 @@ def test_generation_config(ridgeline: Run, folder: Path) -> None:
     """What is out of range is wrong; what this version does not do is worth knowing."""
     change(folder, "generation_config.json", num_beams=4)
     ended = ridgeline("check", folder)
-    assert (ended.code, ended.err) == (OK, "generation_config: asks for num_beams, which this version does not do\n")
+    assert (ended.code, ended.err) == (OK, "generation_config: sets num_beams, which this version does not support\n")
     change(folder, "generation_config.json", temperature=-1)
     ended = ridgeline("check", folder)
     assert (ended.code, ended.out.count("\n")) == (FAULT, 1)
@@ -227,7 +227,10 @@ def test_keys_that_nothing_reads_are_named_here_alone(ridgeline: Run, tmp_path: 
     change(folder, "config.json", _model_name_or_path="x", quantization_config=section | {"rotations": [1, 2]})
     named = ["'_model_name_or_path'", "'quantization_config.rotations'"]
     ended = ridgeline("check", folder)
-    assert (ended.code, ended.err.splitlines()) == (OK, [f"config: nothing reads {name}" for name in named])
+    assert (ended.code, ended.err.splitlines()) == (
+        OK,
+        [f"config: the unknown field {name} is ignored" for name in named],
+    )
     short = ("--device", "l4", "--input", 20, "--output", 8)
     for command in (("run", folder, "hi", "--max-tokens", 1), ("plan", folder, *short), ("show", folder)):
         ended = ridgeline(*command)
@@ -239,7 +242,7 @@ def test_a_template_without_a_system_message(ridgeline: Run, folder: Path) -> No
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT
     change(folder, "tokenizer_config.json", chat_template=refusing)
     ended = ridgeline("check", folder)
-    assert (ended.code, ended.err) == (OK, "chat template: takes no system message\n")
+    assert (ended.code, ended.err) == (OK, "chat template: does not support a system message\n")
 
 
 def test_a_tokenizer_of_another_model(ridgeline: Run, folder: Path) -> None:
@@ -249,7 +252,9 @@ def test_a_tokenizer_of_another_model(ridgeline: Run, folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     ended = ridgeline("check", folder)
     assert ended.code == FAULT
-    assert ended.out.startswith("tokenizer: it has ids up to 260, the model 260 of them: 1 would fail, '<pad>' first")
+    assert ended.out.startswith(
+        "tokenizer: it has ids up to 260, but the model has only 260: 1 would fail, the first is '<pad>'"
+    )
     (folder / "tokenizer.json").unlink()
     assert "tokenizer: " in ridgeline("check", folder).out
 
@@ -263,4 +268,4 @@ def test_a_tokenizer_that_loses_text(tmp_path: Path) -> None:
     values["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""}
     path.write_text(json.dumps(values), encoding="utf-8")
     problems, _ = check_tokenizer(load_tokenizer(folder), None)
-    assert [problem.partition(":")[0] for problem in problems] == ["digits are lost", "code are lost"]
+    assert [problem.partition(":")[0] for problem in problems] == ["encoding loses digits", "encoding loses code"]

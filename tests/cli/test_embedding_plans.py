@@ -151,7 +151,7 @@ def test_a_priced_trace_runs_the_text_and_no_more(ridgeline: Run, name: str, tok
     assert "decode" not in ridgeline(*asked).out
     if name == "bert-base-uncased":
         long = ridgeline("trace", name, "--priced", "h100-sxm", "--input", 513)
-        assert_one_line(long, USAGE, "a prompt of 513 tokens; the model's context is 512")
+        assert_one_line(long, USAGE, "the prompt has 513 tokens, but the model's context is 512")
 
 
 def test_what_the_catalogue_says_of_pooling(ridgeline: Run) -> None:

@@ -165,8 +165,10 @@ def test_why_it_took_longer(
     ended = ridgeline("image", model.replace("FOLDER", str(folder)), PROMPT, *drawn, "-o", tmp_path / "cat.png")
     assert ended.code == OK, ended.err
     after = ended.err.partition("predicted    measured")[2]
-    assert re.search(r"^the machine is busy: other processes held up this run, by [\d,]+ s of ", after, re.MULTILINE)
-    assert after.endswith("\nnot calibrated: expected times are rough; ridgeline calibrate measures this machine\n")
+    assert re.search(r"^the machine is busy: other processes delayed this run by [\d,]+ s of ", after, re.MULTILINE)
+    assert after.endswith(
+        "\nnot calibrated, so expected times are rough; run `ridgeline calibrate` to measure this machine\n"
+    )
 
 
 def test_each_picture_can_be_drawn_again(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_answer_is_twelve_lines(ridgeline: Run, model: str, trace: str, tmp_
     assert (found["kind"], found["verdict"], found["inputs"]["device"]) == ("simulate", "steady", "h100-sxm")
     assert found["per_request"]["outcome"].count("rejected") == 1
     assert "90000 tokens" in "".join(found["per_request"]["reason"])
-    assert "1 of 61 requests cannot run (of one, the prompt has 90000 tokens" in " ".join(ended.out.split())
+    assert "1 of 61 requests cannot run (for example: the prompt has 90000 tokens" in " ".join(ended.out.split())
     assert page.read_text().count("<svg") >= 8
     again = ridgeline("simulate", model, *QUICK, "--trace", trace, "--out", result)
     assert_one_line(again, USAGE, "exists")
@@ -61,7 +61,7 @@ def test_a_requirement_that_is_not_kept_fails(ridgeline: Run, model: str) -> Non
     assert kept.json["figures"]["ttft_p50"]["high"] < 1
     broken = ridgeline(*asked, "--require", "ttft_p50<1us")
     assert broken.code == FAULT
-    assert "ttft_p50<1us is not kept: ttft_p50 is" in broken.err
+    assert "ttft_p50<1us is not met: ttft_p50 is" in broken.err
 
 
 def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
@@ -101,7 +101,7 @@ def test_a_capacity_of_conversations_counts_them(ridgeline: Run, model: str) -> 
     asked = ("--capacity", "--slo", "ttft=200ms", "--requests", "10", "--turns", "3", "--input", "64", "--output", "8")
     told = ridgeline("simulate", model, *QUICK, *asked)
     assert told.code == OK, told.err
-    assert "conversations a second have 99% of the requests within ttft 200 ms" in " ".join(told.out.split())
+    assert "conversations per second, 99% of the requests within ttft 200 ms" in " ".join(told.out.split())
 
 
 def test_a_rate_is_that_of_the_requests_that_are_kept(trace: str) -> None:
@@ -124,7 +124,7 @@ def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
     assert two["law"]["load"] == pytest.approx(one["law"]["load"] / 2, rel=0.1)
     said = ridgeline(*asked, "--replicas", "2").out
     assert said.startswith("2 replicas of ")
-    assert "by two (--router) on signals up to 50 ms old" in " ".join(said.split())
+    assert "by two (--router) with load reports up to 50 ms old" in " ".join(said.split())
 
 
 def test_a_split_has_the_same_cards_beside_it(ridgeline: Run, model: str) -> None:
@@ -134,8 +134,8 @@ def test_a_split_has_the_same_cards_beside_it(ridgeline: Run, model: str) -> Non
     assert found["inputs"]["fleet"]["split"] == {"prompts": 1, "bandwidth": 25e9 / 8}
     assert (found["law"], len(found["replicas"])) == (None, 3)
     said = " ".join(ridgeline(*asked, "--split", "1:2", "--link", "25Gb/s").out.split())
-    assert "1 for prompts, 2 for answers, over 3.12 GB/s" in said
-    assert "The same cards" in said
+    assert "1 for prefill, 2 for decode, over 3.12 GB/s" in said
+    assert "Prefill and decode on the same GPUs" in said
 
 
 def test_other_cards_and_replicas_that_come(ridgeline: Run, model: str) -> None:
@@ -315,8 +315,8 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--input", "uniform:5:9", "--output", "uniform:5:9", "--exact"), "--exact needs a fixed"),
         (("--trace", "TRACE", "--exact"), "--exact does not apply to a trace"),
         (("--rate", "5", "--pages", "99", "--memory-utilization", "0.5"), "leave one of them out"),
-        (("--rate", "5", "--pages", "100000000000"), "and NVIDIA H100 SXM 80GB has"),
-        (("--users", "5", "--arrival", "gamma"), "--arrival needs --rate"),
+        (("--rate", "5", "--pages", "100000000000"), "but NVIDIA H100 SXM 80GB has"),
+        (("--users", "5", "--arrival", "gamma"), "--arrival is for --rate"),
         (("--rate", "5", "--burstiness", "0.5"), "--burstiness is the shape of --arrival gamma"),
         (("--trace", "TRACE", "--output", "5"), "--output does not apply to a trace"),
         (("--rate", "5", "--replicas", "2", "--signal-age", "soon"), "--signal-age is 'soon'; write a time"),
@@ -325,15 +325,12 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--replicas", "2", "--router", "random", "--signal-age", "1s"), "leave out --signal-age"),
         (("--rate", "5", "--split", "1:1", "--link", "0.0001MB/s"), "write 1MB/s or more"),
         (("--rate", "5", "--scale", "1:4", "--scale-at", "4", "--scale-every", "1us"), "give 1ms or more"),
-        (("--rate", "5", "--require", "goodput>12%"), "goodput is no share"),
-        (("--rate", "1e-9", "--requests", "99"), "requests come over more than a century"),
-        (("--rate", "5", "--think", "1s"), "--think needs --users"),
-        (
-            ("--rate", "5", "--pages", "99", "--also", "l40s"),
-            "--pages is for the devices of one server, but --also adds others",
-        ),
-        (("--rate", "5", "--pages", "99", "--slo", "ttft=1s", "--divide", "2"), "but --divide adds others"),
-        (("--rate", "5", "--turns", "2", "--slo", "ttft=1s", "--advise"), "leave out --turns"),
+        (("--rate", "5", "--require", "goodput>12%"), "goodput is not a share"),
+        (("--rate", "1e-9", "--requests", "99"), "requests would arrive over more than a century"),
+        (("--rate", "5", "--think", "1s"), "--think is for --users"),
+        (("--rate", "5", "--pages", "99", "--also", "l40s"), "--pages is of one server's cards, and --also has others"),
+        (("--rate", "5", "--pages", "99", "--slo", "ttft=1s", "--divide", "2"), "and --divide has others"),
+        (("--rate", "5", "--turns", "2", "--slo", "ttft=1s", "--advise"), "leave --turns out"),
         (("--capacity", "--slo", "ttft=1s", "--requests", "0"), "--requests is 0"),
         (("--capacity", "--slo", "chat:ttft=1s", "--requests", "9"), "--slo names class 'chat'"),
         (("--rate", "5", "--speed", "2"), "--speed applies only to a --trace"),
@@ -341,10 +338,10 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--trace", "TRACE", "--input", "5"), "--input does not apply to a trace"),
         (("--trace", "TRACE", "--keep", "1.5"), "--keep is 1.5"),
         (("--trace", "nowhere.csv"), "cannot be read"),
-        (("--rate", "5", "--context", "1M"), "the model's is 8,192"),
+        (("--rate", "5", "--context", "1M"), "the model's context is 8,192"),
         (("--rate", "5", "--pages", "0"), "--pages is 0"),
         (("--rate", "5", "--price-error", "12"), "write a share"),
-        (("--rate", "5", "--require", "speed>1"), "names 'speed'"),
+        (("--rate", "5", "--require", "speed>1"), "names the unknown figure 'speed'"),
         (("--rate", "5", "--slo", "ttft=5"), "a time without a unit"),
         (("--rate", "5", "--replicas", "0"), "--replicas is 0"),
         (("--rate", "5", "--replicas", "0", "--also", "l40s"), "--replicas is 0"),
@@ -386,7 +383,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--between-steps", "5"), "--between-steps has '5'; write it like 110us+20us/sequence"),
         (("--rate", "5", "--between-steps", "5us/token"), "--between-steps has '5us/token'; write it like"),
         (("--rate", "5", "--front", "5us"), "--front has '5us'; write it like 0.8ms/request+190us/step"),
-        (("--rate", "5", "--front", "5us/step+6us/step"), "--front says step twice"),
+        (("--rate", "5", "--front", "5us/step+6us/step"), "--front has step twice"),
         (("--rate", "5", "--profile", "wave"), "--profile is 'wave'; write ramp:4:60s"),
         (("--users", "5", "--profile", "ramp:4:60s"), "--profile sets how --rate changes"),
         (
@@ -405,7 +402,7 @@ def test_a_broken_trace_is_told_by_its_line(ridgeline: Run, model: str, tmp_path
     path = tmp_path / "broken.csv"
     path.write_text(AZURE + "2023-11-16 18:15:46,374,44\n" * 20 + "2023-11-16 18:15:45,374,44\n")
     ended = ridgeline("simulate", model, *QUICK, "--trace", path)
-    assert_one_line(ended, USAGE, "line 22: it comes before")
+    assert_one_line(ended, USAGE, "line 22: its time is before that of the previous request")
 
 
 def test_what_continues_no_text_is_refused(ridgeline: Run, model: str) -> None:
@@ -431,21 +428,24 @@ def test_classes_of_a_trace_are_held_to_their_own(ridgeline: Run, model: str, tm
     ask = partial(ridgeline, "simulate", model, *QUICK, "--trace", str(recorded(tmp_path)))
     ended = ask("--slo", "chat:ttft=1s", "--slo", "batch:e2e=0.01us")
     assert ended.code == OK, ended.err
-    assert "Classes of requests" in ended.out
+    assert "Request classes" in ended.out
     assert "missed" in ended.out
     slos = ("--slo", "chat:ttft=1s", "--slo", "batch:e2e=10s")
     kept_both = ask(*slos, "--require", "chat:good_share>50%", "--require", "batch:e2e_p50<1s", "--json")
     assert kept_both.code == FAULT, "of 15 requests there is no median"
-    assert "batch:e2e_p50<1s is not kept" in kept_both.out + kept_both.err
+    assert "batch:e2e_p50<1s is not met" in kept_both.out + kept_both.err
     assert "chat:good_share" not in kept_both.err
     for wrong, says in (
-        (("--slo", "vip:ttft=1s"), "names class 'vip', which no request of this traffic has; there is batch, chat"),
+        (
+            ("--slo", "vip:ttft=1s"),
+            "names class 'vip', which no request of this traffic has; its classes are batch, chat",
+        ),
         (("--slo", "ttft=1s", "--slo", "tpot=1s"), "given twice without a class"),
         (("--slo", "a:ttft=1s", "--slo", "a:tpot=1s"), "given twice for a"),
         (("--slo", ":ttft=1s"), "write the class before the colon"),
         (("--slo", "batch:"), "--slo has ''"),
         (("--slo", "batch:ttft=5"), "a time without a unit"),
-        (("--require", "batch:busy>1%"), "--require names 'busy'; there is ttft_p50"),
+        (("--require", "batch:busy>1%"), "--require names the unknown figure 'busy'; figures are ttft_p50"),
         (("--require", "batch:ttft_p50<9"), "give a time with its unit"),
         (("--turns", "3"), "--turns is for generated conversations"),
         (("--turns", "0"), "--turns is 0; it must be from 1 to"),

@@ -28,7 +28,7 @@ def test_traces_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
         "trace", brook, "a heron", *drawing, "--device", "h100-sxm", "--threads", 1, "--repeats", 1, *files
     )
     assert ended.code == OK, ended.err
-    for word in ("'a heron'", "64x96 pixels", "seed 4", "guidance 2 (w = 3); traced is step 2", "a step less saves",
+    for word in ("'a heron'", "64x96 pixels", "seed 4", "guidance 2 (w = 3); step 2 was traced", "one step fewer saves",
                  "more: --full, --section NAME", "brook on NVIDIA H100", "which is another"):  # fmt: skip
         assert word in " ".join(ended.out.split()), word
     assert table.read_text(encoding="utf-8").startswith("step,path,kind")
@@ -66,7 +66,7 @@ def test_the_second_expert_has_its_own_guidance(ridgeline: Run, tmp_path: Path) 
     asked = ("--frames", 5, "--steps", 4, "--step", 4, "--guidance", 3, "--second-guidance", 2)
     ended = ridgeline("trace", tmp_path, "hi", *asked, "--device", "h100-sxm", "--threads", 1, "--repeats", 1)
     assert ended.code == OK, ended.err
-    assert "guidance 3 (w = 3, 2 of the second expert); traced is step 4" in " ".join(ended.out.split())
+    assert "guidance 3 (w = 3, 2 for the second expert); step 4 was traced" in " ".join(ended.out.split())
 
 
 def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
@@ -74,9 +74,9 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
     quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--steps", 2)
     ended = ridgeline("trace", brook, "a heron", *quick, "--attention", "--pull", "--svg", drawn)
     assert ended.code == OK, ended.err
-    assert "What guidance pulls" in ended.out
+    assert "Effect of guidance" in ended.out
     assert "heron:" in ended.out
-    assert "What guidance pulls" in drawn.read_text(encoding="utf-8")
+    assert "Effect of guidance" in drawn.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
         (["--lora", "x"], "--lora is of models that write text"),
         (["--position", "3"], "--position is of models that write text"),
         (["--second-guidance", "3"], "this model has one denoiser, but a second guidance scale needs two"),
-        (["--step", "0"], "step 0: the request has steps 1 to"),
-        (["--steps", "2", "--step", "3"], "step 3: the request has steps 1 to 2"),
+        (["--step", "0"], "step is 0; give 1 to"),
+        (["--steps", "2", "--step", "3"], "step is 3; give 1 to 2"),
         (["--size", "7x7"], "this model cannot make size 7x7; give one of "),
         (["--size", "wide"], "write width x height"),
         (["--layer", "2"], "the model has layers 0 to 1, or say all"),
         (["--section", "stages"], "--section is 'stages'; it must be one or more of encode, pooled, prepare, denoise"),
         (["--repeats", "0"], "repeats is 0; it must be at least 1"),
-        (["--pull", "--guidance", "0"], "guidance is off: nothing pulls; give --guidance"),
-        (["--svg", "looks.svg"], "--svg needs --attention or --pull"),
+        (["--pull", "--guidance", "0"], "guidance is off: give --guidance"),
+        (["--svg", "looks.svg"], "--svg draws what --attention and --pull show"),
         (["--pull", "--svg", "looks.png"], "name an .svg file"),
         (["--guidance", "0", "--negative", "rain"], "the negative prompt would have no effect"),
     ],

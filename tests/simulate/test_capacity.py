@@ -82,7 +82,7 @@ def test_capacity_is_told_and_drawn(found: SimulatedCapacity) -> None:
     result = findings_json(findings)["capacity"]
     assert [level["good"] for level in result["levels"]] == [level.good for level in found.levels]
     page = html(document(findings, drawn=True))
-    assert "Goodput over the rate" in page
+    assert "Goodput by rate" in page
     assert "TPOT by the load law" not in page, "requests of one token have no TPOT"
 
 

@@ -1,4 +1,4 @@
-"""Classes of requests with objectives of their own: counted one by one, told, required, kept by capacities."""
+"""Request classes with objectives of their own: counted one by one, told, required, kept by capacities."""
 
 from collections import Counter
 from dataclasses import replace
@@ -97,8 +97,8 @@ def test_a_class_that_all_requests_are_of_is_one() -> None:
     )
     assert list(findings.metrics.classes) == ["batch"]
     assert parse_requirement("batch:good_share>=90%").failed(findings) == ""
-    assert parse_requirement("chat:good_share>=90%").failed(findings).endswith("'chat'; there is batch")
-    assert parse_requirement("chat:goodput>1").failed(found()).endswith("there is batch, those of none")
+    assert parse_requirement("chat:good_share>=90%").failed(findings).endswith("'chat'; classes are batch")
+    assert parse_requirement("chat:goodput>1").failed(found()).endswith("classes are batch, requests without a class")
 
 
 def test_a_capacity_keeps_every_class() -> None:
@@ -161,7 +161,7 @@ def test_a_class_that_came_before_all_others_bars_no_capacity() -> None:
 def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
     requests = [TraceRequest(place * 10**6, 20, 2, slo_class=str(place)) for place in range(MAX_CLASSES + 1)]
     assert len(run(ONE, OpenLoop(requests[:-1])).requests.classes) == MAX_CLASSES
-    with pytest.raises(ValueError, match="more than 100 classes, the last '100'; name fewer"):
+    with pytest.raises(ValueError, match="more than 100 classes, the last is '100'; use fewer"):
         run(ONE, OpenLoop(requests))
 
 

@@ -75,7 +75,7 @@ def test_one_card_that_does_is_the_best() -> None:
     """What else there is costs more and cannot have more: it is not run."""
     found = divide(asked(5.0, "ttft=1s"), 64, on)
     assert (len(found.tried), found.worth) == (1, False)
-    assert found.sentence.startswith("No other division is worth its cards: yours is $")
+    assert found.sentence.startswith("No other division costs significantly less: yours costs $")
     fewer = divide(asked(5.0, "ttft=1s", replicas=4), 8, on)
     assert (fewer.best.devices, fewer.best.replicas) == (1, 1)
     assert fewer.gain is not None
@@ -102,7 +102,7 @@ def test_what_is_refused() -> None:
 
 def test_where_nothing_is_good() -> None:
     found = divide(asked(60.0, "ttft=1us"), 8, on)
-    assert found.sentence == "No division of so many cards keeps up and has good requests."
+    assert found.sentence == "No division of this number of GPUs keeps up and has good requests."
     assert json.loads(json.dumps(result(found)))["division"]["tried"][0]["dollars_per_thousand_good"] is None
 
 

@@ -105,10 +105,16 @@ def test_where_steps_are_too_small_they_are_to_be_larger() -> None:
     """A step of 32 positions waits for memory as one of 512 does, with which the same card keeps up."""
     small = found(at_rate(1500.0, 1100), machine(Limits(tokens=32, requests=64), on=PRICED), error=0.0)
     assert small.verdict == "overloaded"
-    assert "positions of a step, which memory bandwidth limits: raise --max-batch-tokens" in advice(small)
+    assert (
+        "tokens of a step's budget, although steps are limited by memory bandwidth: raise --max-batch-tokens"
+        in advice(small)
+    )
     few = found(at_rate(1500.0, 1100), machine(Limits(tokens=512, requests=1), on=PRICED), error=0.0)
     assert few.verdict == "overloaded"
-    assert "because 1 run, while at least 100% of the pages are free: raise --max-requests" in advice(few)
+    assert (
+        "because 1 are already running, while at least 100% of the KV pages are free: raise --max-requests"
+        in advice(few)
+    )
 
 
 def test_smaller_steps_are_advised_where_they_keep_up_and_help() -> None:
@@ -139,14 +145,14 @@ def test_an_overloaded_run_has_no_percentile(overloaded: SimulationFindings) -> 
     """It says by how much it falls behind, and how many of it would do."""
     assert overloaded.verdict == "overloaded"
     lines = dict(answer(overloaded))
-    assert "more are under way each minute" in lines["verdict"]
-    assert lines["TTFT"] == lines["ITL"] == "none: in an overloaded run it grows with the length of the run"
+    assert "more are in flight each minute" in lines["verdict"]
+    assert lines["TTFT"] == lines["ITL"] == "none, because in an overloaded run it grows with the length of the run"
     assert FIGURES["ttft_p50"](overloaded) is None
     result = findings_json(overloaded)
     assert result["figures"]["tpot_p50"] is None
     assert set(result["metrics"]["latencies"].values()) == {None}
     assert result["metrics"]["steadiness"]["growth"] > 0
-    assert "take --replicas" in lines["advice"]
+    assert "use --replicas" in lines["advice"]
 
 
 @pytest.mark.parametrize(
@@ -171,11 +177,11 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], ApiServerO
     calm, slow = through(1 / 3), through(1.5)
     assert calm.verdict == "steady"
     assert calm.metrics.front == pytest.approx(calm.metrics.offered / rate / 3, rel=1e-4)
-    assert f"core (--front) works {percent(calm.metrics.front)} of the time" in dict(answer(calm))["limit"]
+    assert f"core (--front) is busy {percent(calm.metrics.front)} of the time" in dict(answer(calm))["limit"]
     lines = dict(answer(slow))
     assert slow.verdict == "overloaded"
-    assert lines["limit"].startswith("the server's own core (--front), which is given 1.")
-    assert "The server's own core (--front) carries 333 of" in lines["advice"]
+    assert lines["limit"].startswith("the API server's CPU core (--front), which gets 1.")
+    assert "The API server's CPU core (--front) can handle only 333 of" in lines["advice"]
     assert slow.wall == pytest.approx(rate / 1.5)
     without = found(at_rate(rate, 300), machine(on=PRICED), error=0.0)
     assert without.metrics.front is None
@@ -192,9 +198,10 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     both = found(at_rate(1500.0, 300), tight, error=0.0, fleet=slow)
     lines = dict(answer(both))
     assert both.verdict == "overloaded"
-    assert lines["limit"].endswith("the server's own core (--front) is given 2.93 s of work each second")
+    assert lines["limit"].endswith("the API server's CPU core (--front) gets 2.93 s of work per second")
     assert re.search(
-        r"take --replicas \d+, .*; the server's own core \(--front\) carries no more than 500 a second", lines["advice"]
+        r"use --replicas \d+, .*; the API server's CPU core \(--front\) cannot handle more than 500 per second",
+        lines["advice"],
     )
 
     asked = draw_requests(constant(1.0), Fixed(100), Fixed(20), 1)
@@ -208,7 +215,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     assert users.verdict == "closed loop"
     assert users.metrics.front == pytest.approx(200 * 2_000_000 / users.log.end)
     assert users.metrics.front_wall == math.inf
-    assert "the server's own core (--front) works" in dict(answer(users))["limit"]
+    assert "the API server's CPU core (--front) is busy" in dict(answer(users))["limit"]
 
     per_step = found(
         at_rate(20.0, 40), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=ApiServerOverhead(step=100_000))
@@ -238,7 +245,7 @@ def test_the_wall_is_of_all_replicas() -> None:
     fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(3))
     assert fleet.law is not None
     assert fleet.wall == 3 * fleet.law.wall
-    assert f"above {three_digits(fleet.wall)} requests a second" in dict(answer(fleet))["law"]
+    assert f"above {three_digits(fleet.wall)} requests per second" in dict(answer(fleet))["law"]
 
 
 def test_a_backlog_is_told(steady: SimulationFindings) -> None:
@@ -250,7 +257,7 @@ def test_a_backlog_is_told(steady: SimulationFindings) -> None:
     assert run.law is None
     assert run.metrics.steps.held["requests"] > 0.9
     assert "raise --max-requests" in dict(answer(run))["advice"]
-    assert "4 places" in dict(answer(run))["limit"]
+    assert "4 are running" in dict(answer(run))["limit"]
 
 
 def test_pages_that_are_short_are_told() -> None:
@@ -268,8 +275,8 @@ def test_an_interval_without_end(overloaded: SimulationFindings) -> None:
     assert ttft is not None
     assert math.isinf(ttft.high)
     assert findings_json(run)["figures"]["ttft_p50"]["high"] is None
-    assert "no end" in dict(answer(run))["TTFT"]
-    assert "not kept" in parse_requirement("ttft_p50<10s").failed(run)
+    assert "unbounded" in dict(answer(run))["TTFT"]
+    assert "not met" in parse_requirement("ttft_p50<10s").failed(run)
 
 
 def test_rates_have_the_spread_of_other_draws() -> None:
@@ -299,7 +306,7 @@ def test_dollars_of_what_never_comes_have_no_interval() -> None:
     good = FIGURES["dollars_per_thousand_good"](run)
     assert good is not None
     assert (good.low, good.mid, good.high) == (math.inf, math.inf, math.inf)
-    assert "no end a thousand good requests" in dict(answer(run))["cost"]
+    assert "unbounded per thousand good requests" in dict(answer(run))["cost"]
 
 
 def test_requirements(steady: SimulationFindings, overloaded: SimulationFindings) -> None:
@@ -309,13 +316,13 @@ def test_requirements(steady: SimulationFindings, overloaded: SimulationFindings
     assert share is not None
     between = (ttft.mid + ttft.high) / 2 * 1e6
     assert parse_requirement(f"ttft_p50<{ttft.high * 1e6 + 1:.3f}us").failed(steady) == ""
-    assert "is not kept: ttft_p50 is" in parse_requirement(f"ttft_p50<{between:.3f}us").failed(steady)
+    assert "is not met: ttft_p50 is" in parse_requirement(f"ttft_p50<{between:.3f}us").failed(steady)
     assert parse_requirement(f"good_share>={share.low * 100 - 1:.2f}%").failed(steady) == ""
     assert "overloaded" in parse_requirement("ttft_p50<10s").failed(overloaded)
     assert parse_requirement("preemptions<=0").failed(steady) == ""
     assert parse_requirement("e2e_p99<1m").failed(steady) == ""
-    assert "is not kept: preemptions is 0" in parse_requirement("preemptions>0").failed(steady)
-    assert "is not kept: preemptions is 0" in parse_requirement("preemptions<0").failed(steady)
+    assert "is not met: preemptions is 0" in parse_requirement("preemptions>0").failed(steady)
+    assert "is not met: preemptions is 0" in parse_requirement("preemptions<0").failed(steady)
     assert parse_requirement("preemptions>=0").failed(steady) == ""
 
 
@@ -323,13 +330,13 @@ def test_requirements(steady: SimulationFindings, overloaded: SimulationFindings
     ("text", "message"),
     [
         ("ttft_p99", "write a figure"),
-        ("ttft_p98<1s", "names 'ttft_p98'; there is ttft_p50"),
+        ("ttft_p98<1s", "names the unknown figure 'ttft_p98'; figures are ttft_p50"),
         ("ttft_p99<500", "give a time with its unit"),
         ("goodput>5ms", "goodput is not a time: leave the unit out"),
         ("e2e_p99<1", "give a time with its unit"),
         ("good_share>99", "good_share is a share: write it from 0% to 100%"),
-        ("goodput>50%", "goodput is no share: leave the % out"),
-        ("preemptions<1%", "preemptions is no share: leave the % out"),
+        ("goodput>50%", "goodput is not a share: leave the % out"),
+        ("preemptions<1%", "preemptions is not a share: leave the % out"),
     ],
 )
 def test_what_is_no_requirement_is_refused(text: str, message: str) -> None:
@@ -377,7 +384,7 @@ def test_how_far_prices_are_off() -> None:
     rows = price_error(card(), 1)
     assert 0.05 < rows.share < 0.2
     assert "decode and prefill" in rows.source
-    assert "over 8 cards" in price_error(card(), 8).source
+    assert "for 8 GPUs" in price_error(card(), 8).source
     own = price_error(card(calibrated=True), 1)
     assert own.share == 0.12
     assert "four of five" in own.source

@@ -138,7 +138,7 @@ def test_the_machine_is_what_the_settings_say(settings: EngineSettings) -> None:
 @pytest.mark.parametrize(
     ("model", "more", "says"),
     [
-        ("llama-3-70b", {}, "do not fit NVIDIA H100"),
+        ("llama-3-70b", {}, "do not fit on NVIDIA H100"),
         ("llama-3-8b", {"kv_bytes": 1e8}, "give --max-model-len 7"),
         ("llama-3-8b", {"weights": "int3"}, "--weights is 'int3'"),
         ("whisper-tiny", {}, "continue a text"),

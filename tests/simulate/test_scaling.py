@@ -190,7 +190,7 @@ def test_other_cards_count_for_what_they_answer() -> None:
         return simulate(SimulationQuery("8b", on, "", True, offered, SLO(SECOND), PriceUncertainty(0.0, ""), 0, fleet))
 
     def advised(run: SimulationFindings) -> int:
-        match = re.search(r"take --replicas (\d+)", advice(run))
+        match = re.search(r"use --replicas (\d+)", advice(run))
         assert match is not None, advice(run)
         return int(match[1])
 
@@ -199,5 +199,5 @@ def test_other_cards_count_for_what_they_answer() -> None:
     assert found(advised(beside), "two", other).verdict == "steady"
     assert "--router two" not in advice(beside)
     assert "--router two" in advice(found(1, "round-robin", other))
-    said = "$3.00 an hour of A100 of the texts (test, 2026), $0.50 an hour of a tenth of it"
+    said = "$3.00 per hour for A100 of the texts (test, 2026), $0.50 per hour for a tenth of it"
     assert said in dict(answer(beside))["cost"]

@@ -81,10 +81,10 @@ def test_the_reasons() -> None:
     assert not list(explain_difference(PROBED, 1.0, 1.2, Interference(disk=1000)))
     told = list(explain_difference(PROBED, 1.0, 2.0, Interference(held=0.5, disk=3_000_000)))
     assert told == [
-        "the machine is busy: other processes held up this run, by 500 ms of 2.00 s",
-        "3.00 MB were read from the disk meanwhile, which is in what was measured",
-        "not calibrated: expected times are rough; ridgeline calibrate measures this machine",
+        "the machine is busy: other processes delayed this run by 500 ms of 2.00 s",
+        "3.00 MB were read from the disk during the run, and the measured time includes that",
+        "not calibrated, so expected times are rough; run `ridgeline calibrate` to measure this machine",
     ]
-    assert list(explain_difference(CARD, 2.0, 1.0, Interference())) == ["not calibrated: expected times are rough"]
+    assert list(explain_difference(CARD, 2.0, 1.0, Interference())) == ["not calibrated, so expected times are rough"]
     assert calibration(CALIBRATED) == "calibrated"
-    assert describe_interference("it", 1.0).endswith("held up it, by 1.00 s")
+    assert describe_interference("it", 1.0).endswith("other processes delayed it by 1.00 s")

@@ -225,7 +225,7 @@ def test_looking_computes_what_the_model_computes(tiny: Maker, family: str) -> N
 
 def test_what_is_not_there_is_refused(tiny: Maker) -> None:
     subject = tiny("llama")
-    with pytest.raises(ValueError, match="dense; leave out --experts"):
+    with pytest.raises(ValueError, match="dense and has no experts: leave out --experts"):
         subject.trace(TraceOptions(experts=True))
     for position in (-1, len(subject.ids)):
         with pytest.raises(ValueError, match=f"position {position} is not in the prompt"):

@@ -76,7 +76,7 @@ def test_the_pull_is_the_difference_of_the_two_passes(pipeline: Pipeline, paired
 
 
 def test_nothing_pulls_without_guidance(pipeline: Pipeline) -> None:
-    with pytest.raises(ValueError, match="guidance is off: nothing pulls"):
+    with pytest.raises(ValueError, match="guidance is off: give --guidance"):
         measure_guidance_delta(moment(pipeline, guidance=0.0))
 
 
@@ -172,9 +172,9 @@ def test_cross_attention_has_words_too(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_looked_at(pipeline: Pipeline) -> None:
-    with pytest.raises(ValueError, match="layer 2: layers 0 to 1 see the text"):
+    with pytest.raises(ValueError, match="layer 2 does not attend to the text; layers 0 to 1 do"):
         word_attention(moment(pipeline), 2)
-    with pytest.raises(ValueError, match="no words that a picture could look at"):
+    with pytest.raises(ValueError, match="no words for image patches to attend to"):
         word_attention(moment(pipeline, prompt=" "))
 
 
@@ -209,7 +209,7 @@ def test_panels_show_both(ledger: ImageLedger) -> None:
     cells = 24 * 16 + 3 * 64 * 43 + 3 * 12 * 8  # latents; 96 x 64 pixels, at most 64 each way; patches
     assert 0.2 * cells < len(marks) < cells, "neighbours of one shade are one mark"
     told = " ".join("".join(element.itertext()) for element in root.iter() if element.tag.endswith("text"))
-    for words in ("What guidance pulls", "heron:", "to padding", "w = 4"):
+    for words in ("Effect of guidance", "heron:", "to padding", "w = 4"):
         assert words in told
     drawn = plain(Document("", (figure,)), 100)
     assert max(map(len, drawn.splitlines())) <= 100

@@ -73,7 +73,7 @@ def test_a_moment_is_where_the_pipeline_is_before_the_step(pipeline: Pipeline, p
 
 def test_steps_that_there_are(pipeline: Pipeline) -> None:
     for number in (0, 5, -1):
-        with pytest.raises(ValueError, match=f"step {number}: the request has steps 1 to 4"):
+        with pytest.raises(ValueError, match=f"step is {number}; give 1 to 4"):
             run_to_step(pipeline, pipeline.plan(request()), number)
 
 
@@ -162,7 +162,12 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     assert [row.path for row in found.denoise.rows] == calls
     ledger = replace(found, pull=measure_guidance_delta(here), words=word_attention(here))
     text = plain(image_report(ledger, ReportOptions(), ledger.stages), WIDTH)
-    for words in ("one clip, priced beside measured", "5 frames of 64x32 pixels", "diffusers' VAE, once", "heron:"):
+    for words in (
+        "one video, predicted and measured",
+        "5 frames of 64x32 pixels",
+        "diffusers' VAE, measured as a whole",
+        "heron:",
+    ):
         assert words in text, words
     assert image_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
 
@@ -183,7 +188,7 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
     assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
     text = " ".join(plain(image_report(found, ReportOptions()), WIDTH).split())
     assert "3 frames of 64x32 pixels" in text
-    assert "a clip in 2 steps like the one that was traced" in text
+    assert "all 2 steps are assumed to be like the traced one" in text
     assert re.search(r"decode, a frame 3 ", text), "of all frames"
 
 
@@ -209,7 +214,7 @@ def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
 def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = pipeline.autoencoder.decode
     monkeypatch.setattr(pipeline.autoencoder, "decode", lambda latents: decode(latents) + torch.rand(1))
-    with pytest.raises(ValueError, match="does not repeat itself"):
+    with pytest.raises(ValueError, match="is not deterministic"):
         trace_image(moment(pipeline), DEVICE, repeats=1, cost=FREE)
 
 
@@ -218,10 +223,10 @@ def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, mo
 
 def test_the_story_has_every_stage_and_stack(ledger: ImageLedger) -> None:
     text = plain(image_report(ledger, ReportOptions(roofline=True), ledger.stages), WIDTH)
-    for words in ("brook: one picture, priced beside measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
-                  "traced is step 2", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
+    for words in ("brook: one image, predicted and measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
+                  "step 2 was traced", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
                   "encode, negative took", "denoise: one step of the denoiser", "decode: 6144 rows, 384 seen",
-                  "a picture in 4 steps like the one that was traced", "brook on"):  # fmt: skip
+                  "all 4 steps are assumed to be like the traced one", "brook on"):  # fmt: skip
         assert words in text, words
     assert max(map(len, text.splitlines())) <= WIDTH
     one = plain(image_report(ledger, ReportOptions(layer=1)), WIDTH)
@@ -235,7 +240,7 @@ def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
     text = plain(image_report(ledger, ReportOptions()), WIDTH)
     assert len(text.splitlines()) < 30
     assert "resnets" not in text.partition("limit")[0]
-    assert "more: --full, --section NAME (encode, prepare, denoise, decode); figures: --json" in text
+    assert "more: --full, --section NAME (encode, prepare, denoise, decode); as JSON: --json" in text
     denoise, whole = ledger.denoise, 0.0
     for name, stage in ledger.stages.items():
         for step in stage.steps:
@@ -247,9 +252,9 @@ def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
                 assert f" {say_seconds(seconds)} " in row
     assert re.search(rf"^all .* {say_seconds(whole)} ", text, re.MULTILINE)
     step = sum(denoise.whole(each.name) for each in denoise.steps)
-    assert f"a step less saves {say_seconds(step)}, {percent(step / whole)} of all" in text
+    assert f"one step fewer saves {say_seconds(step)}, {percent(step / whole)} of the total" in text
     saved = 4 * denoise.whole("denoise, negative")
-    assert f"no guidance {say_seconds(saved)}, {percent(saved / whole)}" in " ".join(text.split())
+    assert f"no guidance saves {say_seconds(saved)}, {percent(saved / whole)}" in " ".join(text.split())
     only = plain(image_report(ledger, ReportOptions(), ["decode"]), WIDTH)
     assert "resnets.1.conv1" in only
     assert "denoise" not in only
@@ -265,7 +270,7 @@ def test_others_that_held_it_up_are_named(ledger: ImageLedger) -> None:
         steps = tuple(replace(step, interruptions=seconds) for step in ledger.denoise.steps)
         held = replace(ledger, stages={**ledger.stages, "denoise": replace(ledger.denoise, steps=steps)})
         told.append(" ".join(plain(image_report(held, ReportOptions()), WIDTH).split()))
-    said = "the machine is busy: other processes held up every repeat of denoise"
+    said = "the machine is busy: other processes delayed every repeat of denoise"
     assert [said in each for each in told] == [False, True]
     assert "by 900 s at the median" in told[1]
 

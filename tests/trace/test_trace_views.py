@@ -100,7 +100,7 @@ def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     assert [name.partition(":")[0] for name in names[1:]] == [
         "attention", "head", "norms and other small ops", "Python around the ops", "one token",
     ]  # fmt: skip
-    assert names[2].startswith("head: a score for each of 263 tokens, ")
+    assert names[2].startswith("head: logits of 263 tokens, ")
     assert rows[names[4]][1] == "not known"
     assert rows["one token"][1].startswith("over ")
     text = plain(summary(ledger), WIDTH)

@@ -235,9 +235,9 @@ def test_objectives_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it takes ttft, tpot, e2e"), ("ttft", "a time above 0 with its unit"), ("ttft=-1s", "a time above 0"),
+        ("", "write one of ttft, tpot, e2e"), ("ttft", "a time above 0 with its unit"), ("ttft=-1s", "a time above 0"),
         ("ttft=200", "without a unit; write ttft=200ms or ttft=200s"), ("ttft=0ms", "must be above 0"),
-        ("itl=5ms", "it takes ttft, tpot, e2e"), ("ttft=1s,ttft=2s", "has ttft twice"),
+        ("itl=5ms", "write one of ttft, tpot, e2e"), ("ttft=1s,ttft=2s", "has ttft twice"),
         ("ttft=0.0001us", "must be above 0"), (f"ttft={'9' * 400}s", "a time above 0 with its unit"),
     ],
 )  # fmt: skip

@@ -74,24 +74,31 @@ class BenchFindings:
         run, told = self.run, []
         if self.cached > _CACHED:
             told.append(
-                f"The server had {percent(self.cached)} of the prompt tokens in its cache, though every prompt should "
-                "be new: were they asked before, with the same --seed? TTFT is that of cached prompts."
+                f"The server had {percent(self.cached)} of the prompt tokens in its cache, although every prompt "
+                "should be new. An earlier run probably used the same --seed: choose another. TTFT is that of cached "
+                "prompts."
             )
         if run.summary.client_late or run.summary.some_late:
             told.append(self._lateness())
         if run.client_limited and not self.refused:
-            told.append(f"A client process was busy {run.cpu:.0%} of the time: use more --processes to be sure.")
+            told.append(
+                f"A client process was busy {run.cpu:.0%} of the time and may have limited the load: use more "
+                "--processes."
+            )
         if self.job.data.kind == "random" and any(map(beyond_context, run.summary.reasons)):
             told.append(f"Requests were longer than the model's context: {SHORTER}.")
         if run.stopped:
-            told.append(f"The run was given up: {run.stopped}.")
+            told.append(f"The run was stopped early: {run.stopped}.")
         if run.overloaded and run.steadiness is not None:
             told.append(
-                f"Requests came faster than they were answered: {60 * run.steadiness.growth:,.0f} more were under way "
-                "each minute. Latencies of such a run depend on how long it was."
+                "Requests arrived faster than the server completed them: each minute, "
+                f"{60 * run.steadiness.growth:,.0f} more were in flight. Latencies of such a run depend on its length."
             )
         if self.uncounted:
-            told.append("The server does not count tokens: they are the pieces of its streams here, which may differ.")
+            told.append(
+                "The server reports no token counts, so tokens here are the chunks of its streams; the numbers may "
+                "differ."
+            )
         return tuple(told)
 
     def _lateness(self) -> str:
@@ -104,17 +111,20 @@ class BenchFindings:
             by = f", {'the median' if judged[0] == 50 else f'p{judged[0]}'} {say_seconds(judged[1])}"
         said = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
         if not self.refused:
-            return f"{said}: TTFT and E2E of those that were are not the server's alone, service TTFT is."
+            return f"{said}: TTFT and E2E of these requests include that delay, service TTFT does not."
         if self.run.busy:
-            cure = "Use more --processes, or less load."
+            cure = "Use more --processes or less load."
         else:
             cure = (
-                f"Its busiest process took {self.run.cpu:.0%} of a core, so that more --processes are no cure: it "
-                "waited for a core that others have, the server it measures among them. Give it "
-                "a machine or cores of its own."
+                f"Its busiest process used only {self.run.cpu:.0%} of a core, so more --processes would not help: it "
+                "waited for cores that other processes use, such as the server. Run it on another machine or on "
+                "separate cores."
             )
         limit = percent(MAX_LATENESS)
-        return f"{said}, over {limit} of the median TTFT: that is not the server's latency, and none is given. {cure}"
+        return (
+            f"{said}, over {limit} of the median TTFT, so no latencies are reported, because they would not be the "
+            f"server's. {cure}"
+        )
 
     @property
     def uncounted(self) -> bool:
@@ -126,8 +136,8 @@ def describe_load(load: LoadPattern) -> str:
     """Return a description of the load, such as `Poisson arrivals, 10 a second`."""
     if load.users is not None:
         return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"
-    capped = f", at most {load.most_under_way} under way" if load.most_under_way is not None else ""
+    capped = f", at most {load.most_under_way} in flight" if load.most_under_way is not None else ""
     if load.arrivals == "trace":
-        return f"arrivals of the trace{'' if load.speed == 1 else f' {load.speed:g} times as fast'}{capped}"
+        return f"arrival times of the trace{'' if load.speed == 1 else f' {load.speed:g} times as fast'}{capped}"
     name = {"poisson": "Poisson", "gamma": f"gamma ({load.burstiness:g})", "constant": "constant"}[load.arrivals]
-    return f"{name} arrivals, {load.rate:.4g} a second{capped}"
+    return f"{name} arrivals, {load.rate:.4g} per second{capped}"

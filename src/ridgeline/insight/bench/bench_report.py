@@ -39,13 +39,13 @@ def report(findings: BenchFindings, *, drawn: bool) -> Document:
         blocks.append(Bullets(findings.reasons, "warning"))
     if findings.sweep is not None:
         blocks += [Heading("Rates"), _levels(findings)]
-    shown = "Latencies" if findings.sweep is None else f"Latencies at {findings.run.job.load.rate:.4g} a second"
+    shown = "Latencies" if findings.sweep is None else f"Latencies at {findings.run.job.load.rate:.4g} per second"
     blocks += [Heading(shown), _latencies(findings)]
     if findings.run.summary.reasons:
         blocks += [Heading("Not answered"), _failures(findings.run.summary)]
     blocks += [Heading("The load generator"), Facts(tuple(_client(findings)))]
     if findings.steps:
-        blocks += [Heading("The server's steps, priced and measured"), _steps(findings)]
+        blocks += [Heading("The server's steps, predicted and measured"), _steps(findings)]
     if findings.predicted is not None and not findings.refused:
         blocks += [Heading("Predicted"), *_predicted(findings)]
     elif findings.unpredicted:
@@ -53,7 +53,7 @@ def report(findings: BenchFindings, *, drawn: bool) -> Document:
     if drawn:
         blocks += [Heading("Figures"), *figures(findings)]
     definitions = Facts(tuple(DEFINITIONS.items()))
-    blocks += [Heading("What the words mean"), Paragraph(SYMBOLS), definitions]
+    blocks += [Heading("Definitions"), Paragraph(SYMBOLS), definitions]
     return Document(_title(findings), tuple(blocks), _lead(findings))
 
 
@@ -68,9 +68,9 @@ def _lead(findings: BenchFindings) -> str:
     sizes = findings.run.summary.sizes
     given, made, parts = sizes["input"], sizes["output"], [asked]
     if given is not None:
-        parts.append(f"{given.mean:,.0f} tokens in on average")
+        parts.append(f"{given.mean:,.0f} input tokens on average")
     if made is not None:
-        parts.append(f"{made.mean:,.0f} out")
+        parts.append(f"{made.mean:,.0f} output tokens")
     return f"{', '.join(parts)}; {findings.job.target.url}"
 
 
@@ -83,10 +83,10 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _knee(findings)
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
     yield (
-        f"{three_digits(summary.requests_per_second)} requests and "
-        f"{three_digits(summary.tokens_per_second)} tokens a second"
+        f"{three_digits(summary.requests_per_second)} requests and {three_digits(summary.tokens_per_second)} tokens "
+        "per second"
         + (
-            f"; offered were {three_digits(run.offered)} requests."
+            f"; the offered load was {three_digits(run.offered)} requests per second."
             if run.job.load.users is None and run.offered
             else "."
         )
@@ -94,8 +94,8 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
     good = findings.goodput
     if good is not None:
         apart = f"; {good.unknown} lack a metric" if good.unknown else ""
-        apart += f"; {good.uncertain} missed it only by what the load generator was late" if good.uncertain else ""
-        yield f"Goodput {three_digits(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
+        apart += f"; {good.uncertain} missed it only because the load generator was late" if good.uncertain else ""
+        yield f"Goodput {three_digits(good.rate)} per second: {good.good} of {summary.total} met {findings.slo}{apart}."
     if not findings.refused and summary.answered:
         yield _typical(summary)
     if findings.fitted:
@@ -105,8 +105,8 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
 def _fitted(findings: BenchFindings) -> str:
     data, context = findings.job.data, findings.served.context
     return (
-        f"Prompts of {data.input} tokens, answers of {data.output}: the default lengths do not fit the model's context "
-        f"of {context:,}; --input and --output say others."
+        f"Prompts have {data.input} tokens and responses {data.output}, because the default lengths do not fit the "
+        f"model's context of {context:,}; set others with --input and --output."
     )
 
 
@@ -131,11 +131,14 @@ def _knee(findings: BenchFindings) -> str:
     met = f"meet {findings.slo}" if findings.slo else "are answered"
     knee = findings.sweep.knee
     if knee is None:
-        return f"No rate was good; at {findings.sweep.levels[0].rate:.4g} a second, the lowest: {findings.sweep.ended}."
+        return (
+            f"No rate met the objectives; at the lowest, {findings.sweep.levels[0].rate:.4g} per second: "
+            f"{findings.sweep.ended}."
+        )
     above = findings.sweep.above
-    then = findings.sweep.ended if above is None else f"at {above.rate:.4g} a second: {above.why}"
+    then = findings.sweep.ended if above is None else f"at {above.rate:.4g} per second: {above.why}"
     name = "The knee" if findings.sweep.reached else "The knee was not reached"
-    return f"{name}: at {knee.rate:.4g} requests a second {ATTAIN:.0%} of them {met}; {then}."
+    return f"{name}: at {knee.rate:.4g} requests per second {ATTAIN:.0%} of them {met}; {then}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -152,10 +155,10 @@ def _latencies(findings: BenchFindings) -> DocumentTable:
         if name in _INTERVALS and any(found.percentiles.values()):
             between = [_between(at) for at in found.percentiles.values()]
             rows.append(TableRow(("95 % interval", "", *between), "dim"))
-    notes = [f"{_outcome(findings.run.summary)}; averages are of those answered."]
+    notes = [f"{_outcome(findings.run.summary)}; averages are over the answered ones."]
     if any(cell == _FEW for row in rows for cell in row.cells):
         few = ", ".join(f"p{percent} {needed(percent):,}" for percent in SHOWN)
-        notes.append(f"{_FEW}: a percentile takes ten samples beyond it ({few}).")
+        notes.append(f"{_FEW}: a percentile is shown only with at least ten samples beyond it ({few}).")
     heads = columns("ms", "mean", *(f"p{percent}" for percent in SHOWN), "max", "n")
     return DocumentTable(heads, tuple(rows), tuple(notes))
 
@@ -177,7 +180,7 @@ def _failures(summary: Summary) -> DocumentTable:
     return DocumentTable(
         columns("requests", "share", "reason", words=(2,)),
         tuple(
-            TableRow((f"{count:,}", percent(count / summary.total), reason or "given up when the run ended"))
+            TableRow((f"{count:,}", percent(count / summary.total), reason or "still running when the run ended"))
             for reason, count in rows
         ),
     )
@@ -191,7 +194,7 @@ def _levels(findings: BenchFindings) -> DocumentTable:
     heads = columns(
         "rate/s", "done/s", "good", "goodput/s", "tokens/s", "TTFT p50", "TPOT p50", "not answered", "", words=(8,)
     )
-    least = f"A rate is judged from {MIN_REQUESTS} requests at least, longer than --duration if need be."
+    least = f"A rate is judged from at least {MIN_REQUESTS} requests, for longer than --duration if necessary."
     return DocumentTable(heads, tuple(rows), (f"TTFT and TPOT in ms. {least}",))
 
 
@@ -225,36 +228,39 @@ def _middle_ms(found: Distribution | None) -> str:
 
 def _client(findings: BenchFindings) -> Iterator[tuple[str, str]]:
     run, late = findings.run, findings.run.summary.latencies["lateness"]
-    yield "processes", f"{run.processes}, the busiest {run.cpu:.0%} of a core"
+    yield "processes", f"{run.processes}, the busiest used {run.cpu:.0%} of a core"
     if late is not None:
         typical, most = (late.percentiles[p] for p in (50, 99))
         said = [
             f"median {say_seconds(typical.mid)}" if typical else f"mean {say_seconds(late.mean)}",
             f"p99 {say_seconds(most.mid)}" if most else f"at most {say_seconds(late.most)}",
         ]
-        yield "lateness", f"{', '.join(said)}: sent after the moment at which it might be"
+        yield "lateness", f"{', '.join(said)}after the time at which a request could have been sent"
     summary = run.summary
     yield (
         "tokens",
         (
-            "pieces of the streams: the server counts none"
+            "chunks of the streams, because the server reports no token counts"
             if findings.uncounted
-            else f"counted by the server, {summary.tokens_per_chunk:.3g} to a piece"
+            else f"counted by the server, {summary.tokens_per_chunk:.3g} per chunk"
         ),
     )
     yield "prompts", _prompts(findings)
-    yield "seed", f"{findings.job.data.seed}; --seed {findings.job.data.seed} asks the same at the same moments"
+    yield (
+        "seed",
+        (f"{findings.job.data.seed}; --seed {findings.job.data.seed} repeats the same requests at the same times"),
+    )
 
 
 def _prompts(findings: BenchFindings) -> str:
     data, summary = findings.job.data, findings.run.summary
     if data.kind == "file":
-        return "as the file has them"
+        return "from the file"
     if data.vocabulary is not None:
         return f"token ids below {data.vocabulary:,}"
-    fit = "as the server counts two prompts" if data.wording.measured else "not measured: a word is taken for a token"
+    fit = "calibrated with two prompts" if data.wording.measured else ("not calibrated: one word counts as one token")
     cached = f"; {percent(summary.cached_tokens / summary.prompt_tokens)} cached" if summary.cached_tokens else ""
-    return f"{data.wording.per_word:.3g} tokens a word, {fit}{cached}"
+    return f"{data.wording.per_word:.3g} tokens per word, {fit}{cached}"
 
 
 def _steps(findings: BenchFindings) -> DocumentTable:
@@ -266,11 +272,9 @@ def _steps(findings: BenchFindings) -> DocumentTable:
             off = "" if priced is None else say_difference(each / priced - 1)
             told = "-" if priced is None else _ms(priced)
             rows.append(TableRow((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
-    at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} a second"
-    notes = (f"By the server's own metrics, between the start of the measured run{at} and its end.",)
-    return DocumentTable(
-        columns("phase", "steps", "measured ms", "predicted ms", "measured over it"), tuple(rows), notes
-    )
+    at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} per second"
+    notes = (f"From the server's own metrics, between the start of the measured run{at} and its end.",)
+    return DocumentTable(columns("phase", "steps", "measured ms", "predicted ms", "difference"), tuple(rows), notes)
 
 
 def _predicted(findings: BenchFindings) -> Iterator[DocumentBlock]:
@@ -281,10 +285,10 @@ def _predicted(findings: BenchFindings) -> Iterator[DocumentBlock]:
     heads = columns("load", "tokens/s", "predicted", "TTFT ms", "predicted", "TPOT ms", "predicted", "", words=(0, 7))
     prediction = findings.predicted
     note = (
-        f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and answers of "
-        f"{prediction.output:,}: the plan's closed loop of users, an open loop being held against the fewest users who "
-        f"make its rate, at most {three_digits(prediction.most)} requests a second. "
-        "HTTP, text and the network are not in it."
+        f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and responses of "
+        f"{prediction.output:,}. The prediction is the plan's closed loop of users. A request rate is compared with "
+        f"the smallest number of users that reaches it, up to {three_digits(prediction.most)} requests per second. "
+        "HTTP, text processing and the network are not included."
     )
     yield DocumentTable(heads, tuple(rows), (note,))
 
@@ -303,7 +307,7 @@ def _beside(run: BenchRun, findings: BenchFindings) -> TableRow:
     got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
     cells = [("-" if v is None else three_digits(v)) for pair in zip(got, told, strict=True) for v in pair]
     load = f"{three_digits(run.offered)}/s" if users is None else f"{users} users"
-    return TableRow((load, *cells, "" if point else "more than it expects"))
+    return TableRow((load, *cells, "" if point else "above the predicted maximum"))
 
 
 def _middle(found: Distribution | None) -> float | None:

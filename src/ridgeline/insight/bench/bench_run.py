@@ -111,7 +111,7 @@ async def run(
     found = await _measured(job, 1 if processes is None else limit, slo, told, look)
     if processes is None and found.client_limited and limit > 1 and not found.stopped:
         count = min(limit, max(2, round(found.cpu / (BUSY / 2))))
-        told(f"one process was late or busy ({found.cpu:.0%} of a core): once more with {count}\n")
+        told(f"one client process was late or busy ({found.cpu:.0%} of a core): repeating the run with {count}\n")
         data = msgspec.structs.replace(job.data, seed=job.data.seed + _AGAIN)
         found = await _measured(msgspec.structs.replace(job, data=data), count, slo, told, look)
     return found
@@ -146,8 +146,8 @@ async def warm_up(job: LoadJob, requests: int) -> None:
 def no_answer(job: LoadJob, reason: str) -> ValueError:
     """Return the error for a server that answers none of a job's requests."""
     cure = f"; {SHORTER}" if job.data.kind == "random" and beyond_context(reason) else ""
-    return ValueError(f"the server answers no request of this kind: {reason}{cure}")
+    return ValueError(f"the server rejects or fails all requests of this kind: {reason}{cure}")
 
 
 def _words(at: client_pool.ClientProgress) -> str:
-    return f"{at.sent} sent, {at.over} over" + (f", {at.bad} failed or rejected" if at.bad else "")
+    return f"{at.sent} sent, {at.over} finished" + (f", {at.bad} failed or rejected" if at.bad else "")

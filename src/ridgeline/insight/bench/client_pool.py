@@ -178,7 +178,7 @@ class ClientWorker:
         message = await self._inbox.next()
         if message is None:
             code = await self._process.wait()
-            raise ValueError(f"a client process ended too early (exit code {code}); try fewer --processes")
+            raise ValueError(f"a client process ended unexpectedly (exit code {code}); try fewer --processes")
         return message
 
     def stop(self) -> None:

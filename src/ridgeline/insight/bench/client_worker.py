@@ -33,7 +33,7 @@ async def _work(out: IO[bytes]) -> None:
 
     def watch(records: list[RequestRecord]) -> None:
         if reader.at_eof():
-            raise StopRun("another process gave up")
+            raise StopRun("another client process ended")
         tell(progress_of(records))
 
     job = await orders.next()

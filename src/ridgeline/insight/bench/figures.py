@@ -42,9 +42,9 @@ def _rates(findings: BenchFindings) -> Iterator[Chart]:
     offered = Series("offered", ((least, least), (most, most)), "dashed")
     what = "goodput" if findings.slo else "answered"
     yield Chart(
-        f"{what.capitalize()} over the rate",
-        "requests a second",
-        f"{what}, requests a second",
+        f"{what.capitalize()} by request rate",
+        "requests per second",
+        f"{what}, requests per second",
         (Series(what, good), offered),
         marks,
         log_x,
@@ -56,8 +56,8 @@ def _rates(findings: BenchFindings) -> Iterator[Chart]:
         )
         if measured:
             series = [Series(f"{latency}, measured", measured), *_predicted_over_rate(findings, latency, most)]
-            title = f"Median {latency} over the rate"
-            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_x, log_y=_over_a_decade(series))
+            title = f"Median {latency} by request rate"
+            yield Chart(title, "requests per second", "ms", tuple(series), marks, log_x, log_y=_over_a_decade(series))
 
 
 def _over_a_decade(series: Sequence[Series]) -> bool:
@@ -99,7 +99,7 @@ def _load(findings: BenchFindings) -> Iterator[Chart]:
         points = tuple((point.tokens_per_second, point.tpot * 1e3) for point in predicted.points)
         series.append(Series(f"{predicted.label}, 1 to {predicted.points[-1].users} users", points, "dashed"))
     if len(measured) > 1 or findings.predicted is not None:
-        yield Chart("Throughput against latency", "output tokens a second, all requests", "TPOT, ms", tuple(series))
+        yield Chart("Throughput against latency", "output tokens per second, all requests", "TPOT, ms", tuple(series))
 
 
 # -- of one run -------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def _waterfall(run: BenchRun) -> Spans:
     step = max(1, -(-len(run.records) // _MAX_ROWS))
     shown = run.records[::step]
     some = "" if step == 1 else f", every {step}th of {len(run.records):,}"
-    kinds = ("waiting at the client", "to the first token", "answer", "not answered")
+    kinds = ("waiting in the client", "to the first token", "answer", "not answered")
     rows = tuple((str(record.index), _stretches(record)) for record in shown)
     return Spans(f"Requests{some}", "seconds", kinds, rows)
 
@@ -141,8 +141,8 @@ def _over_time(run: BenchRun) -> Iterator[Chart]:
     """Yield charts of active requests and output tokens per second."""
     seconds = run.seconds
     for title, name, values in (
-        ("Requests under way", "requests", [second.under_way for second in seconds]),
-        ("Output tokens", "tokens a second", [second.tokens for second in seconds]),
+        ("Requests in flight", "requests", [second.under_way for second in seconds]),
+        ("Output tokens", "tokens per second", [second.tokens for second in seconds]),
     ):
         points = tuple((second.second, value) for second, value in zip(seconds, values, strict=True))
         ends = (*points, (len(seconds), values[-1]))

@@ -171,7 +171,7 @@ def arrival_times(load: LoadPattern, items: Iterator[TraceRequest | None]) -> It
 
 def _replayed(items: Iterator[TraceRequest | None], speed: float) -> Iterator[tuple[int, TraceRequest | None]]:
     for item in items:
-        assert item is not None, "only a trace has moments of its own"
+        assert item is not None, "only a trace has arrival times"
         yield round(item.at / speed), item
 
 

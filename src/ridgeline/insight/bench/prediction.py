@@ -50,7 +50,7 @@ class Prediction:
     def label(self) -> str:
         """The legend text of the prediction in charts."""
         how = "calibrated" if self.calibrated else "not calibrated"
-        return f"predicted by the price of {self.model} on {self.device} ({how})"
+        return f"predicted by the cost model for {self.model} on {self.device} ({how})"
 
 
 def predict(name: str, fields: "Fields", device: Device, input: int, output: int) -> Prediction:

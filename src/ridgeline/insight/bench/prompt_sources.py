@@ -144,7 +144,7 @@ class FilePrompts:
         found = _share_gpt(path) if path.suffix == ".json" else _json_lines(path)
         self.prompts = [pair for pair in found if pair[0]]
         if not self.prompts:
-            raise ValueError(f"{path} holds no prompt")
+            raise ValueError(f"{path} contains no prompt")
 
     def check(self, target: LoadTarget) -> None:
         """Check that the endpoint takes these prompts: messages need a chat, token ids a completion.
@@ -199,14 +199,14 @@ def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
     """Yield the first human message of each conversation in a ShareGPT file, without an output length."""
     found = read_json(path)
     if not isinstance(found, list):
-        raise ValueError(f"{path} holds no list of conversations")
+        raise ValueError(f"{path} is not a list of conversations; give ShareGPT JSON or JSONL of prompts")
     for number, conversation in enumerate(found, 1):
         try:
             first = next(iter(conversation["conversations"]), None)
             if first is not None and first["from"] in ("human", "user"):
                 yield str(first["value"]), None
         except (KeyError, TypeError, AttributeError):
-            raise ValueError(f"{path}, conversation {number}: it is not as ShareGPT has them") from None
+            raise ValueError(f"{path}, conversation {number}: it is not in ShareGPT's format") from None
 
 
 class _PromptLine(msgspec.Struct):
@@ -232,7 +232,7 @@ def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
         raise ValueError(f"{path}, line {number}: {first_line(error)}") from None
     prompt = read.prompt if read.prompt is not None else read.messages
     if prompt is None:
-        raise ValueError(f"{path}, line {number}: it has neither prompt nor messages")
+        raise ValueError(f"{path}, line {number}: it has neither `prompt` nor `messages`")
     return prompt, read.max_tokens
 
 
@@ -255,7 +255,7 @@ def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes
         fields["messages"] = [*said, *messages(turn.prompt)]
     else:
         if turn.prompt and isinstance(turn.prompt[0], dict):
-            raise ValueError("messages need --endpoint chat; completions take a prompt")
+            raise ValueError("messages need --endpoint chat, because completions take a prompt")
         before = "".join(f"{message['content']}\n" for message in said)
         fields["prompt"] = before + turn.prompt if isinstance(turn.prompt, str) else turn.prompt
     if turn.output is not None:
@@ -274,5 +274,5 @@ def messages(prompt: Prompt) -> list[dict[str, Any]]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     if prompt and isinstance(prompt[0], int):
-        raise ValueError("token ids need --endpoint completions; a chat takes text")
+        raise ValueError("token ids need --endpoint completions, because chat takes text")
     return [message for message in prompt if isinstance(message, dict)]

@@ -63,7 +63,7 @@ class RequestSender:
                 else:
                     _refused(record, error_in(await error_body(reply)))
         except TimeoutError:
-            _failed(record, f"no whole answer within {self.timeout:g} s")
+            _failed(record, f"no complete response within {self.timeout:g} s")
         except NoResponse as error:
             _failed(record, error.reason)
         except ValueError as error:
@@ -89,9 +89,9 @@ class RequestSender:
         if answer.error is not None:
             _failed(record, f"an error in the stream: {answer.error}")
         elif not answer.finished:
-            _failed(record, "the stream ended before the answer did")
+            _failed(record, "the stream ended before the response was complete")
         elif not record.chunks:
-            _failed(record, "an answer without content")
+            _failed(record, "a response without content")
         else:
             record.outcome = "ok"
 

@@ -77,7 +77,7 @@ def base_url(url: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise ValueError(f"{url!r} is no URL of a server; write one like http://127.0.0.1:8000")
+        raise ValueError(f"{url!r} is not the URL of a server; write one like http://127.0.0.1:8000")
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
@@ -95,13 +95,13 @@ async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | 
     """
     status, body = await _get(f"{base}/v1/models", headers)
     if status in (401, 403):
-        raise ValueError(f"{base} wants a key (HTTP {status}); give --api-key, or set OPENAI_API_KEY")
+        raise ValueError(f"{base} needs an API key (HTTP {status}); give --api-key, or set OPENAI_API_KEY")
     try:
         models = msgspec.json.decode(body, type=_Models).data if status == 200 else []
     except (msgspec.DecodeError, RecursionError):
         models = []
     if status == 503:
-        raise ValueError(f"{base} is not ready (HTTP 503); ask again when it has loaded its model")
+        raise ValueError(f"{base} is not ready (HTTP 503); try again when it has loaded its model")
     if model is None and not models:
         raise ValueError(f"{base}/v1/models names no model (HTTP {status}); name one with --model")
     found = next((one for one in models if model in (None, one.id)), None)
@@ -128,7 +128,7 @@ async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
             return response.status, await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
-        raise NoResponse(f"no server answers at {url}: {why}", unreachable=True) from None
+        raise NoResponse(f"no server responds at {url}: {why}", unreachable=True) from None
 
 
 async def measure_wording(target: LoadTarget) -> TokensPerWord:
@@ -148,7 +148,7 @@ async def measure_wording(target: LoadTarget) -> TokensPerWord:
             asker = RequestSender(transport, clock, clock.now(), target.timeout)
             await asker.ask(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
             if record.outcome == "failed" and record.input is None:
-                raise ValueError(f"the server answers no request of this kind: {record.reason}")
+                raise ValueError(f"the server rejects or fails requests of this kind: {record.reason}")
             counts.append(record.input)
     finally:
         await transport.close()

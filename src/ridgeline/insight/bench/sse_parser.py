@@ -24,7 +24,7 @@ class EventStreamParser:
         self._rest = lines.pop() if lines and not ended else b""
         self._after_return |= ended and lines[-1].endswith(b"\r")
         if len(self._rest) + sum(map(len, self._data)) > _MAX_EVENT_BYTES:
-            raise ValueError(f"an event of more than {_MAX_EVENT_BYTES >> 20} MiB")
+            raise ValueError(f"a stream event larger than {_MAX_EVENT_BYTES >> 20} MiB")
         return [event for line in lines if (event := self._line(line.rstrip(b"\r\n"))) is not None]
 
     def _line(self, line: bytes) -> bytes | None:

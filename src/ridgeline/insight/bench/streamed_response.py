@@ -72,7 +72,7 @@ class StreamedResponse:
         try:
             read = _READER.decode(frame)
         except (msgspec.DecodeError, RecursionError):
-            raise ValueError("a frame that is not OpenAI's") from None
+            raise ValueError("a stream event that is not in OpenAI's format") from None
         if read.error is not None:
             self.error = _words(read.error)
         if read.usage is not None:

@@ -11,7 +11,7 @@ MIN_REQUESTS = 20  # the minimum number of requests per rate: fewer have no medi
 _NEAR = 0.1  # the relative precision of the knee at which bisection stops
 _MAX_DOUBLINGS = 16
 _LIMIT = "the load generator is the limit"
-_DECIDES = "the load generator was late for the requests that decide"
+_DECIDES = "the load generator was late for the requests that decide the verdict"
 _SHORT = "too short to tell: give more --requests or --duration"
 _UNDECIDED = (_LIMIT, _DECIDES, _SHORT)
 _TIMES = 2.0  # arrivals must span this multiple of a request's duration; a shorter burst only fills the queue
@@ -72,7 +72,7 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -
         return levels[-1]
 
     good, bad = 0.0, 0.0
-    ended = "the rate was doubled as often as it may be"
+    ended = "the rate reached the maximum number of doublings"
     for _ in range(_MAX_DOUBLINGS):
         level = await tried(2 * good or start)
         if level.why:

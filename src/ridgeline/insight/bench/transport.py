@@ -99,7 +99,7 @@ class HttpTransport:
 def _why(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
     """Return the operating system's message on a failed connection, or that the URL is invalid."""
     if isinstance(error, aiohttp.InvalidURL):
-        return "that is no URL"
+        return "it is not a valid URL"
     return error.strerror or type(error.os_error).__name__
 
 

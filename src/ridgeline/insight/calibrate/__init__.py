@@ -1,4 +1,4 @@
-"""The calibration of this machine: measured roofs, and six fitted constants per kernel class.
+"""The calibration of this machine: measured roofs, and six constants per kernel class, which are fitted.
 
 `timer.py` reads the clock. `roofs.py` measures bandwidth by working set and peak FLOP/s by format. `trials.py` defines
 the models whose ops `steps.py` times in place, `probe.py` measures the current pace of the machine, and `observe.py`

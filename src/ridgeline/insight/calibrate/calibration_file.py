@@ -139,11 +139,15 @@ def load_all(kind: str = "cpu") -> list[Calibration]:
         values = read_object(path)
         stored = dict(values["key"])
     except (ValueError, KeyError, TypeError):
-        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None
-    changed = [f"{name} was {stored.get(name)}, is {value}" for name, value in key.items() if stored.get(name) != value]
+        raise Uncalibrated(f"the calibration file {path} cannot be read; {run}") from None
+    changed = [
+        (f"{name} was {stored.get(name)} and is now {value}")
+        for name, value in key.items()
+        if stored.get(name) != value
+    ]
     if changed:
-        raise Uncalibrated(f"the calibration of this machine is stale: {'; '.join(changed)}; {run}")
+        raise Uncalibrated(f"the calibration of this machine is out of date: {'; '.join(changed)}; {run}")
     try:
         return [Calibration.from_json(entry) for entry in values["calibrations"]]
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None
+        raise Uncalibrated(f"the calibration file {path} cannot be read; {run}") from None

@@ -47,7 +47,7 @@ def estimate_device(threads: int, reason: str) -> Device:
     if device is None:
         device = probed(Timer(torch.device("cpu"), threads), PROBE_SECONDS)
         _keep(path, _CachedProbe(key, device))
-    return replace(device, sources={**device.sources, "efficiency": f"uncalibrated, rough: {reason}"})
+    return replace(device, sources={**device.sources, "efficiency": f"not calibrated, only a rough estimate: {reason}"})
 
 
 def probed(timer: Timer, seconds: float) -> Device:

@@ -109,7 +109,7 @@ class _Table:
 
 def fit(observations: Sequence[Observation]) -> FittedConstants:
     """Fit the constants of one class; of equally good fits the first wins."""
-    assert observations, "a class without observations has no constants"
+    assert observations, "an op class without observations cannot be fitted"
     calls = {n for o in observations for n in o.calls}
     tables = [_Table(observations, again) for again in (_AGAIN if len(calls) > 1 else _AGAIN[:1])]
     found = [_search(table, blend) for table in tables for blend in _BLENDS]

@@ -170,7 +170,7 @@ def _timed_ops(
     calls, medians = list[tuple[Op, str, RowAxis]](), list[float]()
     for (op, part), runs in taken.items():
         spaces = spaces_of[op]
-        assert all(len(run) == len(spaces) for run in runs), "every step makes every call"
+        assert all(len(run) == len(spaces) for run in runs), "every step must make every call"
         calls += [(op, part, space) for space in spaces]
         medians += [statistics.median(call) for call in zip(*runs, strict=True)]
     return [TimedOp(*call, own) for call, own in zip(calls, without_gaps(medians, whole), strict=True)]

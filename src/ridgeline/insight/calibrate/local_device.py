@@ -50,7 +50,7 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
         Uncalibrated: If there is no valid calibration and `estimate` is False.
     """
     if not torch.cuda.is_available():
-        raise ValueError("torch sees no CUDA device here; name a card of the catalogue, like h100-sxm, or `this`")
+        raise ValueError("torch sees no CUDA device here; give a built-in device, like h100-sxm, or `this`")
     if index >= (count := torch.cuda.device_count()):
         seen = f"{count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
         raise ValueError(f"--device is cuda:{index}, but torch sees {seen}; give one of these")
@@ -60,4 +60,6 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
         if not estimate:
             raise
         probed = probe_gpu(Timer(torch.device("cuda", index), 1), 1.0)
-        return replace(probed, sources={**probed.sources, "efficiency": f"uncalibrated, rough: {error}"})
+        return replace(
+            probed, sources={**probed.sources, "efficiency": (f"not calibrated, only a rough estimate: {error}")}
+        )

@@ -74,7 +74,7 @@ class Stopwatch(OpTimer):
         found = []
         for (op, part), times in taken.items():
             spaces = spaces_of[op]
-            assert len(times) % len(spaces) == 0, "every step makes every call"
+            assert len(times) % len(spaces) == 0, "every step must make every call"
             for call, space in enumerate(spaces):
                 if own := times[call :: len(spaces)]:
                     seconds = undisturbed(own) - self.inside

@@ -30,15 +30,21 @@ def check_ids(
             yield from _outside(file, role, values.get(role), vocabulary)
     ends, stated = _ids(config.get("eos_token_id")), _ids(generation.get("eos_token_id"))
     if ends and stated and not ends & stated:
-        yield f"{CONFIG} ends texts with {_shown(ends)}, {GENERATION} with {_shown(stated)}; correct the wrong one"
+        yield (
+            f"{CONFIG} has the end-of-text tokens {_shown(ends)}, but {GENERATION} has {_shown(stated)}; correct the "
+            "wrong one"
+        )
     begins, others = _ids(config.get("bos_token_id")), _ids(generation.get("bos_token_id"))
     if begins and others and begins != others:
-        yield f"{CONFIG} begins texts with {_shown(begins)}, {GENERATION} with {_shown(others)}; correct the wrong one"
+        yield (
+            f"{CONFIG} has the begin-of-text tokens {_shown(begins)}, but {GENERATION} has {_shown(others)}; correct "
+            "the wrong one"
+        )
     own = set(tokenizer.eos_ids) if tokenizer is not None else set()
     if own and (ends or stated) and not own & (ends | stated):
         yield (
-            f"the tokenizer ends texts with {_shown(own)}, {CONFIG} and {GENERATION} with {_shown(ends | stated)}; "
-            "correct the eos_token of tokenizer_config.json, or theirs"
+            f"the tokenizer has the end-of-text tokens {_shown(own)}, but {CONFIG} and {GENERATION} have "
+            f"{_shown(ends | stated)}; correct the eos_token of tokenizer_config.json, or theirs"
         )
 
 
@@ -50,7 +56,7 @@ def _outside(file: str, role: str, value: object, vocabulary: int | None) -> Ite
         if not isinstance(token, int) or isinstance(token, bool):
             yield f"{file}: {role} is {token!r}; give a token id"
         elif vocabulary is not None and not 0 <= token < vocabulary:
-            yield f"{file}: {role} is {token}, the model has ids 0 to {vocabulary - 1}; correct it"
+            yield f"{file}: {role} is {token}, but the model has ids 0 to {vocabulary - 1}; correct it"
 
 
 def _ids(value: object) -> set[int]:
@@ -72,4 +78,4 @@ def check_generation(generation: Mapping[str, Any], *, speech: bool) -> tuple[li
         SamplingParams.from_generation_config(generation)
     except ValueError as error:
         return [str(error)], []
-    return [], [f"asks for {key}, which this version does not do" for key in unfollowed_keys(generation, rules=speech)]
+    return [], [f"sets {key}, which this version does not support" for key in unfollowed_keys(generation, rules=speech)]

@@ -46,7 +46,7 @@ def check_model(name: str, progress: Progress | None = None) -> CheckReport:
             return report
     source = open_source(name)
     if source.folder is None:
-        raise ModelRefused(f"{name} is a config of the catalogue, without files; give a checkpoint folder")
+        raise ModelRefused(f"{name} is a built-in config without files; give a checkpoint folder")
     return _checked(source, progress)
 
 
@@ -62,7 +62,7 @@ def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
     else:
         report.facts["config"] = f"{family_of(fields).architecture}, {' + '.join(map(str, layers_of(built)))} layers"
         unread = (*fields.unread(), *read_recipe(fields).unread)
-        report.note("config", (f"nothing reads {key!r}" for key in unread))
+        report.note("config", (f"the unknown field {key!r} is ignored" for key in unread))
     whole = _weights(source, built, report, progress)
     _texts(source, built, report)
     if built is not None and whole and report.sound:
@@ -124,7 +124,7 @@ def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> Non
         return
     if templates is None:
         if built is not None and built.has_head and not built.encodes:
-            report.note("chat template", ["there is none: `run` continues the prompt as it is"])
+            report.note("chat template", ["there is none, so `run` continues the prompt as it is"])
         return
     problems, notes = check_templates(templates, vocabulary)
     report.facts["chat template"] = ", ".join(templates.by_name)

@@ -41,7 +41,10 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
             filled[place] = name
             problems += _misfit(model, naming, place, checkpoint, name)
         elif not naming.ignored(name):
-            extra.append(f"{name} {list(entry.shape)} is no tensor of this model; is config.json of this checkpoint?")
+            extra.append(
+                f"{name} {list(entry.shape)} is not a tensor of this model; check that config.json belongs to this "
+                "checkpoint"
+            )
     missing = [f"{place} is missing; fetch the checkpoint again" for place in naming.places if place not in filled]
     return [*few(missing, "tensors"), *few(extra, "tensors"), *few(problems, "tensors")]
 
@@ -77,7 +80,9 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
         if bad:
             problems.append(f"tensor {name} holds {bad:,} NaN or infinite numbers; fetch {file} again")
         elif zero and len(entry.shape) > 1:
-            problems.append(f"tensor {name} is all zeros, as an interrupted download leaves it; fetch {file} again")
+            problems.append(
+                f"tensor {name} is all zeros, probably because of an interrupted download; fetch {file} again"
+            )
         done += entry.end - entry.begin
         if progress is not None:
             progress(done, total)

@@ -36,22 +36,26 @@ def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[
     problems, lost = list[str](), list[str]()
     plain = _back(tokenizer, PLAIN)
     if _bare(plain) != _bare(PLAIN):
-        problems.append(f"plain words are lost: {PLAIN!r} comes back as {plain!r}; {_TAKE_ANOTHER}")
+        problems.append(f"encoding loses plain words: {PLAIN!r} is decoded as {plain!r}; {_TAKE_ANOTHER}")
     faithful = plain == PLAIN and _spells_all(tokenizer)
     for name, text in AWKWARD.items():
         back = _back(tokenizer, text)
         if _composed(back) != _composed(text):
             if faithful:
-                problems.append(f"{name} are lost: {text!r} comes back as {back!r}; {_TAKE_ANOTHER}")
+                problems.append(f"encoding loses {name}: {text!r} is decoded as {back!r}; {_TAKE_ANOTHER}")
             else:
                 lost.append(name)
     if vocabulary is not None and tokenizer.vocab_size > vocabulary:
         beyond = tokenizer.vocab_size - vocabulary
         problems.append(
-            f"it has ids up to {tokenizer.vocab_size - 1}, the model {vocabulary} of them: {beyond} would fail, "
-            f"{tokenizer.piece(vocabulary)!r} first; take the tokenizer of this model, or enlarge its embedding"
+            f"it has ids up to {tokenizer.vocab_size - 1}, but the model has only {vocabulary}: {beyond} would fail, "
+            f"the first is {tokenizer.piece(vocabulary)!r}; use the tokenizer of this model, or enlarge its embedding"
         )
-    notes = [f"{', '.join(lost)} come back changed: its vocabulary does not spell every text"] if lost else []
+    notes = (
+        [(f"{', '.join(lost)} change when encoded and decoded: its vocabulary cannot encode every text")]
+        if lost
+        else []
+    )
     return problems, [*notes, *([tokenizer.mended] if tokenizer.mended else [])]
 
 
@@ -90,16 +94,20 @@ def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[l
             asked = template.encode([user], tools=tools)
             told = template.encode([user, answer], tools=tools, add_generation_prompt=False)
         except ValueError as error:
-            problems.append(f"{called}{error}; take the template of the release again, or give --chat-template FILE")
+            problems.append(f"{called}{error}; copy the template of the release again, or give --chat-template FILE")
             continue
         if _ANSWER not in told.text:
-            problems.append(f"{called}what the assistant says is not in the prompt; take the release's template again")
+            problems.append(
+                f"{called}the prompt lacks the assistant's messages; copy the template of the release again"
+            )
         try:
             template.encode([system, user], tools=tools)
         except ModelRefused as error:
-            problems.append(f"{called}a system message: {error}; take the template of the release again")
+            problems.append(f"{called}a system message: {error}; copy the template of the release again")
         except ValueError:
-            notes.append(f"{called}takes no system message")
+            notes.append(f"{called}does not support a system message")
         if asked.ids and vocabulary is not None and max(asked.ids) >= vocabulary:
-            problems.append(f"{called}writes token {max(asked.ids)}, the model has {vocabulary}; {_TAKE_ANOTHER}")
+            problems.append(
+                f"{called}writes token {max(asked.ids)}, but the model has only {vocabulary}; {_TAKE_ANOTHER}"
+            )
     return problems, notes

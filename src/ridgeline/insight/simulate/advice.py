@@ -29,43 +29,42 @@ def advice(findings: SimulationFindings) -> str:
     """
     metrics, limits = findings.metrics, findings.asked.machine.limits
     if findings.verdict == "nothing answered":
-        return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
+        return "No request was answered: " + (next(iter(metrics.reasons), "no request arrived") + ".")
     if metrics.counts["rejected"] > _REFUSED * metrics.total:
         return (
-            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run (of one, "
+            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run (for example: "
             f"{next(iter(metrics.reasons))}): {_room(findings)}."
         )
     if findings.verdict == "overloaded":
         if findings.is_front_bound:
             return (
-                f"The server's own core (--front) carries {three_digits(metrics.front_wall)} of "
-                f"{three_digits(metrics.offered)} requests a second, whatever the cards do: let it do less for each "
-                "token or request, or take several servers."
+                f"The API server's CPU core (--front) can handle only {three_digits(metrics.front_wall)} of "
+                f"{three_digits(metrics.offered)} requests per second, whatever the GPUs do: reduce its work per token "
+                "or request, or use several servers."
             )
         if findings.link_saturation_rate < metrics.offered:
             return (
-                f"The link carries {three_digits(findings.link_saturation_rate)} prompts a second of "
-                f"{three_digits(metrics.offered)}: take a faster --link, or leave --split out."
+                f"The link can transfer only {three_digits(findings.link_saturation_rate)} of "
+                f"{three_digits(metrics.offered)} prompts per second: use a faster --link, or leave --split out."
             )
         if _few_places(metrics):
             return _raise_requests(findings)
         positions = metrics.steps.held["positions"]
         if positions > _MOSTLY and metrics.steps.compute < _MOSTLY:  # larger steps would hardly take longer
             return (
-                f"For {percent(positions)} of the time prompts wait for the {limits.tokens:,} positions of a step, "
-                "which memory bandwidth limits: raise --max-batch-tokens."
+                f"For {percent(positions)} of the time prompts wait for the {limits.tokens:,} tokens of a step's "
+                "budget, although steps are limited by memory bandwidth: raise --max-batch-tokens."
             )
         return (
-            f"It answers {three_digits(_answered(metrics))} of {three_digits(metrics.offered)} requests a second, "
-            f"{_for(metrics)}: "
-            f"{_more(findings)}, or take a faster card (ridgeline plan --compare){_front_too(metrics)}."
+            f"It completes {three_digits(_answered(metrics))} of {three_digits(metrics.offered)} requests per second, "
+            f"{_for(metrics)}: {_more(findings)}, or use a faster GPU (ridgeline plan --compare){_front_too(metrics)}."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
         return (
             f"For {percent(held['pages'])} of the time requests wait for KV pages, and {metrics.preemptions:,} "
-            f"preemptions made {metrics.wasted:,} positions run again: "
-            f"{_fewer_bits(findings)}take a card with more memory."
+            f"preemptions made it recompute {metrics.wasted:,} positions: {_fewer_bits(findings)}use a GPU with more "
+            "memory."
         )
     if held["requests"] > _NOTICED:
         return _raise_requests(findings)
@@ -73,24 +72,22 @@ def advice(findings: SimulationFindings) -> str:
         return said
     waits = held["positions"]
     said = (
-        f"Prompts wait for the {limits.tokens:,} positions of a step {percent(waits)} of the time"
+        f"Prompts wait for the {limits.tokens:,} tokens of a step's budget {percent(waits)} of the time"
         if waits > _NOTICED
-        else "Nothing holds requests back"
+        else "Requests do not wait for resources"
     )
-    said += f"; a step is under way {percent(metrics.steps.busy)} of the time"
+    said += f"; the GPU runs a step {percent(metrics.steps.busy)} of the time"
     if findings.wall is None:
         return f"{said}."
     if findings.wall < _NEAR * metrics.offered:
-        return (
-            f"{said}, and not many more than these {three_digits(metrics.offered)} requests a second could be answered."
-        )
-    return f"{said}, and at {three_digits(findings.wall)} requests a second it could not keep up."
+        return f"{said}, but the limit is not far above these {three_digits(metrics.offered)} requests per second."
+    return f"{said}; above {three_digits(findings.wall)} requests per second it would fall behind."
 
 
 def _room(findings: SimulationFindings) -> str:
     """Return the suggestion for requests that are too long for the context."""
     machine = findings.asked.machine
-    return "take a model that has room for them" if machine.context == machine.case.model.context else "raise --context"
+    return "use a model with a longer context" if machine.context == machine.case.model.context else "raise --context"
 
 
 def _few_places(metrics: SimulationMetrics) -> bool:
@@ -107,22 +104,25 @@ def _raise_requests(findings: SimulationFindings) -> str:
     """Return the advice to raise `--max-requests`, with the share of free pages that supports it."""
     steps, places = findings.metrics.steps, findings.asked.machine.limits.requests
     free = 1 - steps.most_pages
-    room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
+    room = f", while at least {percent(free)} of the KV pages are free" if free > _FREE else ""
     waits = percent(steps.held["requests"])
-    return f"For {waits} of the time requests wait because {places:,} run{room}: raise --max-requests."
+    return f"For {waits} of the time requests wait because {places:,} are already running{room}: raise --max-requests."
 
 
 def _front_too(metrics: SimulationMetrics) -> str:
     """Return a note that the API server is overloaded too, or "" if it is not."""
     if not metrics.front_overloaded:
         return ""
-    return f"; the server's own core (--front) carries no more than {three_digits(metrics.front_wall)} a second either"
+    return (
+        f"; the API server's CPU core (--front) cannot handle more than {three_digits(metrics.front_wall)} per second "
+        "either"
+    )
 
 
 def _fewer_bits(findings: SimulationFindings) -> str:
     """Return the suggestion to quantize the KV cache to 8 bits, or "" if it already has 8 bits or fewer."""
     wide = findings.asked.machine.case.kv in ("bf16", "fp16", "fp32")
-    return "keep keys and values in fewer bits (--kv fp8), or " if wide else ""
+    return "store keys and values in 8 bits (--kv fp8), or " if wide else ""
 
 
 def _for(metrics: SimulationMetrics) -> str:
@@ -130,7 +130,7 @@ def _for(metrics: SimulationMetrics) -> str:
     seconds = max(0, metrics.total - metrics.left_out - 1) / metrics.offered
     shorter = seconds < _LONG_ENOUGH
     return (
-        f"for {say_seconds(seconds)} alone (a longer run may say otherwise)"
+        f"for {say_seconds(seconds)} only (a longer run may give another result)"
         if shorter
         else f"for {say_seconds(seconds)}"
     )
@@ -142,7 +142,7 @@ def _answered(metrics: SimulationMetrics) -> float:
     This is the larger of the average over the whole run and the arrival rate minus the backlog's growth: after the last
     arrival, a slow replica may take long to drain its backlog, which lowers the average.
     """
-    assert metrics.steadiness is not None, "somebody has looked whether it keeps up"
+    assert metrics.steadiness is not None, "a run without a steadiness measurement has no completion rate"
     return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
 
 
@@ -150,11 +150,11 @@ def _more(findings: SimulationFindings) -> str:
     """Return the suggestion for adding capacity, in terms of the option that sets the number of replicas."""
     fleet = findings.asked.fleet
     if fleet.scaling is not None:
-        return "let more replicas come, or let them come sooner (--scale, --scale-at)"
+        return "allow more replicas, or start them earlier (--scale, --scale-at)"
     if fleet.split is not None:
-        return "take more replicas for prompts, for answers or for both (--split)"
-    blind = "send less to slow cards (--router two), " if fleet.others and fleet.router in BLIND else ""
-    return f"{blind}take --replicas {_enough(findings)}"
+        return "use more replicas for prefill, for decode or for both (--split)"
+    blind = "send fewer requests to slow GPUs (--router two), " if fleet.others and fleet.router in BLIND else ""
+    return f"{blind}use --replicas {_enough(findings)}"
 
 
 def _enough(findings: SimulationFindings) -> int:
@@ -187,9 +187,9 @@ def _of_prompts(findings: SimulationFindings) -> str:
     if longest > tail.mid * 0.9:
         return ""
     return (
-        f"ITL p99 is {say_seconds(tail.mid)}, its median {say_seconds(middle.mid)}, because "
+        f"ITL p99 is {say_seconds(tail.mid)} but its median {say_seconds(middle.mid)}, because "
         f"{percent(findings.metrics.steps.prompts)} of the time is in steps that run prompts; with --max-batch-tokens "
-        f"{budget} the fullest step takes {say_seconds(longest)}, and first tokens come later."
+        f"{budget} the longest step would take {say_seconds(longest)}, but first tokens would come later."
     )
 
 

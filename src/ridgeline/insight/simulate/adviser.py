@@ -156,13 +156,13 @@ class Advice:
         """The recommendation in one sentence, with the counts of both runs that justify it."""
         if not self.worth:
             return (
-                f"No difference worth a flag: under {self.count:,} requests, of {len(self.options)} settings "
-                f"the best has {percent(self.best.share)} of the requests good, yours "
+                f"No other setting is significantly better: of {len(self.options)} settings simulated with "
+                f"{self.count:,} requests, the best has {percent(self.best.share)} good requests, yours "
                 f"{percent(self.own.share)}."
             )
         points = " .. ".join(f"{100 * each:.1f}" for each in (self.gain.low, self.gain.high))
         return (
-            f"{self.flags}: the share of good requests rises by {100 * self.gain.mid:.1f} points ({points}), of "
+            f"{self.flags}: the share of good requests rises by {100 * self.gain.mid:.1f} points ({points}) over "
             f"{self.count:,} requests, because {reason(self.own, self.best)}."
         )
 
@@ -185,7 +185,7 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
     two.
     """
     said = []
-    names = {"requests": "places", "positions": "positions of a step", "pages": "KV pages"}
+    names = {"requests": "places", "positions": "tokens of a step's budget", "pages": "KV pages"}
     for name, what in names.items():
         before, after = own.metrics.steps.held[name], best.metrics.steps.held[name]
         if before - after > 0.02:
@@ -193,12 +193,12 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
     for name in ("TTFT", "ITL"):
         before, after = own.late(name), best.late(name)
         if after < 0.95 * before < math.inf:
-            said.append(f"the slowest {name}s are {say_seconds(after)} instead of {say_seconds(before)}")
+            said.append(f"the tail of {name} is {say_seconds(after)} instead of {say_seconds(before)}")
     if best.metrics.preemptions < own.metrics.preemptions:
         said.append(f"there are {best.metrics.preemptions:,} preemptions instead of {own.metrics.preemptions:,}")
     if not said:
         batch = f"{three_digits(best.metrics.steps.batch)} sequences instead of {three_digits(own.metrics.steps.batch)}"
-        said.append(f"a step has {batch}")
+        said.append(f"a step has {batch} on average")
     return " and ".join(said[:2])
 
 
@@ -248,7 +248,7 @@ def advise(
         ValueError: If the query has no objectives, or is a closed loop, whose requests depend on the responses.
     """
     if not asked.slo or not asked.open_loop:
-        raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
+        raise ValueError("--advise compares the share of good requests: give --slo, and --rate or --trace")
     try:
         own = own or option_of(asked, asked.machine)
         trials = _Trials(asked, rebuilt, own, progress, second, fixed=not shares)
@@ -365,7 +365,9 @@ class _Trials:
         limits, memory = setting
         watch = None
         if self._progress is not None:
-            watch = self._progress(f"{limits.tokens:,} positions, {limits.requests:,} requests, {memory:.0%} of memory")
+            watch = self._progress(
+                f"{limits.tokens:,} tokens per step, {limits.requests:,} requests, {memory:.0%} of memory"
+            )
         return trial(self._asked, self._rebuilt, limits, memory, watch)
 
 

@@ -44,7 +44,7 @@ def run_colocated(
     for tokens in (limits.tokens, quarter) if quarter < limits.tokens else (limits.tokens,):
         own = replace(limits, tokens=tokens)
         machine = asked.machine if own == limits else rebuilt(own)
-        watch = None if progress is None else progress(f"together, {tokens:,} positions a step")
+        watch = None if progress is None else progress(f"colocated, {tokens:,} tokens per step")
         log = run(machine, asked.offered(), 1.0, watch, fleet)
         found.append(Colocated(own, measure(log, asked.slo, open_loop=asked.open_loop)))
     return tuple(found)

@@ -57,7 +57,7 @@ class RecordedRun:
 
     def abort(self, number: int) -> None:
         """Abort a running or waiting request and record that."""
-        assert self.engine.abort(number), "it has ended"
+        assert self.engine.abort(number), "the request has ended"
         self.aborted.add(number)
         self._aborted.append(number)
 

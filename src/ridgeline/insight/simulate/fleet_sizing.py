@@ -80,15 +80,17 @@ class FleetSizing:
         """The recommendation in one sentence, with costs."""
         own, best = self.own, self.best
         if not best.option.share:
-            return "No division of so many cards keeps up and has good requests."
+            return "No division of this number of GPUs keeps up and has good requests."
         if not self.worth:
             return (
-                "No other division is worth its cards: yours is "
-                f"${three_digits(own.thousand)} a thousand good requests."
+                f"No other division costs significantly less: yours costs ${three_digits(own.thousand)} per thousand "
+                "good requests."
             )
-        without = "falls behind" if own.option.overloaded else "has none"
+        without = "falls behind" if own.option.overloaded else "has no good requests"
         beside = f"yours ${three_digits(own.thousand)}" if own.option.share else f"yours {without}"
-        said = f"${three_digits(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
+        said = (
+            f"${three_digits(best.thousand)} per thousand good requests, {percent(best.option.share)} of all; {beside}"
+        )
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
         return f"{best.flags}: {said}{gain}."
 
@@ -100,9 +102,9 @@ def check_comparable(asked: SimulationQuery) -> None:
         ValueError: If the query has no objectives, is a closed loop, or has no known price.
     """
     if not asked.slo or not asked.open_loop:
-        raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
+        raise ValueError("--divide compares the cost of good requests: give --slo, and --rate or --trace")
     if asked.dollars_per_hour is None:
-        raise ValueError("--divide compares dollars, and no price is known of this card: give --price")
+        raise ValueError("--divide compares costs, but no price is known for this GPU: give --price")
 
 
 def divide(
@@ -129,7 +131,7 @@ def divide(
     def divided(machine: Machine, replicas: int, known: TriedSetting | None = None) -> SizedFleet:
         other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
         devices, dollars = machine.case.setup.devices, other.dollars_per_hour
-        watch = None if progress is None else progress(f"{replicas:,} x {devices:,} cards")
+        watch = None if progress is None else progress(f"{replicas:,} x {devices:,} GPUs")
         option = known or option_of(other, machine, watch)
         assert dollars is not None
         return SizedFleet(

@@ -37,26 +37,27 @@ def machine_of(
     """
     model = case.model
     if not model.has_head or model.encodes:
-        raise ValueError("simulate takes models that continue a text: no encoders, encoder-decoders or speech models")
+        raise ValueError(
+            "simulate supports only models that continue a text, not encoders, encoder-decoders or speech models"
+        )
     if case.ranks > 1:
         raise ValueError(
-            "each of several cards with attention of its own has a scheduler of its own, which is not simulated; leave "
-            "--enable-dp-attention out"
+            "--enable-dp-attention is not supported, because each GPU would have its own scheduler; leave it out"
         )
     if context is not None and not 1 <= context <= model.context:
-        raise ValueError(f"--context is {context:,}; the model's is {model.context:,}, give that or less")
+        raise ValueError(f"--context is {context:,}, but the model's context is {model.context:,}; give at most that")
     memory = memory_of(case, PlanWorkload(1, 1, step_tokens=limits.tokens, page_size=page_size))
     if pages is None and not memory.fits:
         missing = say_gib(gib(memory.missing))
         raise ValueError(
-            f"weights and one page do not fit {case.device.title}: {missing} a card are missing; give --weights in "
-            "fewer bits, more --devices, or another card (ridgeline plan says which)"
+            f"the weights and one KV page do not fit on {case.device.title}: {missing} per GPU are missing; quantise "
+            "with --weights, raise --devices, or choose another GPU (`ridgeline plan` shows which)"
         )
     if pages is not None and pages < len(memory.layout.groups):
         raise ValueError(f"--pages is {pages}; give at least {len(memory.layout.groups)}")
     if pages is not None and (needs := pages * memory.layout.page_bytes) > case.device.memory:
         raise ValueError(
-            f"--pages is {pages:,}, which are {say_gib(gib(needs))} a card, and {case.device.title} has "
+            f"--pages {pages:,} needs {say_gib(gib(needs))} per GPU, but {case.device.title} has "
             f"{say_gib(gib(case.device.memory))}; give fewer"
         )
     layout = memory.layout if pages is None else replace(memory.layout, pages=pages)

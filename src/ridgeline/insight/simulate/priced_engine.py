@@ -44,7 +44,7 @@ def priced_engine(start: EngineStart) -> LoadedEngine:
         ValueError: If the model does not continue text, or does not fit the GPU.
     """
     source, settings, device = open_source(start.model), start.settings, start.device
-    assert device is not None, "a price is of a card"
+    assert device is not None, "a priced engine needs a device"
     machine = served_machine(source, settings, device, start.devices)
     model, layout = machine.case.model, machine.layout
     texts = load_text_processor(
@@ -84,7 +84,7 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
     if layout.kept(machine.context, min(machine.context, chunk)) > layout.pages:
         most = layout.capacity(chunk)
         raise ValueError(
-            f"beside the weights {device.title} holds {most:,} positions of one request, the context is "
+            f"next to the weights, {device.title} has room for {most:,} tokens of one request, but the context is "
             f"{machine.context:,}: give --max-model-len {most} or less"
         )
     return machine
@@ -103,7 +103,10 @@ def filler_ids(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
     """
     ids = [token for token in tokenizer.encode(FILLER, add_special=False, parse_special=False) if token < vocabulary]
     if not ids:
-        raise ValueError("the tokenizer is another model's, whose ids this one does not have; give its own")
+        raise ValueError(
+            "the tokenizer belongs to another model, because its ids exceed this model's vocabulary; give the model's "
+            "own tokenizer"
+        )
     return ids
 
 
@@ -119,4 +122,7 @@ class _NoForms(StructuredOutputManager):
     def constraint_for(
         self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
     ) -> OutputConstraint:
-        raise ValueError("this server runs no model, and its filler keeps to no form: leave structured outputs out")
+        raise ValueError(
+            "this server runs no model, so its filler text cannot follow a grammar or schema: leave structured outputs "
+            "out"
+        )

@@ -43,26 +43,26 @@ class Requirement:
             classes = findings.metrics.classes
             why = "overloaded" if findings.verdict == "overloaded" else self._lack
             if self.slo_class is not None and self.slo_class not in classes:
-                there = ", ".join(name or "those of none" for name in classes)
-                why = f"no request is of class {self.slo_class!r}; there is {there or 'none'}"
-            return f"{self.text} is not kept: {why}"
+                there = ", ".join(name or "requests without a class" for name in classes)
+                why = f"no request has the class {self.slo_class!r}; classes are {there or 'none'}"
+            return f"{self.text} is not met: {why}"
         worse = found.low if self.sign.startswith(">") else found.high
         if _SIGNS[self.sign](worse, self.bound):
             return ""
         low, mid, high = (self._said(each) for each in (found.low, found.mid, found.high))
-        return f"{self.text} is not kept: {self.name} is {mid} ({low} .. {high})"
+        return f"{self.text} is not met: {self.name} is {mid} ({low} .. {high})"
 
     def _said(self, value: float) -> str:
         if math.isinf(value):
-            return "no end"
+            return "unbounded"
         return say_seconds(value) if _TIMES.search(self.name) else f"{value:.4g}"
 
     @property
     def _lack(self) -> str:
         """The reason why a run that is not overloaded lacks the figure."""
         if (percentile := _TIMES.search(self.name)) is None:
-            return "this run has no such figure"
-        return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
+            return "this run does not have the figure"
+        return f"a {percentile[0][1:]} needs {needed(int(percentile[0][2:])):,} samples, but this run has fewer"
 
     def _figure(self, findings: SimulationFindings) -> Interval | None:
         if self.slo_class is None:
@@ -83,10 +83,10 @@ def parse_requirement(text: str) -> Requirement:
     slo_class, name, sign, number, unit = match.groups()
     there = [of for of in FIGURES if slo_class is None or _OF_CLASS.fullmatch(of)]
     if name not in there:
-        raise ValueError(f"--require names {name!r}; there is {', '.join(there)}")
+        raise ValueError(f"--require names the unknown figure {name!r}; figures are {', '.join(there)}")
     timed = _TIMES.search(name) is not None
     if unit == "%" and name not in _SHARES and not timed:
-        raise ValueError(f"--require is {text!r}; {name} is no share: leave the % out")
+        raise ValueError(f"--require is {text!r}; {name} is not a share: leave the % out")
     if timed != (unit in UNITS):
         raise ValueError(
             f"--require is {text!r}; "

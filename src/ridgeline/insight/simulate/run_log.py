@@ -58,8 +58,8 @@ class RequestLog:
         slo_class = self.classes.setdefault(request.slo_class, len(self.classes))
         if slo_class == MAX_CLASSES:
             raise ValueError(
-                f"requests are of more than {MAX_CLASSES} classes, the last {request.slo_class[:40]!r}; name fewer in "
-                "the trace, or none"
+                f"requests have more than {MAX_CLASSES} classes, the last is {request.slo_class[:40]!r}; use fewer "
+                "classes in the trace, or none"
             )
         self.arrived.append(request.at)
         self.input.append(request.input)

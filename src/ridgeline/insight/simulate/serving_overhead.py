@@ -197,7 +197,7 @@ def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping
         if cost is None or name not in names or not name:
             raise ValueError(f"{option} has {part.strip()!r}; write it like {form}")
         if name in found:
-            raise ValueError(f"{option} says {name} twice; say it once")
+            raise ValueError(f"{option} has {name} twice; give it once")
         if cost > _LONGEST:
             raise ValueError(f"{option} has {part.strip()!r}, which is more than an hour; write it like {form}")
         found[name] = cost

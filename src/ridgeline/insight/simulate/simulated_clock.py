@@ -15,5 +15,5 @@ class SimulatedClock:
 
     def to(self, moment: int) -> None:
         """Advance the clock to a later or equal time."""
-        assert moment >= self.now, "time goes forwards"
+        assert moment >= self.now, "time must not go backwards"
         self.now = moment

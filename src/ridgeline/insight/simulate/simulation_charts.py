@@ -37,11 +37,9 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
     good = tuple((each.rate, each.metrics.goodput.rate) for each in levels if each.metrics.goodput is not None)
     offered = Series("offered", tuple((each.rate, each.metrics.offered) for each in levels), "dashed")
-    x = f"{findings.asked.rated} a second"
+    x = f"{findings.asked.rated} per second"
     if good:
-        yield Chart(
-            "Goodput over the rate", x, "good requests a second", (Series("goodput", good, "line"), offered), marks
-        )
+        yield Chart("Goodput by rate", x, "good requests per second", (Series("goodput", good, "line"), offered), marks)
     for name in ("TPOT", "TTFT"):
         dots = tuple(
             (each.rate, latency.mean * 1e3)
@@ -51,7 +49,7 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
         law = _law_curve(findings, levels[-1].rate) if name == "TPOT" else ()
         if dots:
             drawn = (Series(f"{name}, simulated", dots, "points"), *law)
-            yield Chart(f"Mean {name} over the rate, where it is good", x, "ms", drawn, marks)
+            yield Chart(f"Mean {name} by rate, at rates that meet the objectives", x, "ms", drawn, marks)
 
 
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
@@ -70,10 +68,14 @@ def _over_time(findings: SimulationFindings) -> Iterator[Chart]:
     share = [held / pool if pool else 0.0 for held, pool in zip(seconds["pages"], seconds["pool"], strict=True)]
     for title, y, lines in (
         ("Requests over time", "requests", (("running", seconds["running"]), ("waiting", seconds["waiting"]))),
-        ("Arrivals and ends", "requests a second", (("came", seconds["arrived"]), ("ended", seconds["finished"]))),
+        (
+            ("Arrivals and completions"),
+            "requests per second",
+            (("came", seconds["arrived"]), ("ended", seconds["finished"])),
+        ),
         (
             "Tokens over time",
-            "tokens a second",
+            "tokens per second",
             (("output", seconds["tokens"]), ("prompts", seconds["prompt_positions"])),
         ),
         ("KV memory over time", "share of the pages", (("held", share),)),
@@ -142,4 +144,4 @@ def _waterfall(log: RunLog) -> Spans:
         )
         for row in rows[::step]
     )
-    return Spans(f"Requests{some}", "seconds", ("waiting for a place", "prompt", "answer"), drawn)
+    return Spans(f"Requests{some}", "seconds", ("waiting to be scheduled", "prompt", "answer"), drawn)

@@ -57,7 +57,7 @@ def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
     own, figures = findings.metrics.classes[name], findings.class_figures(name)
     slo = None if findings.asked.slo is None else replace(findings.asked.slo.of(name), classes={})
     share = figures["good_share"]
-    assert share is not None, "of any requests there is a share"
+    assert share is not None, "a run with requests has a good share"
     return {
         "requests": own.requests,
         "answered": own.answered,

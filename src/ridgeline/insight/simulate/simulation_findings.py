@@ -148,7 +148,7 @@ class SimulationFindings:
     ) -> Interval:
         """Return a share of the requests, with an interval that includes sampling error for open-loop traffic."""
         found, by = self.figure(of), drawn(self.metrics)
-        assert found is not None, "of any requests there is a share"
+        assert found is not None, "a run with requests has a good share"
         if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
             return found
         return _both(found, *by, most=1.0)

@@ -30,14 +30,17 @@ def price_error(device: Device, devices: int) -> PriceUncertainty:
     """
     if device.calibrated:
         return PriceUncertainty(
-            _CALIBRATED, "four of five steps of a calibrated machine are nearer (benchmarks/local_accuracy.md)"
+            _CALIBRATED,
+            ("on calibrated machines, four of five steps have a smaller error (benchmarks/local_accuracy.md)"),
         )
     metrics = ("tp8",) if devices >= 8 else ("decode", "prefill")
     rows = [row for row in accuracy_rows() if row.metric in metrics]
     count = sum(row.rows for row in rows)
-    what = "over 8 cards" if devices >= 8 else "of decode and prefill"
+    what = "for 8 GPUs" if devices >= 8 else "for decode and prefill"
     share = sum(row.rows * row.median for row in rows) / count
-    return PriceUncertainty(share, f"the median of {count} published rows {what} (benchmarks/accuracy.md)")
+    return PriceUncertainty(
+        share, (f"the median error of {count} published measurements {what} (benchmarks/accuracy.md)")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,12 @@ from ridgeline.util.document.elements import (
 )
 from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
-_MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require 'ttft_p99<500ms'"
+_MORE = (
+    "more: --json (figures), --report FILE (charts), --out FILE (result for the web page), --require 'ttft_p99<500ms'"
+)
 _WAITS = {
-    "requests": "requests wait for one of the {requests:,} places",
-    "positions": "prompts wait for the positions of a step",
+    "requests": "requests wait because {requests:,} are running",
+    "positions": "prompts wait because the step's token budget is used up",
     "pages": "requests wait for KV pages",
 }
 _SHOWN = 0.01  # the share of time from which waiting is reported
@@ -49,24 +51,29 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
     case = machine.case
     fleet = asked.fleet
     shared = fleet.size > 1 or fleet.scaling is not None
-    dealt = f" by {fleet.router} (--router) on signals up to {fleet.age / 1e6:g} ms old" if shared else ""
+    dealt = f" by {fleet.router} (--router) with load reports up to {fleet.age / 1e6:g} ms old" if shared else ""
     title = (
         f"{_many(fleet)}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} "
         f"KV, {machine.layout.pages:,} pages of {machine.layout.page_size}{_beside(fleet)}"
     )
     lead = (
-        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
-        f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
+        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} tokens per step and at most "
+        f"{machine.limits.requests:,} requests, with the memory overhead and host time of {case.setup.engine.title} "
+        "(--engine)"
     )
     blocks: list[DocumentBlock] = [Facts(tuple(answer(findings)))]
     if findings.metrics.classes:
-        blocks += [Heading("Classes of requests"), _classes(findings)]
+        blocks += [Heading("Request classes"), _classes(findings)]
     if findings.together:
-        blocks += [Heading("The same cards"), _together(findings)]
+        blocks += [Heading("Prefill and decode on the same GPUs"), _together(findings)]
     if findings.advised is not None:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
     if findings.division is not None:
-        blocks += [Heading("Other divisions"), Paragraph(findings.division.sentence), _divisions(findings.division)]
+        blocks += [
+            Heading("Other divisions of the GPUs"),
+            Paragraph(findings.division.sentence),
+            _divisions(findings.division),
+        ]
     return Document(title, (*blocks, *charts(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
@@ -81,14 +88,14 @@ def _beside(fleet: SimulatedFleet) -> str:
     """Return the title's description of other replicas, of a prefill/decode split or of autoscaling."""
     if fleet.split is not None:
         rate = f"{fleet.split.bandwidth / 1e9:.3g} GB/s"
-        return f"; {fleet.split.prompts:,} for prompts, {fleet.size - fleet.split.prompts:,} for answers, over {rate}"
+        return f"; {fleet.split.prompts:,} for prefill, {fleet.size - fleet.split.prompts:,} for decode, over {rate}"
     if fleet.scaling is not None:
-        return f"; one more takes requests after {say_seconds(fleet.scaling.start_up / 1e9)}"
+        return f"; a new replica takes requests after {say_seconds(fleet.scaling.start_up / 1e9)}"
     counts: dict[str, int] = {}
     for machine in fleet.others:
         counts[machine.case.device.title] = counts.get(machine.case.device.title, 0) + 1
     named = [title if count == 1 else f"{count} x {title}" for title, count in counts.items()]
-    return f"; beside it {', '.join(named)}" if named else ""
+    return f"; also {', '.join(named)}" if named else ""
 
 
 def _classes(findings: SimulationFindings) -> DocumentTable:
@@ -97,7 +104,7 @@ def _classes(findings: SimulationFindings) -> DocumentTable:
     for name, own in findings.metrics.classes.items():
         figures = findings.class_figures(name)
         share, limits = figures["good_share"], "" if slo is None else str(replace(slo.of(name), classes={}))
-        assert share is not None, "of any requests there is a share"
+        assert share is not None, "a class with requests has a good share"
         told = [
             "" if (found := figures[f"{of}_p{at}"]) is None else say_seconds(found.mid)
             for of in ("ttft", "tpot")
@@ -107,8 +114,10 @@ def _classes(findings: SimulationFindings) -> DocumentTable:
         word = "overloaded" if findings.verdict == "overloaded" else class_verdict(share) if limits else ""
         cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
         rows.append(TableRow(cells))
-    heads = ("class", "requests", "good a second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
-    notes = (f"kept: at least {percent(ATTAIN)} of its requests are good, at both ends of the interval.",)
+    heads = ("class", "requests", "good per second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
+    notes = (
+        (f"kept: at least {percent(ATTAIN)} of the class's requests are good, even at the lower end of the interval."),
+    )
     return DocumentTable(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
 
 
@@ -125,8 +134,8 @@ def _together(findings: SimulationFindings) -> DocumentTable:
         )
         for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.together))
     ]
-    heads = ("", "positions", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "tokens/s")
-    notes = ("late: the highest percentile that there are enough samples for.",)
+    heads = ("", "tokens per step", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "tokens/s")
+    notes = ("tail: the highest percentile with enough samples.",)
     return DocumentTable(columns(*heads, words=(0,)), tuple(rows), notes)
 
 
@@ -149,16 +158,16 @@ def _options(advised: Advice) -> DocumentTable:
             "" if found is None or option.overloaded else say_seconds(found.mean)
             for found in (option.metrics.latencies[name] for name in ("TTFT", "TPOT"))
         ]
-        name = "best" if option is advised.best else "as asked" if option is advised.own else ""
+        name = "best" if option is advised.best else "yours" if option is advised.own else ""
         good = "overloaded" if option.overloaded else percent(option.share)
         limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
         late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
         cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
         rows.append(TableRow(cells, "strong" if option is advised.best else ""))
-    heads = ("positions", "requests", "memory", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
+    heads = ("tokens per step", "requests", "memory", "good", "TTFT", "TPOT", "tail TTFT", "tail ITL", "preempted", "")
     notes = (
-        f"{len(advised.options)} settings were simulated; these are beaten by none in goodput, late TTFT and ITL at "
-        "once. late: the highest percentile that there are enough samples for.",
+        f"{len(advised.options)} settings were simulated; no other is better than these in goodput, tail TTFT and tail "
+        "ITL at once. tail: the highest percentile with enough samples.",
     )
     return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
@@ -167,14 +176,14 @@ def _divisions(division: FleetSizing) -> DocumentTable:
     """Return the table of simulated fleet sizes, the cheapest first."""
     rows = []
     for each in division.tried:
-        name = "best" if each is division.best else "as asked" if each is division.own else ""
+        name = "best" if each is division.best else "yours" if each is division.own else ""
         without = "" if each.option.overloaded else "none good"
         thousand = f"${three_digits(each.thousand)}" if math.isfinite(each.thousand) else without
         cells = _cells(each.option.metrics, each.option.share)
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
         rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
-    heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
-    notes = ("One is not run where all requests being good would not make up for its cards.",)
+    heads = ("GPUs each", "replicas", "$/hour", "$/1k good", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "")
+    notes = ("A division was not simulated if it would cost more even with all requests good.",)
     return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
@@ -199,14 +208,14 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     rated = findings.asked.rated
     within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
     if not found.rate.mid:
-        return f"no rate has {within}, down to {three_digits(found.levels[0].rate)} {rated} a second"
-    said = f"{_plain(found.rate)} {rated} a second have {within}"
+        return f"at no rate down to {three_digits(found.levels[0].rate)} {rated} per second are {within}"
+    said = f"at {_plain(found.rate)} {rated} per second, {within}"
     above = found.above
     if above is None:
         return f"{said}, and no higher rate was tried"
     fault = verdict(above.metrics, open_loop=True)
     why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
-    return f"{said}; at {three_digits(above.rate)} {why}; what follows is at the former"
+    return f"{said}; at {three_digits(above.rate)} {why}; the following figures are for the former rate"
 
 
 def _worst(metrics: SimulationMetrics) -> str:
@@ -223,21 +232,21 @@ def _verdict(findings: SimulationFindings) -> str:
     said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
     said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
     if metrics.limited:
-        said += f" ({metrics.limited:,} cut short: no room for more)"
-    said += f", {three_digits(metrics.requests_per_second)} a second"
+        said += f" ({metrics.limited:,} cut short because the context was full)"
+    said += f", {three_digits(metrics.requests_per_second)} per second"
     if metrics.offered and findings.asked.open_loop:
         said += f" of {three_digits(metrics.offered)} offered"
     if findings.verdict == "overloaded":
         assert metrics.steadiness is not None
-        return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are under way each minute"
+        return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are in flight each minute"
     if metrics.left_out:
-        said += f"; the first {metrics.left_out:,} came while it filled, and are not counted"
+        said += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
     return said
 
 
 def _latency(findings: SimulationFindings, name: str) -> str:
     if findings.verdict == "overloaded":
-        return "none: in an overloaded run it grows with the length of the run"
+        return "none, because in an overloaded run it grows with the length of the run"
     found = findings.metrics.latencies[name]
     if found is None:
         return "nothing to measure"
@@ -254,14 +263,14 @@ def between(figure: Interval) -> str:
 
 
 def _end(seconds: float) -> str:
-    return "no end" if math.isinf(seconds) else say_seconds(seconds)
+    return "unbounded" if math.isinf(seconds) else say_seconds(seconds)
 
 
 def _plain(figure: Interval | None, unit: str = "") -> str:
     """Return a figure with its interval, such as `11.0 (10.9 .. 11.1)`."""
     if figure is None:
         return "none"
-    low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
+    low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "unbounded" for each in _parts(figure))
     return mid if low == high else f"{mid} ({low} .. {high})"
 
 
@@ -271,12 +280,12 @@ def _parts(figure: Interval) -> tuple[float, float, float]:
 
 def _goodput(findings: SimulationFindings) -> str:
     good = findings.metrics.goodput
-    tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens a second"
+    tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens per second"
     if good is None:
-        return f"no --slo says what is good; {tokens}"
+        return f"not measured without --slo; {tokens}"
     apart = f", {good.unknown:,} lack a metric" if good.unknown else ""
     return (
-        f"{_plain(FIGURES['goodput'](findings))} a second, {percent(findings.metrics.good_share)} of all, within "
+        f"{_plain(FIGURES['goodput'](findings))} per second, {percent(findings.metrics.good_share)} of all, within "
         f"{findings.asked.slo}{apart}; {tokens}"
     )
 
@@ -284,8 +293,9 @@ def _goodput(findings: SimulationFindings) -> str:
 def _load(findings: SimulationFindings) -> str:
     steps = findings.metrics.steps
     return (
-        f"{three_digits(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
-        f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}{_replicas(findings)}"
+        f"{three_digits(steps.batch)} sequences per step; steps run {percent(steps.busy)} of the time, "
+        f"{percent(steps.prompts)} of that with prompts; the longest takes "
+        f"{say_seconds(steps.longest)}{_replicas(findings)}"
     )
 
 
@@ -300,8 +310,8 @@ def _replicas(findings: SimulationFindings) -> str:
 def _pages(findings: SimulationFindings) -> str:
     metrics, steps = findings.metrics, findings.metrics.steps
     return (
-        f"{percent(steps.pages)} held, {percent(steps.most_pages)} at most; {percent(metrics.found)} of prompt tokens "
-        f"found in the prefix cache; {metrics.preemptions:,} preemptions"
+        f"{percent(steps.pages)} used on average, {percent(steps.most_pages)} at most; {percent(metrics.found)} of "
+        f"prompt tokens found in the prefix cache; {metrics.preemptions:,} preemptions"
     )
 
 
@@ -316,30 +326,30 @@ def _limit(findings: SimulationFindings) -> str:
         for name, share in steps.held.items()
         if share > _SHOWN
     ]
-    said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
+    said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'no request waits for resources'}"
     front, offered = findings.metrics.front, findings.metrics.offered
     if findings.link_saturation_rate < offered:
         said = (
-            f"the link, which carries {three_digits(findings.link_saturation_rate)} "
-            f"of {three_digits(offered)} prompts a second; {said}"
+            f"the link, which can transfer only {three_digits(findings.link_saturation_rate)} of "
+            f"{three_digits(offered)} prompts per second; {said}"
         )
     if front is None:
         return said
-    core = "the server's own core (--front)"
+    core = "the API server's CPU core (--front)"
     if findings.is_front_bound:
-        return f"{core}, which is given {three_digits(front)} s of work each second; {said}"
+        return f"{core}, which gets {three_digits(front)} s of work per second; {said}"
     if front > 1:
-        return f"{said}; {core} is given {three_digits(front)} s of work each second"
-    return f"{said}; {core} works {percent(front)} of the time"
+        return f"{said}; {core} gets {three_digits(front)} s of work per second"
+    return f"{said}; {core} is busy {percent(front)} of the time"
 
 
 def _cost(findings: SimulationFindings) -> str:
     if findings.asked.dollars_per_hour is None:
-        return "no price is known of this card; --price gives one"
+        return "no price is known for this GPU; give --price"
     per_good = FIGURES["dollars_per_thousand_good"](findings)
-    good = "" if per_good is None else f", {_plain(per_good, '$')} a thousand good requests"
+    good = "" if per_good is None else f", {_plain(per_good, '$')} per thousand good requests"
     return (
-        f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} a million output tokens{good}; "
+        f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} per million output tokens{good}; "
         f"{_asked_for(findings.asked)}"
     )
 
@@ -349,44 +359,44 @@ def _asked_for(asked: SimulationQuery) -> str:
     prices: dict[str, HourlyPrice] = {}
     for machine in (asked.machine, *asked.fleet.others):
         device = machine.case.setup.device
-        assert device.price is not None, "the dollars of all are known"
+        assert device.price is not None, "the prices of all GPUs are known"
         prices.setdefault(device.title, device.price)
     if len(prices) == 1:
         (price,) = prices.values()
-        return f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+        return f"${price.dollars:.2f} per GPU and hour ({price.asked_by}, {price.date})"
     return ", ".join(
-        f"${price.dollars:.2f} an hour of {title} ({price.asked_by}, {price.date})" for title, price in prices.items()
+        f"${price.dollars:.2f} per hour for {title} ({price.asked_by}, {price.date})" for title, price in prices.items()
     )
 
 
 def _law(findings: SimulationFindings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
     if findings.verdict == "nothing answered":
-        return "none: it is of requests that are answered"
+        return "none, because no request was answered"
     if findings.asked.open_loop and not findings.asked.fleet.equal:
-        return "the load law is of equal replicas that do all"
+        return "none, because the load law applies only to equal replicas that run prefill and decode"
     if findings.loop is not None:
         rate = three_digits(findings.metrics.tokens_per_second)
         tokens = f"{three_digits(findings.loop)} output tokens a second"
-        return f"{tokens} by the law of users who ask again at once, simulated {rate}"
+        return f"{tokens} by the law of a closed loop without think time, simulated {rate}"
     if findings.shares:
-        return "none: it is of prompts of which nothing is found in the prefix cache"
+        return "none, because the load law does not cover prefix cache hits"
     if law is None or findings.law_saturation_rate is None:
         return (
-            "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
-            "each replica, all with a place"
+            "none, because the load law covers only open-loop requests, or a closed loop without think time whose "
+            "users are divided evenly among the replicas and all run at once"
         )
-    wall = f"above {three_digits(findings.law_saturation_rate)} requests a second the queue grows without end"
+    wall = f"above {three_digits(findings.law_saturation_rate)} requests per second the queue grows without limit"
     if law.tpot is None:
-        return f"{wall}, by the load law: {three_digits(law.most)} decode side by side then"
+        return f"{wall}, by the load law; then {three_digits(law.most)} requests decode at the same time"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
     return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three_digits(law.load)}; {wall}"
 
 
 def _trust(findings: SimulationFindings) -> str:
     error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
-    beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
+    beside = "" if disturbed is None else f"; other load on this machine slows the steps: {disturbed}"
     return (
-        f"intervals allow for a price that is {error.share:.1%} off ({error.source}) and for the draw of requests; "
-        f"decisions are the engine's own{beside}"
+        f"intervals include an error of the predicted step times of {error.share:.1%} ({error.source}) and the "
+        f"randomness of requests; scheduling decisions are those of the real engine{beside}"
     )

@@ -85,5 +85,5 @@ def check_classes(slo: SLO | None, classes: Collection[str]) -> None:
     unknown = [name for name in slo.classes if name not in classes] if slo is not None else []
     if unknown:
         named = ", ".join(sorted(filter(None, classes)))
-        there = f"there is {named}" if named else "its requests have none"
+        there = f"its classes are {named}" if named else "its requests have no class"
         raise ValueError(f"--slo names class {unknown[0]!r}, which no request of this traffic has; {there}")

@@ -41,10 +41,8 @@ class TailEstimate:
     @override
     def __str__(self) -> str:
         """Describe the load and the latency percentiles in one sentence."""
-        many = (
-            f"{self.users:,} user{'s' if self.users > 1 else ''} who ask{'s' if self.users == 1 else ''} again at once"
-        )
-        comes = f"{three_digits(self.rate)} requests/s at random moments" if self.rate is not None else many
+        many = f"{self.users:,} user{'s' if self.users > 1 else ''} without think time"
+        comes = f"{three_digits(self.rate)} requests/s at random times" if self.rate is not None else many
         if self.metrics.overloaded:
             return f"{comes}: a replica falls behind (simulated)"
         ttft, tpot = (self._percentiles(name) for name in ("TTFT", "TPOT"))

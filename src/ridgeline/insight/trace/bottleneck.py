@@ -39,7 +39,7 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
         if (total := group.totals[name]).measured > total.bound
     )
     reached = f"ops in {name} reach {humanize.percent(ops.bound / ops.measured)} of their roofs"
-    return "; farthest above theirs: ".join(filter(None, (reached, ", ".join(most))))
+    return "; farthest from their roofs: ".join(filter(None, (reached, ", ".join(most))))
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:
@@ -49,18 +49,22 @@ def reason(total: LedgerTotal, step: LedgerStep) -> str:
     each, work = total.measured / total.count, total.bound / total.count
     if share < NEAR and work < SMALL_SECONDS:
         calls = f"{total.count} calls" if total.count > 1 else "one call"
-        asking = "asking for a kernel that takes" if step.recorded else "Python and torch's dispatch that take"
-        return (
-            f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work: it is {asking} the time"
+        asking = (
+            "most of the time is the overhead of kernel launches"
+            if step.recorded
+            else ("most of the time is the overhead of Python and torch's dispatch")
         )
+        return f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work: {asking}"
     if total.limit == "compute":
         rate = humanize.say(flops / total.measured, "FLOP/s")
         text = f"compute-bound, {humanize.say(flops, 'FLOP')} at {rate}, {humanize.percent(share)} of the peak"
     else:
         rate = humanize.say(moved / total.measured, "B/s")
         place = "the main memory" if step.place == "memory" else step.place
-        text = f"memory-bound, {humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of what {place} gives"
-    return text if share >= NEAR else f"{text}; that is far from the roof: a better kernel would help"
+        text = (
+            f"memory-bound, {humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of the bandwidth of {place}"
+        )
+    return text if share >= NEAR else f"{text}, which is far from the roof: a better kernel would help"
 
 
 def _share(seconds: float, whole: float) -> str:

@@ -95,7 +95,7 @@ def run_to_step(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> Denoise
         ValueError: If the request has no such step.
     """
     if not 1 <= number <= plan.schedule.steps:
-        raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
+        raise ValueError(f"step is {number}; give 1 to {plan.schedule.steps}")
     first = SamplerState(Noise(plan.seed, 1, plan.geometry.latents, pipeline.device)())
     moment = DenoiseStep(pipeline, plan, pipeline.encode(plan), pipeline.texts.pooled(plan.request.prompt), 1, first)
     prepared: dict[Denoiser, list[Prepared]] = {}

@@ -50,7 +50,7 @@ def routing(calls: Sequence[CapturedCall[Experts]], position: int) -> Routing:
         ValueError: If the model has no experts.
     """
     if not calls:
-        raise ValueError("this model has no experts: it is dense; leave out --experts")
+        raise ValueError("this model is dense and has no experts: leave out --experts")
     layers = []
     for call in calls:
         op = call.op

@@ -100,7 +100,9 @@ def check_texts(texts: Mapping[str, Sequence[int]]) -> None:
     """
     short = next((name for name, ids in texts.items() if len(ids) < 2 * PIECE), None)
     if short is not None:
-        raise ValueError(f"the text {short} has only {len(texts[short])} tokens; give one of {2 * PIECE} or more")
+        raise ValueError(
+            f"the text {short} has only {len(texts[short])} tokens; give one of {2 * PIECE} or more tokens"
+        )
 
 
 def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: int = 0) -> ExpertSources:

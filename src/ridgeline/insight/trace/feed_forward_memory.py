@@ -91,7 +91,7 @@ def memory(
 
 def _layer(call: CapturedCall[Experts] | CapturedCall[ActivatedProjections]) -> int:
     layer = layer_of(call.path)
-    assert layer is not None, f"{call.path} lies in no layer"
+    assert layer is not None, f"{call.path} does not belong to a layer"
     return layer
 
 

@@ -111,7 +111,7 @@ def _noted_seconds(tracer: Tracer, ops: Callable[[], object], places: range, bud
 
     def once() -> list[float]:
         seconds_of = run_between_events(noted, asking)
-        assert len(found) == len(places), "a step ran other ops than the time before"
+        assert len(found) == len(places), "the repeated step ran other ops than the first one"
         return [*map(seconds_of, found)]
 
     return [statistics.median(each) for each in zip(*repeated(once, budget), strict=True)]

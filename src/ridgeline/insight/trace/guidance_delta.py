@@ -36,7 +36,7 @@ def check_guidance(moment: DenoiseStep) -> None:
         ValueError: If guidance is off, so that there is no difference to show.
     """
     if moment.guidance.negative is None:
-        raise ValueError("--pull shows how two passes differ, and guidance is off: nothing pulls; give --guidance")
+        raise ValueError("--pull shows how the two guidance passes differ, but guidance is off: give --guidance")
 
 
 @torch.inference_mode()

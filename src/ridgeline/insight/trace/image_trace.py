@@ -154,7 +154,7 @@ def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
 
     def read() -> Tensor:
         vector = encoder.pooled(prompt)
-        assert vector is not None, "a second encoder is for this"
+        assert vector is not None, "only a second encoder has no weights here"
         return vector
 
     return {"pooled": measuring(work, read)}

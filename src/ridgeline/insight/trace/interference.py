@@ -47,13 +47,13 @@ def calibration(device: Device) -> str:
     """Return whether the predictions for a device are calibrated, and for this machine how to calibrate them."""
     if device.calibrated:
         return "calibrated"
-    here = "; ridgeline calibrate measures this machine" if device.basis == "probe" else ""
-    return f"not calibrated: expected times are rough{here}"
+    here = "; run `ridgeline calibrate` to measure this machine" if device.basis == "probe" else ""
+    return f"not calibrated, so expected times are rough{here}"
 
 
 def describe_interference(what: str, seconds: float) -> str:
     """Return a sentence that other processes delayed something by a number of seconds."""
-    return f"the machine is busy: other processes held up {what}, by {say_seconds(seconds)}"
+    return f"the machine is busy: other processes delayed {what} by {say_seconds(seconds)}"
 
 
 def explain_difference(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
@@ -61,6 +61,6 @@ def explain_difference(device: Device, expected: float, measured: float, meanwhi
     if meanwhile.held > BUSY * measured:
         yield f"{describe_interference('this run', meanwhile.held)} of {say_seconds(measured)}"
     if meanwhile.disk >= _READ:
-        yield f"{say(meanwhile.disk, 'B')} were read from the disk meanwhile, which is in what was measured"
+        yield f"{say(meanwhile.disk, 'B')} were read from the disk during the run, and the measured time includes that"
     if not device.calibrated and abs(measured / expected - 1) > FAR:
         yield calibration(device)

@@ -115,7 +115,10 @@ def measure(
         calm = interruptions() == interrupted
         first[:] = first or [result]
         if not torch.equal(first[0], result):
-            raise ValueError("a repeat gave another result: this machine or model does not repeat itself")
+            raise ValueError(
+                "a repeated step gave another result: this machine or model is not deterministic, so the trace is not "
+                "valid"
+            )
         return _MeasuredRun(begin, done, end, calm)
 
     if tracer.on_card:
@@ -201,7 +204,7 @@ def _hooked(tracer: Tracer, once: Callable[[], _MeasuredRun], ops: int) -> _Meas
     """Run a step once with hooks that record when each op starts and ends."""
     with tracer.timing() as (starts, ends):
         run = once()
-    assert len(starts) == len(ends) == ops, "a step ran other ops than the time before"
+    assert len(starts) == len(ends) == ops, "the repeated step ran other ops than the first one"
     return dataclasses.replace(run, starts=starts, ends=ends)
 
 
@@ -213,7 +216,7 @@ def _recorded(to: StepMeasurer, plan: StepPlan, ops: int) -> Sequence[Span] | No
     with to.tracer.spans(runner.backend) as spans:
         runner.forward(plan)
     assert len(spans) == ops
-    assert spans[-1][1] == len(graph.calls), "a replay makes the calls of a forward"
+    assert spans[-1][1] == len(graph.calls), "a replay must make the same calls as a forward"
     return spans
 
 
@@ -235,7 +238,7 @@ def _run_recorded(
     interrupted = interruptions()
     begin = clock()
     graph = runner.graph(plan)
-    assert graph is not None, "a step that was replayed is replayed again"
+    assert graph is not None, "a step must be replayed in every repeat or in none"
     moments = graph.moments(clock)
     tokens = runner.sampler.sample(graph.result, rows)
     end = clock()
@@ -248,7 +251,8 @@ def _run_recorded(
 def _check(tokens: Tokens, wanted: Tokens) -> None:
     if _ids(tokens) != _ids(wanted):
         raise ValueError(
-            "the step gave another token when it was repeated: this machine or model does not repeat itself"
+            "the repeated step gave another token: this machine or model is not deterministic, so the trace is not "
+            "valid"
         )
 
 

@@ -98,14 +98,19 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
         ValueError: If the prompts exceed the model's context.
     """
     if length < 1 or batch < 1:
-        raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
+        raise ValueError(f"the prompt length is {length} and the batch {batch}; both must be at least 1")
     asked = PlanWorkload(input=length).of(case.model)
     if asked.encoded > case.model.encoder_context:
-        raise ValueError(f"a prompt of {length:,} tokens; the model's encoder takes {case.model.encoder_context:,}")
+        raise ValueError(
+            f"the prompt has {length:,} tokens, but the model's encoder takes at most {case.model.encoder_context:,}; "
+            "shorten it"
+        )
     writes = case.model.has_head
     if not case.model.encodes and length + writes > case.model.context:
         after = " and one after it" if writes else ""
-        raise ValueError(f"a prompt of {length:,} tokens{after}; the model's context is {case.model.context:,}")
+        raise ValueError(
+            f"the prompt has {length:,} tokens{after}, but the model's context is {case.model.context:,}; shorten it"
+        )
     reaches = case.price.reaches
     encoded, own = asked.encoded, asked.input
     works = {"prefill": (Work.of([StepSegment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), own)}

@@ -110,7 +110,7 @@ def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
     places, place = list[int](), len(known)
     for path in reversed(ran):
         place = next((i for i in range(place - 1, -1, -1) if known[i] == path), -1)
-        assert place >= 0, "a step ran other ops than those that are priced"
+        assert place >= 0, "the step ran other ops than the priced ones"
         places.append(place)
     return places[::-1]
 

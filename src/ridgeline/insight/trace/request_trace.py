@@ -112,7 +112,9 @@ def trace(
             *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
         )
     written = [one.token for one in sampled]
-    assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
+    assert [one.token for one in choices][: len(written)] == written[: len(choices)], (
+        "tracing must not change the tokens"
+    )
     steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
     tokenizer, model = llm.tokenizer, llm.loaded.model
     dtype, kv = format_of(model.storage.dtype).name, model.storage.kv
@@ -134,17 +136,19 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
     most = llm.engine.scheduler.limits.max_request_tokens
     if len(ids) > most:
         raise ValueError(
-            f"the prompt has {len(ids)} tokens, a step runs {most}; "
-            "shorten it, or give the engine a larger step: a trace shows one prefill"
+            f"the prompt has {len(ids)} tokens, but a step runs at most {most}, and a trace shows a prefill of one "
+            "step: shorten the prompt, or raise the engine's token budget"
         )
     if wanted.position is not None and not 0 <= wanted.position < len(ids):
         raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
     if wanted.repeats is not None and wanted.repeats < 1:
         raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
     if llm.loaded.model.encodes and (wanted.lens or wanted.memory or wanted.position is not None):
-        raise ValueError("of an encoder-decoder a trace shows --attention; leave out --lens, --memory and --position")
+        raise ValueError(
+            "for an encoder-decoder, a trace shows only --attention: leave out --lens, --memory and --position"
+        )
     if wanted.experts and all(op.experts is None for _, op in llm.loaded.model.ops()):
-        raise ValueError("this model has no experts: it is dense; leave out --experts")
+        raise ValueError("this model is dense and has no experts: leave out --experts")
     check_texts(_encoded(wanted.sources, llm.tokenizer))
 
 

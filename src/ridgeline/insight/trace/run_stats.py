@@ -91,7 +91,7 @@ def _reached(name: str, phase: PhaseThroughput, device: Device, number_format: s
     rates = f"{humanize.say(phase.bytes_per_second, 'B/s')} and {humanize.say(phase.flops_per_second, 'FLOP/s')}"
     text = f"{name} reached {rates}, {humanize.percent(floor / phase.seconds)} of its roof"
     if under_floor(phase.seconds, floor):
-        text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
+        text += ", which is impossible: the device's figures, the model's shape or the timer is wrong"
     return text
 
 
@@ -100,9 +100,9 @@ def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
     where = (
-        f"{humanize.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
+        f"{humanize.say(working_set, 'B')} of weights and KV per step are in {place.replace('memory', 'main memory')}"
     )
-    advice = " (ridgeline calibrate)" if device.basis == "probe" else ""
+    advice = " (run `ridgeline calibrate`)" if device.basis == "probe" else ""
     calibrated = "" if device.calibrated else f"; roofs not calibrated{advice}"
     if memory >= compute:
         roof = humanize.say(device.bandwidth_of(working_set), "B/s")

@@ -77,7 +77,7 @@ def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> l
     Raises:
         ValueError: If the request fails.
     """
-    assert params.seed is not None, "without one a draw is not to be had again"
+    assert params.seed is not None, "without a seed a draw cannot be repeated"
     vocabulary = llm.loaded.model.vocabulary
     asked = replace(params, n=1, logprobs=vocabulary, max_tokens=count, ignore_eos=True)
     (completion,) = llm.generate([list(ids)], asked)

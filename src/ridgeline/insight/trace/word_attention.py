@@ -71,10 +71,10 @@ def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttenti
     ids, empty = (encoder.unpadded(each) for each in (plan.texts[0], encoder.ids("")))
     words = words_of(encoder.tokenizer, ids, empty)
     if not words:
-        raise ValueError("the prompt has no words that a picture could look at; give one")
+        raise ValueError("the prompt has no words for image patches to attend to; give a prompt with words")
     ops = [(path, op) for path, op in denoiser.ops_of(Attention) if _sees_text(op)]
     if layer is not None and not 0 <= layer < len(ops):
-        raise ValueError(f"layer {layer}: layers 0 to {len(ops) - 1} see the text")
+        raise ValueError(f"layer {layer} does not attend to the text; layers 0 to {len(ops) - 1} do")
     rows, count = denoiser.work(plan.geometry.latents[1:], moment.lengths((0,))).rows, plan.geometry.tokens
     kept: list[Tensor] = []
 

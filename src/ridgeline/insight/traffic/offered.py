@@ -25,7 +25,7 @@ def check_moment(at: int, cure: str) -> None:
         ValueError: If it is too late; the message includes the fix `cure`.
     """
     if at > _LATEST:
-        raise ValueError(f"requests come over more than a century; {cure}")
+        raise ValueError(f"requests would arrive over more than a century; {cure}")
 
 
 class Offered(Protocol):
@@ -58,7 +58,7 @@ class OpenLoop:
     def take(self) -> TraceRequest:
         """Take and return the next request of the traffic."""
         taken, self._next = self._next, next(self._requests, None)
-        assert taken is not None, "nothing is left to take"
+        assert taken is not None, "there are no more requests to take"
         return taken
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
@@ -91,7 +91,7 @@ class ClosedLoop:
 
     def take(self) -> TraceRequest:
         """Take and return the next request, at the time at which a user sends it."""
-        assert self._next is not None, "nothing is left to take"
+        assert self._next is not None, "there are no more requests to take"
         taken, self._next = replace(self._next, at=heapq.heappop(self._asking)), next(self._requests, None)
         return taken
 

@@ -14,7 +14,7 @@ from ridgeline.util.times import parse_time
 
 _FORMS = (
     "ramp:4:60s (to 4 times the rate in a minute), spike:4:60s:30s (4 times, from 60 s on, for 30 s) or day:0.2:600s "
-    "(from 0.2 of the rate to all of it and back in 600 s)"
+    "(from 0.2 of the rate to the full rate and back in 600 s)"
 )
 _ROUNDS = 60  # bisection steps, enough for a nanosecond in a day
 

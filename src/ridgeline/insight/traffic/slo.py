@@ -65,7 +65,7 @@ def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in names:
-            raise ValueError(f"--slo has {part.strip()!r}; it takes {', '.join(names)}, like ttft=200ms")
+            raise ValueError(f"--slo has {part.strip()!r}; write one of {', '.join(names)}, like ttft=200ms")
         if name in limits:
             raise ValueError(f"--slo has {name} twice; give it once")
         limits[name] = _nanoseconds(part.strip(), value)

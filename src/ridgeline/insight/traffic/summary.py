@@ -11,33 +11,42 @@ from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.slo import SLO
 
 SYMBOLS = (
-    "For one request: a is the moment at which it was intended to be sent (in a closed loop, where nothing is "
-    "scheduled, s), s when its bytes were handed to the socket, "
-    "c1 ... ck when the client decoded each piece of the stream that has content, T its output tokens."
+    "For one request: a is the time at which it was intended to be sent (s in a closed loop, which has no schedule), s "
+    "the time at which its bytes were given to the socket, c1 ... ck the times at which the client decoded each chunk "
+    "of the stream with content, T the number of its output tokens."
 )
 DEFINITIONS = {
-    "TTFT": "c1 - a: time to first token, from the intended moment, so that a client that falls behind hides nothing.",
-    "service TTFT": "c1 - s: the same without what the client itself waited.",
-    "ITL": "inter-token latency: the gaps between tokens of all requests together; a gap before a piece of m tokens "
-    "counts as m gaps of 1/m of it, m being (T - 1) / (k - 1) of its request.",
-    "chunk gap": "the gaps between pieces as they came. Other tools call this ITL.",
-    "server TTFT": "by the server's own clock, where it tells: from the arrival of the request in the server, "
-    "before its body is read, to the first token. What service TTFT has beyond it is the network, and the way of the "
-    "first token's text to the client.",
+    "TTFT": "c1 - a: time to first token, from the intended send time, so that a slow client cannot hide delays.",
+    "service TTFT": "c1 - s: TTFT without the delay of the client itself.",
+    "ITL": "inter-token latency: the gaps between tokens of all requests together; a gap before a chunk of m tokens "
+    "counts as m gaps of 1/m of its length, where m is (T - 1) / (k - 1) of its request.",
+    "chunk gap": "the gaps between chunks as they arrived. Other tools call this ITL.",
+    "server TTFT": "by the server's own clock, if the server reports it: from the arrival of the request, "
+    "before its body is "
+    "read, to the first token. The difference to service TTFT is the network and the transfer of the first token's "
+    "text to the client.",
     "worst gap": "the longest chunk gap of each request.",
-    "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2, and for "
-    "an answer that came in one piece.",
-    "E2E": "ck - a: the whole answer, from the intended moment.",
-    "queue delay": "s - a: what a request waited on the client's side, for a free place under --max-concurrency too.",
-    "lateness": "s less the moment at which it might be sent: what the load generator is to blame for.",
-    "offered": "arrivals a second: those after the first, over the time from the first a to the last a. Of few "
-    "requests it differs from the rate that was asked for, because gaps are drawn, and from the throughput, which "
-    "counts the first one too.",
-    "throughput": "requests, and T, of all answered requests, over the duration: from the first a to the last c.",
-    "goodput": "answered requests that met every objective, over the duration. One that lacks a metric (TPOT of one "
-    "token or piece) is counted apart and is not good. Uncertain: missed, but only by the load generator's own "
+    "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2, and for a "
+    "response that came in one chunk.",
+    "E2E": "ck - a: the whole response, from the intended send time.",
+    "queue delay": (
+        "s - a: the time that a request waited in the client, including for a free slot under --max-concurrency."
+    ),
+    "lateness": "s minus the time at which the request could have been sent: the delay that the load generator caused.",
+    "offered": "arrivals per second: those after the first, over the time from the first a to the last a. With "
+    "few requests "
+    "it differs from the requested rate, because gaps are random, and from the throughput, which also counts the "
+    "first request.",
+    "throughput": (
+        "the number of answered requests and the sum of their T, over the duration from the first a to the last c."
+    ),
+    "goodput": "answered requests that met every objective, over the duration. A request that lacks a metric "
+    "(TPOT with one "
+    "token or chunk) is counted separately and is not good. Uncertain: missed only because of the load generator's "
     "lateness.",
-    "rejected": "429 or 503. Like failed ones, rejected requests are in no average and stand beside it.",
+    "rejected": (
+        "429 or 503. Like failed requests, rejected requests are not in the averages and are reported separately."
+    ),
 }
 
 CLIENTS_OWN = ("lateness", "queue delay")

@@ -27,7 +27,7 @@ from ridgeline.insight.traffic.arrivals import SECOND
 from ridgeline.insight.traffic.lengths import MAX_TOKENS
 from ridgeline.insight.traffic.request_record import COLUMNS
 
-_KNOWN = "those of Azure, BurstGPT, Mooncake and Qwen-Bailian are, `serve --record`'s and `bench serve --csv`'s"
+_KNOWN = "known formats: Azure, BurstGPT, Mooncake, Qwen-Bailian, `serve --record` and `bench serve --csv`"
 _LONGEST_LINE = 1 << 22
 _LATEST = 1e15  # the largest time in any unit; larger ones are errors, and would overflow nanoseconds
 _MOST_CHOICES = 1024  # choices per request, the limit of engine/params.py, which this package does not import
@@ -79,7 +79,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
     requests = _requests(path)
     first = next(requests, None)
     if first is None:
-        raise ValueError(f"{path} holds no request")
+        raise ValueError(f"{path} contains no request")
     return _from_zero(path, first, requests)
 
 
@@ -92,9 +92,14 @@ def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Itera
     start = before = first[1].at
     for number, request in chain([first], rest):
         if request.at < before:
-            raise ValueError(f"{path}, line {number}: it comes before the request above it; sort the file by time")
+            raise ValueError(
+                f"{path}, line {number}: its time is before that of the previous request; sort the file by time"
+            )
         if request.at - start > _LONGEST:
-            raise ValueError(f"{path}, line {number}: it comes a year after the first request; is its time in seconds?")
+            raise ValueError(
+                f"{path}, line {number}: its time is over a year after the first request; check that times are in "
+                "seconds"
+            )
         before = request.at
         yield replace(request, at=request.at - start)
 
@@ -114,7 +119,7 @@ def _requests(path: Path) -> Iterator[_Numbered]:
         COLUMNS: _benched,
     }
     if head not in readers:
-        raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}; {_KNOWN}")
+        raise ValueError(f"{path} is not a trace in a known format: its first line is {first[:80]!r}; {_KNOWN}")
     for number, line in enumerate(lines, 2):
         if line:
             yield number, _read(path, number, partial(_row, head, readers[head]), line)
@@ -123,7 +128,7 @@ def _requests(path: Path) -> Iterator[_Numbered]:
 def _row(head: Sequence[str], reader: Callable[[list[str]], TraceRequest], line: str) -> TraceRequest:
     cells = next(csv.reader([line]))
     if len(cells) != len(head):
-        raise ValueError(f"it has {len(cells)} cells, and {', '.join(head)} are {len(head)}")
+        raise ValueError(f"it has {len(cells)} cells, but the header has {len(head)}: {', '.join(head)}")
     return reader(cells)
 
 
@@ -138,7 +143,7 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Nu
         return
     if head.get("format") != 1 or head.get("kind") != "ridgeline-record":
         has = ", ".join(sorted(head))[:80]
-        raise ValueError(f"{path} is no trace that is known here: its first line has {has}; {_KNOWN}")
+        raise ValueError(f"{path} is not a trace in a known format: its first line has {has}; {_KNOWN}")
     block = _read(path, 1, lambda fields: _tokens(fields["page_size"]), head)
     for number, line in enumerate(lines, 2):
         if line:
@@ -168,7 +173,7 @@ def _dated(text: str) -> int:
             return seconds * SECOND + int(f"{match[2] or '':0<9}"[:9])
     except ValueError:  # for example a thirteenth month
         pass
-    raise ValueError(f"{text.strip()[:40] or 'nothing'} is no time like 2023-11-16 18:15:46.5")
+    raise ValueError(f"{text.strip()[:40] or 'nothing'} is not a time like 2023-11-16 18:15:46.5")
 
 
 def _burst_gpt(cells: list[str]) -> TraceRequest:
@@ -184,7 +189,7 @@ def _benched(cells: list[str]) -> TraceRequest:
     """
     of = dict(zip(COLUMNS, cells, strict=True))
     if not of["input_tokens"] or of["outcome"] != "ok":
-        raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
+        raise ValueError(f"its outcome is {of['outcome']!r}, so its number of tokens is not known; remove such lines")
     return TraceRequest(
         _moment(_number(of["intended"])), _tokens(_whole(of["input_tokens"])), _tokens(_whole(of["output_tokens"]))
     )
@@ -194,7 +199,7 @@ def _mooncake(fields: dict[str, Any]) -> TraceRequest:
     _check_fields(fields, _MOONCAKE)
     given, blocks = _tokens(fields["input_length"]), _names(fields["hash_ids"])
     if len(blocks) != math.ceil(given / _MOONCAKE_BLOCK):
-        raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_MOONCAKE_BLOCK}")
+        raise ValueError(f"{given} tokens do not fill {len(blocks)} blocks of {_MOONCAKE_BLOCK}")
     return TraceRequest(
         _moment(fields["timestamp"], 1e3), given, _tokens(fields["output_length"]), blocks, _MOONCAKE_BLOCK
     )
@@ -205,7 +210,7 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
     _check_fields(fields, _BAILIAN)
     given, blocks = _tokens(fields["input_length"]), _names(fields["hash_ids"])
     if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
-        raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_BAILIAN_BLOCK}")
+        raise ValueError(f"{given} tokens do not fill {len(blocks)} blocks of {_BAILIAN_BLOCK}")
     return TraceRequest(
         _moment(fields["timestamp"]),
         given,
@@ -236,7 +241,7 @@ def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
     if len(pages) > (given + made) // block:
         raise ValueError(f"{given} tokens and {made} do not fill {len(pages)} pages of {block}")
     if choices > _MOST_CHOICES:
-        raise ValueError(f"it has {choices} choices; a server gives up to {_MOST_CHOICES}")
+        raise ValueError(f"it has {choices} choices; at most {_MOST_CHOICES} are allowed")
     at, slo_class = _moment(fields["at"]), str(fields.get("class", ""))
     shares = (max(1, (made + place) // choices) for place in range(choices))
     return [TraceRequest(at, given, share, pages, block, slo_class=slo_class) for share in shares]
@@ -251,13 +256,13 @@ def _fields(line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error.msg}, character {error.pos + 1:,})") from None
+        raise ValueError(f"it is not valid JSON ({error.msg}, character {error.pos + 1:,})") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError:  # the only other cause
         raise ValueError("a number in it has thousands of digits") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{line[:40]} is no object with fields")
+        raise ValueError(f"{line[:40]} is not an object with fields")
     return found
 
 
@@ -273,14 +278,14 @@ def _names(names: Any) -> tuple[str, ...]:
         ValueError: If they are not a list of names.
     """
     if not isinstance(names, list) or not all(isinstance(name, int | str) for name in names):
-        raise ValueError(f"{str(names)[:40]} is no list of names of blocks")
+        raise ValueError(f"{str(names)[:40]} is not a list of block names")
     return tuple(map(str, names))
 
 
 def _moment(time: Any, a_second: float = 1.0) -> int:
     """Return the nanoseconds of a time in a unit of which a second has `a_second`."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < _LATEST:
-        raise ValueError(f"its time is {str(time)[:40]}")
+        raise ValueError(f"its time is {str(time)[:40]}; give a number from 0 on")
     return round(time / a_second * SECOND)
 
 
@@ -288,13 +293,13 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is no time in seconds") from None
+        raise ValueError(f"{cell.strip()[:40] or 'nothing'} is not a time in seconds") from None
 
 
 def _whole(cell: str) -> int:
     count = cell.strip()
     if not count.isdecimal() or len(count.lstrip("0")) > len(str(MAX_TOKENS)):
-        raise ValueError(f"{count[:40] or 'nothing'} is no count of tokens")
+        raise ValueError(f"{count[:40] or 'nothing'} is not a number of tokens")
     return int(count.lstrip("0") or "0")
 
 
@@ -308,7 +313,7 @@ def _made(count: Any) -> int:
 
 def _tokens(count: Any) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_TOKENS:
-        raise ValueError(f"{repr(count)[:40]} is no count of tokens")
+        raise ValueError(f"{repr(count)[:40]} is not a number of tokens")
     return count
 
 
@@ -353,5 +358,5 @@ def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> 
     try:
         return reader(value)
     except (ValueError, csv.Error, KeyError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}, line {number}: {what}") from None

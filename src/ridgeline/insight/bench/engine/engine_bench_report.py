@@ -18,10 +18,10 @@ from ridgeline.util.document.humanize import percent, say, three_digits
 
 _WORDS = {PREFILL: "prefill", DECODE: "decode", OUTPUT: "output"}
 _NOTES = (
-    "ceiling: if each step that ran had taken its floor, max(FLOPs / peak, bytes of weights and KV / bandwidth). "
-    "share: of the ceiling. roof: the one that binds.",
-    "prefill: tokens of all prompts, until every request has its first token. decode: the tokens after that, over the "
-    "time after it. output: all tokens that came, over all of the time.",
+    "ceiling: the rate if every step had taken its minimum time, max(FLOPs / peak, bytes of weights and KV / "
+    "bandwidth). share: the measured share of the ceiling. roof: the limit that sets the ceiling.",
+    "prefill: prompt tokens over the time until every request has its first token. decode: the later tokens over "
+    "the remaining time. output: all generated tokens over the whole time.",
 )
 
 
@@ -36,7 +36,7 @@ def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document
     table = DocumentTable(
         columns(*heads, words=(0, len(heads) - 1)),
         tuple(line for row in rows for line in _lines(row, spread=bool(spread))),
-        (*((f"Medians of {count} rounds, the workloads in turn.",) if spread else ()), *_NOTES),
+        (*((f"Medians of {count} rounds, with the workloads in turn.",) if spread else ()), *_NOTES),
     )
     blocks: tuple[DocumentBlock, ...] = (table,)
     warnings = tuple(_warnings(rows, roofs))
@@ -79,15 +79,19 @@ def _warnings(rows: Sequence[BenchRow], roofs: RoofMeter) -> Iterator[str]:
     for row in rows:
         beaten = [_WORDS[name] for name in row.names if any(under_floor(f.seconds, f.floor) for f in row.each(name))]
         if beaten:
-            cure = "calibrate again, or give --probe" if roofs.calibrated is not None else "measure again"
+            cure = (
+                ("run `ridgeline calibrate` again, or give --probe")
+                if roofs.calibrated is not None
+                else "repeat the benchmark"
+            )
             yield (
-                f"{row.workload.name}: {' and '.join(beaten)} beat the ceiling, which cannot be: the machine was "
-                f"faster than when its roofs were measured; {cure}."
+                f"{row.workload.name}: {' and '.join(beaten)} exceed the ceiling, which is impossible. The machine was "
+                f"faster than when its roofs were measured: {cure}."
             )
         if row.preemptions:
             yield (
-                f"{row.workload.name}: KV memory was short, {row.preemptions:,} times a request gave way to others and "
-                "was computed again; give more --kv-memory."
+                f"{row.workload.name}: KV memory was too small: the engine preempted and recomputed a request "
+                f"{row.preemptions:,} times; raise --kv-memory."
             )
 
 

@@ -48,13 +48,15 @@ def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
         ValueError: If one does.
     """
     context, held = engine.context, engine.kv_cache_manager.capacity()
-    limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,} (--kv-memory)"
+    limit = (
+        f"the model's context is {context:,}" if context <= held else (f"KV memory has room for {held:,} (--kv-memory)")
+    )
     others = ", ".join(workload.name for workload in workloads if _fits(engine, workload))
     for workload in workloads:
         if not _fits(engine, workload):
             raise ValueError(
                 f"workload {workload.name!r} has requests of {workload.longest:,} tokens, prompt and output; {limit}"
-                + (f"; those that fit: {others}" if others else "")
+                + (f"; workloads that fit: {others}" if others else "")
             )
 
 
@@ -100,7 +102,7 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
     filled = 0
     while engine.has_work:
         plan = engine.plan()
-        assert plan is not None, "requests are under way, and no step runs them"
+        assert plan is not None, "the engine has requests but runs no step"
         tokens = 0
         for event in engine.accept(plan, engine.execute(plan)):
             if event.error is not None:
@@ -116,5 +118,7 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
         EngineStep(plan.work(engine.reaches), tokens, seconds)
         for plan, (seconds, tokens) in zip(plans, ended, strict=True)
     )
-    assert sum(step.tokens for step in steps) == sum(ask.output for ask in asks), "an answer has another length"
+    assert sum(step.tokens for step in steps) == sum(ask.output for ask in asks), (
+        "a response has another length than requested"
+    )
     return EngineRun(workload, sum(len(ask.prompt) for ask in asks), steps, filled, engine.stats.preemptions - before)

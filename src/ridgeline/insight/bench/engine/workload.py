@@ -75,7 +75,10 @@ class EngineWorkload:
         """
         ids = range(_IDS.start, min(_IDS.stop, vocabulary))
         if not ids:
-            raise ValueError(f"the model has {vocabulary} token ids; prompts are drawn from id {_IDS.start} on")
+            raise ValueError(
+                f"the model has only {vocabulary} token ids, but prompts are drawn from ids from {_IDS.start} on; use "
+                "a model with a larger vocabulary"
+            )
         # Other engines draw the same prompts only if the order of draws is the same: length, tokens, output.
         draw = random.Random(self.seed)
         return [
@@ -108,7 +111,7 @@ def read_workloads(path: Path) -> dict[str, EngineWorkload]:
     """
     found = read_object(path, unique=True)
     if not found:
-        raise ValueError(f'{path} has no workload; write one like {{"batch16": {_SHAPES.partition(" or ")[0]}}}')
+        raise ValueError(f'{path} defines no workload; write one like {{"batch16": {_SHAPES.partition(" or ")[0]}}}')
     return {name: _workload(f"{path}: workload {name!r}", name, fields) for name, fields in found.items()}
 
 
@@ -128,10 +131,14 @@ def choose(workloads: Mapping[str, EngineWorkload], names: Collection[str]) -> l
 
 def _workload(where: str, name: str, fields: Any) -> EngineWorkload:
     if not isinstance(fields, dict):
-        raise ValueError(f"{where} is no object; write it like {_SHAPES}")
+        raise ValueError(f"{where} is not an object; write it like {_SHAPES}")
     kinds = [kind for kind in ("sequences", "requests") if kind in fields]
     if len(kinds) != 1:
-        wrong = "both sequences (alike) and requests (of drawn lengths)" if kinds else "neither sequences nor requests"
+        wrong = (
+            ("both sequences (of equal length) and requests (of random lengths)")
+            if kinds
+            else "neither sequences nor requests"
+        )
         raise ValueError(f"{where} has {wrong}; write it like {_SHAPES}")
     (kind,) = kinds
     _check_keys(where, fields, kind)
@@ -148,7 +155,9 @@ def _workload(where: str, name: str, fields: Any) -> EngineWorkload:
         raise ValueError(f"{where}: {error}") from None
     requests = _count(where, kind, fields[kind])
     if requests * prompt[1] > MAX_TOKENS:
-        raise ValueError(f"{where} has up to {requests * prompt[1]:,} tokens of prompt; give {MAX_TOKENS:,} or fewer")
+        raise ValueError(
+            f"{where} has up to {requests * prompt[1]:,} prompt tokens in total; give at most {MAX_TOKENS:,}"
+        )
     return EngineWorkload(name, requests, prompt, output, mixed, seed, **own)
 
 
@@ -164,7 +173,7 @@ def _check_keys(where: str, fields: Mapping[str, Any], kind: str) -> None:
     known = (kind, *_LENGTHS, *_MORE)
     for key in fields:
         if key not in known:
-            raise ValueError(f"{where} has {key!r}, which means nothing here; it may have {', '.join(known)}")
+            raise ValueError(f"{where} has the unknown key {key!r}; known keys are {', '.join(known)}")
 
 
 def _count(where: str, key: str, value: Any) -> int:
@@ -176,7 +185,8 @@ def _count(where: str, key: str, value: Any) -> int:
 def _fixed(where: str, key: str, value: Any) -> tuple[int, int]:
     if isinstance(value, list):
         raise ValueError(
-            f"{where}: {key} is {value!r}; sequences are alike: give one number, or write requests for sequences"
+            f"{where}: {key} is {value!r}; sequences have equal lengths: give one number, or use requests instead of "
+            "sequences"
         )
     length = _count(where, key, value)
     return length, length
@@ -184,8 +194,8 @@ def _fixed(where: str, key: str, value: Any) -> tuple[int, int]:
 
 def _between(where: str, key: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise ValueError(f"{where}: {key} is {value!r}; give from and to, like [32, 512]")
+        raise ValueError(f"{where}: {key} is {value!r}; give a minimum and a maximum, like [32, 512]")
     least, most = (_count(where, key, each) for each in value)
     if least > most:
-        raise ValueError(f"{where}: {key} is {value!r}; the first number is the smaller one: give {[most, least]}")
+        raise ValueError(f"{where}: {key} is {value!r}; the minimum comes first: give {[most, least]}")
     return least, most

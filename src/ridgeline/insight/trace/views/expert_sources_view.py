@@ -36,7 +36,7 @@ def _two(count: float) -> str:
 
 def _shares(sources: ExpertSources, experts: int) -> DocumentTable:
     written = experts <= _NUMBERED
-    names = [f"e{number}" for number in range(experts)] if written else ["share by expert (of its most)"]
+    names = [f"e{number}" for number in range(experts)] if written else ["share by expert (relative to the maximum)"]
     rows = tuple(row for own in sources.layers for row in _rows(own, sources.names))
     note = (
         f"+ and -: more or less than whenever pieces of {PIECE} tokens were dealt to texts by chance, {SHUFFLES} times"

@@ -30,8 +30,8 @@ from ridgeline.util.document.elements import (
 
 STAGES = {
     "encode": "encode: the text encoder",
-    "pooled": "pooled: the encoder of the prompt's one vector",
-    "prepare": "prepare: what the denoiser makes of texts, once a request",
+    "pooled": "pooled: the encoder of the prompt's pooled vector",
+    "prepare": "prepare: the denoiser's processing of texts, once per request",
     "denoise": "denoise: one step of the denoiser",
     "decode": "decode: the autoencoder",
 }
@@ -67,8 +67,8 @@ def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[s
     if broken := ledger.impossible():
         blocks.append(Bullets(tuple(f"impossible: {line}" for line in broken), "error"))
     if names is None:
-        blocks.append(Paragraph(f"more: --full, --section NAME ({', '.join(stages)}); figures: --json", "dim"))
-    return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, priced beside measured", tuple(blocks))
+        blocks.append(Paragraph(f"more: --full, --section NAME ({', '.join(stages)}); as JSON: --json", "dim"))
+    return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, predicted and measured", tuple(blocks))
 
 
 def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentBlock]:
@@ -79,24 +79,24 @@ def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentB
 
 
 def _noun(ledger: ImageLedger) -> str:
-    return "clip" if ledger.plan.geometry.layout.clips else "picture"
+    return "video" if ledger.plan.geometry.layout.clips else "image"
 
 
 def _request(ledger: ImageLedger) -> Facts:
     plan = ledger.plan
     steps = f"{plan.schedule.steps} steps, {plan.passes} passes"
-    second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
+    second = "" if plan.second is None else f", {plan.second.scale:g} for the second expert"
     guidance = "off" if plan.guidance.negative is None else f"{plan.scale:g} (w = {plan.guidance.scale:g}{second})"
     if plan.guidance.embedded is not None:
         guidance = f"{plan.guidance.embedded:g}, an input of the denoiser"
-    frames = f"{plan.geometry.frames} frames of " if _noun(ledger) == "clip" else ""
+    frames = f"{plan.geometry.frames} frames of " if _noun(ledger) == "video" else ""
     tokens = " and ".join(str(len(text)) for text in plan.texts)
     return Facts(
         (
             ("prompt", repr(plan.request.prompt)),
             (_noun(ledger), f"{frames}{plan.geometry.size} pixels, {plan.geometry.tokens:,} tokens; seed {plan.seed}"),
             ("texts", f"{tokens} tokens"),
-            ("steps", f"{steps}, guidance {guidance}; traced is step {ledger.number}"),
+            ("steps", f"{steps}, guidance {guidance}; step {ledger.number} was traced"),
             ("device", describe_device(ledger.denoise)),
         )
     )
@@ -128,9 +128,7 @@ def _runs(ledger: ImageLedger) -> list[_ImageStep]:
             roof = f"{humanize.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
             runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
     if (decode := ledger.borrowed) is not None:
-        runs.append(
-            _ImageStep("decode", 1, decode.expected, decode.measured, "diffusers' VAE, once: no ops of this package")
-        )
+        runs.append(_ImageStep("decode", 1, decode.expected, decode.measured, "diffusers' VAE, measured as a whole"))
     return runs
 
 
@@ -143,9 +141,9 @@ def _times_table(ledger: ImageLedger) -> DocumentTable:
     ]
     expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
     rows.append(TableRow(("all", "", "", *_cells(expected, measured), ""), "strong"))
-    notes = (f"a {_noun(ledger)} in {ledger.plan.schedule.steps} steps like the one that was traced",)
+    notes = (f"all {ledger.plan.schedule.steps} steps are assumed to be like the traced one",)
     return DocumentTable(
-        columns("", "runs", "one", "expected", "measured", "", "ops reach", words=(0, 6)), tuple(rows), notes
+        columns("", "runs", "one", "expected", "measured", "", "share of roof", words=(0, 6)), tuple(rows), notes
     )
 
 
@@ -166,10 +164,10 @@ def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
     yield "limit", slowest(owned[longest.name], longest.name)
     whole, step = sum(run.seconds for run in runs), sum(denoise.whole(one.name) for one in denoise.steps)
     bound = sum(denoise.ops(one.name).bound for one in denoise.steps)
-    levers = [f"a step less saves {humanize.say_seconds(step)}, {humanize.percent(step / whole)} of all"]
+    levers = [f"one step fewer saves {humanize.say_seconds(step)}, {humanize.percent(step / whole)} of the total"]
     if (negative := [one.name for one in denoise.steps if one.name.endswith(NEGATIVE)]) and len(denoise.steps) > 1:
         saved = count * denoise.whole(negative[0])
-        levers.append(f"no guidance {humanize.say_seconds(saved)}, {humanize.percent(saved / whole)}")
+        levers.append(f"no guidance saves {humanize.say_seconds(saved)}, {humanize.percent(saved / whole)}")
     levers.append(
         f"ops at their roofs would take {humanize.say_seconds(bound)} of a step's {humanize.say_seconds(step)}"
     )

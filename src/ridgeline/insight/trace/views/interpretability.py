@@ -46,9 +46,9 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ..
         rows.append(f"each head of layer {chosen}")
         rows += [_looked(f"head {head}", weights, tokens) for head, weights in enumerate(own)]
     else:
-        rows.append(f"layer {chosen} attends to nothing")
+        rows.append(f"layer {chosen} has no attention")
     heads = columns("", f"positions 0 to {attention.position}", "most (layers: mean of heads)", words=(0, 1, 2))
-    title = f"Attention: whom token {attention.position} {show_piece(tokens[attention.position])} looked at"
+    title = f"Attention: the tokens that token {attention.position} {show_piece(tokens[attention.position])} attends to"
     return Heading(title), DocumentTable(heads, tuple(rows))
 
 
@@ -63,11 +63,11 @@ def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[Documen
     """Return the cross-attention grid of one layer, by default the last: generated tokens by input tokens."""
     chosen = len(cross.weights) - 1 if layer is None else layer
     title = (
-        f"Cross-attention of layer {chosen}, mean of its {cross.heads} heads: "
-        "what the encoder read, as each token was produced"
+        f"Cross-attention of layer {chosen}, mean of its {cross.heads} heads: attention to the input tokens for each "
+        "output token"
     )
     narrow = len(cross.sources) <= _GRID
-    names = [show_piece(token, 12) for token in cross.sources] if narrow else ["what was read, from left to right"]
+    names = [show_piece(token, 12) for token in cross.sources] if narrow else ["input tokens from left to right"]
     rows = [
         TableRow(
             (show_piece(token), *(_shares(weights) if narrow else (Heat(weights, UNEVEN),)), _most(weights, cross))
@@ -98,7 +98,7 @@ def lens_view(lens: Lens) -> tuple[DocumentBlock, ...]:
         cells = (_after(row.after), f"{row.rank:,}", f"{row.share:.1%}", likeliest)
         rows.append(TableRow(cells, "strong" if row.rank == 1 else ""))
     return (
-        Heading(f"Lens: after token {lens.position} the model says {word}; what each layer would have said"),
+        Heading(f"Lens: after token {lens.position} the model predicts {word}; predictions after each layer"),
         DocumentTable(
             columns("after", f"rank of {word}", "share", "likeliest", words=(0, 3)),
             tuple(rows),
@@ -118,8 +118,8 @@ def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[DocumentB
         name = str(neuron.index) if neuron.expert is None else f"e{neuron.expert}/{neuron.index}"
         words = "  ".join(f"{show_piece(token, 16)} {raised:+.1f}" for token, raised in neuron.promotes)
         rows.append(TableRow((str(neuron.layer), name, f"{neuron.activation:.3f}", words)))
-    heads = columns("layer", "neuron", "activation", "logits that it raises most, by how much", words=(0, 3))
-    title = f"Memory: the feed-forward neurons that fired most at token {memory.position}"
+    heads = columns("layer", "neuron", "activation", "tokens whose logits it raises most", words=(0, 3))
+    title = f"Memory: the most active feed-forward neurons at token {memory.position}"
     return Heading(title), DocumentTable(heads, tuple(rows))
 
 
@@ -129,7 +129,7 @@ def experts_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ...]
     assert routing is not None
     tokens = (*ledger.prompt, *ledger.written)
     here, count = show_piece(tokens[routing.position]), len(routing.layers[0].picked)
-    heads = columns("layer", "hit", "balanced", "busiest", "load by expert (of its most)", words=(0, 4))
+    heads = columns("layer", "hit", "balanced", "busiest", "load by expert (relative to the maximum)", words=(0, 4))
     picked = tuple(TableRow((str(routed.layer), _picked(routed, routing.position))) for routed in routing.layers)
     return (
         Heading(f"Experts: where {count} tokens were routed, and token {routing.position} {here}"),

@@ -32,34 +32,34 @@ def _bands(ledger: ImageLedger) -> Iterator[Band]:
 def _pull(pull: GuidanceDelta, scale: float) -> Band:
     largest = max(map(max, pull.norms))
     return Band(
-        "What guidance pulls",
+        "Effect of guidance",
         (
-            Panel("prompt less negative, norm over channels", _scaled(pull.norms, largest)),
-            Panel("guess of the prompt alone", _grey(pull.prompt), light=True),
-            Panel("guess of the negative prompt", _grey(pull.negative), light=True),
-            Panel(f"guess under guidance, w = {scale:g}", _grey(pull.guided), light=True),
+            Panel("prompt minus negative prompt, norm over channels", _scaled(pull.norms, largest)),
+            Panel("prediction with the prompt", _grey(pull.prompt), light=True),
+            Panel("prediction with the negative prompt", _grey(pull.negative), light=True),
+            Panel(f"prediction with guidance, w = {scale:g}", _grey(pull.guided), light=True),
         ),
-        f"The two passes of this step differ by {humanize.percent(pull.relative)} of the negative one's norm; darkest "
-        f"is {largest:.3g} a latent. A guess is what the picture would be if this step's prediction were right, "
-        "decoded; colours are shown as greys, frames of a clip as a sheet.",
+        f"The two passes of this step differ by {humanize.percent(pull.relative)} of the negative pass's norm; the "
+        f"darkest point is {largest:.3g} per latent. A prediction is the decoded image that would result if this step "
+        "were exact. Colours are shown as greys, frames of a video as a sheet.",
     )
 
 
 def _words(seen: WordAttention) -> Band:
     panels = tuple(
-        Panel(f"{word.text}: {_share(word.mean)}, most {_share(max(map(max, word.weights)))}", _scaled(word.weights))
+        Panel(f"{word.text}: {_share(word.mean)}, maximum {_share(max(map(max, word.weights)))}", _scaled(word.weights))
         for word in seen.words
     )
     of = f"mean of {seen.layers} layers" if seen.layer is None else f"layer {seen.layer}"
     told = sum(word.mean for word in seen.words)
     apart = f", {_share(seen.patches)} to patches" if seen.patches else ""
     return Band(
-        "Whom the picture's patches looked at, word by word",
+        "Attention of the image's patches to each word",
         panels,
         f"Share of each patch's attention in the pass over the prompt, {of}, mean of heads; each panel from 0 to its "
         f"own largest. On average {_share(told)} went to these words, {_share(seen.template)} to the rest of the text "
-        f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding. A word's "
-        "row has seen the other words before it is looked at: a share says where was looked, not what was found there.",
+        f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding. The text encoder has mixed the "
+        "words before, so a share shows which word a patch attends to, not what it reads there.",
     )
 
 

@@ -27,13 +27,13 @@ _LIMITS: Mapping[str, tuple[str, Tone, str]] = MappingProxyType(
     {
         "memory": ("M", "memory", "memory bandwidth"),
         "compute": ("C", "compute", "arithmetic"),
-        "communication": ("L", "communication", "the link between the cards"),
+        "communication": ("L", "communication", "the link between the GPUs"),
     }
 )
 _HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
 _LEGEND = (
-    "Figures of one call. floor: nothing can beat it. bound: a perfect kernel, activations included; M memory, C "
-    "compute, L link. exp.: with the efficiencies of the card's kernels. m µ n p: milli to pico."
+    "Figures of one call. floor: the physical limit. bound: a perfect kernel, activations included; M memory, C "
+    "compute, L link. exp.: with the efficiencies of the GPU's kernels. m µ n p: milli to pico."
 )
 
 
@@ -48,19 +48,19 @@ def priced_document(trace: PricedTrace) -> Document:
     for step in trace.steps:
         notes = (_LEGEND,) if step is trace.steps[-1] else ()
         blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
-    return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks))
+    return Document(f"{trace.model} on {cards}: one request, predicted without running it", tuple(blocks))
 
 
 def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
     case = trace.case
-    each = " a card" if case.setup.devices > 1 else ""
-    what = "positions of sound" if case.model.encoder_width else "tokens"
+    each = " per GPU" if case.setup.devices > 1 else ""
+    what = "positions of audio" if case.model.encoder_width else "tokens"
     prompts = f"{trace.batch:,} prompts of {trace.input:,} {what}" if trace.batch > 1 else f"{trace.input:,} {what}"
     yield "request", f"{prompts}, then the first decode step" if case.model.has_head else prompts
     yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
     yield "engine", case.setup.engine.title
     yield "trust", describe_trust(case.device, [trust_in(case.device.name, "", "kernel")])
-    letters = "N: rows of the step, R: rows whose logits are wanted, S: positions that the last row sees"
+    letters = "N: rows of the step, R: rows with logits, S: positions that the last row attends to"
     yield "shapes", letters + (", E: positions that the encoder reads" if trace.encoded else "")
     yield from (("note", note) for note in case.notes)
 
@@ -78,22 +78,22 @@ def _about(step: PricedStep) -> Iterator[str]:
     *_, limit = _LIMITS[step.limit]
     yield (
         f"{step.name}: {humanize.say_seconds(price.floor)} floor, {humanize.say_seconds(price.bound)} bound, "
-        f"{humanize.say_seconds(price.expected)} expected; {limit} is the limit; "
-        f"longest: {slowest.path}{calls}, {share:.0%} of it"
+        f"{humanize.say_seconds(price.expected)} expected; {limit} is the limit; longest: {slowest.path}{calls}, "
+        f"{share:.0%} of the time"
     )
     scores = step.scores
     if scores.score_bytes:
         yield (
-            f"attention in {step.name}, bound: {humanize.say_seconds(scores.fused)} with its scores kept out of "
-            "memory, "
-            f"{humanize.say_seconds(scores.unfused)} with them in it ({humanize.say(scores.score_bytes, 'B')} more)"
+            f"attention in {step.name}, bound: {humanize.say_seconds(scores.fused)} without writing its scores to "
+            f"memory, {humanize.say_seconds(scores.unfused)} if they are written "
+            f"({humanize.say(scores.score_bytes, 'B')} more)"
         )
 
 
 def _title(trace: PricedTrace, step: PricedStep) -> str:
     rows = f"N = {step.work.tokens:,}, R = {step.work.logit_rows:,}, S = {step.seen:,}"
     rows += f", E = {trace.batch * trace.encoded:,}" if trace.encoded else ""
-    each = ", one card's part" if trace.case.setup.devices > 1 else ""
+    each = ", per GPU" if trace.case.setup.devices > 1 else ""
     return f"{step.name}: {rows}{each}"
 
 
@@ -109,7 +109,7 @@ def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Docu
     price = step.price
     rows += ["", TableRow(_whole(step), "strong")]
     if price.host:
-        rows.append(TableRow(("of it the host's", *[""] * 7, humanize.seconds(price.host)), "dim"))
+        rows.append(TableRow(("of that, host time", *[""] * 7, humanize.seconds(price.host)), "dim"))
     return DocumentTable(columns, tuple(rows), notes, dense=True)
 
 

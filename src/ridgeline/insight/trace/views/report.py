@@ -76,7 +76,7 @@ def build_report(ledger: Ledger, shown: ReportOptions) -> Document:
     if shown.roofline:
         blocks.append(ledger_roofline(ledger))
     blocks += physics_guard(ledger)
-    return Document(f"{ledger.model}: one request, priced beside measured", tuple(blocks))
+    return Document(f"{ledger.model}: one request, predicted and measured", tuple(blocks))
 
 
 def physics_guard(ledger: StepLedger) -> list[DocumentBlock]:
@@ -104,7 +104,7 @@ def _request(ledger: Ledger) -> Facts:
 
 def describe_device(ledger: StepLedger) -> str:
     """Return the device whose price is used, and whether that is calibrated and the machine at hand."""
-    where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
+    where = "" if ledger.at_hand else "; measured on this machine, which is another device: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
     return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
 
@@ -128,8 +128,8 @@ def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     if matrix is not None:
         bound, within = humanize.say_seconds(matrix.bound), humanize.say_seconds(matrix.with_matrix)
         yield (
-            f"attention in {step.name}, bound: {bound} with its scores kept out of memory, {within} with them in it "
-            f"({humanize.say(matrix.nbytes, 'B')} more)"
+            f"attention in {step.name}, bound: {bound} without writing its scores to memory, {within} if they are "
+            f"written ({humanize.say(matrix.nbytes, 'B')} more)"
         )
 
 
@@ -141,7 +141,7 @@ def _measured(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
     yield f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}"
     if step.recorded:
-        yield "recorded: its kernels are timed one by one"
+        yield "replayed from a recording: its kernels are timed one by one"
     yield f"without hooks {humanize.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
     yield from list_doubts(ledger, step)
 
@@ -153,11 +153,11 @@ def list_doubts(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
         return
     if step.interruptions > BUSY * whole:
         yield (
-            f"{describe_interference('every repeat', step.interruptions)} at the median, which the table leaves out "
-            "and the step without hooks may not"
+            f"{describe_interference('every repeat', step.interruptions)} at the median; the table excludes that time, "
+            "but the step without hooks may include it"
         )
     if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > FAR:
-        yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
+        yield "the parts do not add up to the whole: do not trust these figures, and trace again on an idle machine"
 
 
 def _choices(ledger: Ledger) -> DocumentTable:
@@ -201,7 +201,7 @@ def _timeline(ledger: Ledger) -> DocumentTable:
     """Return the timeline of the request as it ran, to scale."""
     whole = ledger.timeline
     parts = ("schedule", "forward", "sample", "detokenise")
-    in_all = f"{humanize.say_seconds(whole.seconds)} in all, as it ran"
+    in_all = f"{humanize.say_seconds(whole.seconds)} in total, as it ran"
     rows = [_slice(part, whole, parts) for part in whole.parts[:_STEPS_SHOWN]]
     hidden = whole.parts[_STEPS_SHOWN:]
     if hidden:

@@ -17,8 +17,8 @@ _LIMITS: Mapping[str, tuple[str, Tone]] = {
     "communication": ("L", "communication"),
 }
 _LEGEND = (
-    "F/B: FLOP a byte. bound: seconds at the roof it hits, M memory, C compute. exp., meas.: seconds expected and "
-    "measured. diff: measured against expected. !: faster than physics allows. m µ n p: milli to pico."
+    "F/B: FLOP a byte. bound: seconds at the roof that limits it, M memory, C compute. exp., meas.: seconds expected "
+    "and measured. diff: measured compared with expected. !: faster than physics allows. m µ n p: milli to pico."
 )
 
 
@@ -43,7 +43,7 @@ def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
     for backend in sorted({row.backend for row in ledger.rows} - {""}):
         counts = Counter(_leaf(row) for row in ledger.rows if row.backend == backend)
         ops = ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
-        yield f"PyTorch runs these ops, at least in part, because the {backend} backend has no kernel for them: {ops}."
+        yield f"PyTorch runs these ops, at least partly, because the {backend} backend has no kernel for them: {ops}."
 
 
 def _title(step: LedgerStep) -> str:

@@ -38,8 +38,8 @@ def summary(ledger: Ledger) -> Document:
 def _legend(step: LedgerStep) -> str:
     held = f"{humanize.say(step.working_set, 'B')} of weights and KV in {step.place.replace('memory', 'main memory')}"
     return (
-        f"at best: with perfect kernels and {held}; predicted: with ours, from what is known of this device; "
-        f"measured: the median of {step.repeats} steps"
+        f"at best: with perfect kernels and {held}; predicted: with Ridgeline's kernels, from this device's "
+        f"calibration or data sheet; measured: the median of {step.repeats} steps"
     )
 
 
@@ -59,12 +59,12 @@ def _label(name: str, ledger: Ledger, step: LedgerStep, ops: list[OpRow], total:
     read = humanize.say(total.cost.weight_bytes, "B")
     if name == "head":
         scores = ops[-1].entries[step.name].outputs[0][-1]
-        return f"head: a score for each of {scores:,} tokens, {read}"
+        return f"head: logits of {scores:,} tokens, {read}"
     return {
         "weights": f"weights of {layers}: {read}",
         "attention": f"attention: {humanize.say(total.cost.kv_read_bytes, 'B')} of keys and values",
         "state": "recurrent state of each layer",
-        "ranks": "exchange between ranks",
+        "ranks": "communication between ranks",
         "small": f"norms and other small ops: {len(ops)}",
     }[name]
 
