@@ -320,7 +320,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--burstiness", "0.5"), "--burstiness is the shape of --arrival gamma"),
         (("--trace", "TRACE", "--output", "5"), "--output does not apply to a trace"),
         (("--rate", "5", "--replicas", "2", "--signal-age", "soon"), "--signal-age is 'soon'; write a time"),
-        (("--rate", "5", "--price", "2", "--seller", "nobody"), "--price replaces the prices of sellers"),
+        (("--rate", "5", "--price", "2", "--seller", "unknown"), "--price replaces the prices of sellers"),
         (("--rate", "5", "--split", "1:1", "--link", "1GB/s", "--router", "least"), "need --replicas 2 or more"),
         (("--rate", "5", "--replicas", "2", "--router", "random", "--signal-age", "1s"), "leave out --signal-age"),
         (("--rate", "5", "--split", "1:1", "--link", "0.0001MB/s"), "write 1MB/s or more"),

@@ -148,7 +148,9 @@ def test_adapters(folders: dict[str, str], tmp_path: Path) -> None:
         computing = replace(settings, adapters={})
         async with pair(folders["full"], tmp_path, settings, computing) as (_, answers):
             assert await answers.all(ASKED[:1], adapter="loud") == wanted[:1]
-            assert answers.reasons == ["no adapter 'loud' is loaded (loaded: none): name a loaded one, or load it at the start"]
+            assert answers.reasons == [
+                "no adapter 'loud' is loaded (loaded: none): name a loaded one, or load it at the start"
+            ]
 
     asyncio.run(run())
 

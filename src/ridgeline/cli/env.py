@@ -44,7 +44,7 @@ def _without_kernels(backend: Backend) -> str:
     if not backend.takes:
         return "all ops"
     kinds: dict[str, set[bool]] = {}
-    for op in _subclasses(Op):  # type: ignore[type-abstract]  # it is asked for its subclasses
+    for op in _subclasses(Op):  # type: ignore[type-abstract]  # only its subclasses are read
         if not isabstract(op):
             kinds.setdefault(op.kind, set()).add(issubclass(op, backend.takes))
     none = [kind for kind, taken in sorted(kinds.items()) if taken == {False}]

@@ -36,7 +36,7 @@ from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_document
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
-from ridgeline.price.plan.scenario import Beside, ModelCache
+from ridgeline.price.plan.scenario import AddAdapters, ModelCache
 from ridgeline.util.document.terminal_renderer import show
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def plan(
         plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
         return
     sections = sections_of(shown, SECTIONS)
-    beside = beside_of(source, lora)
-    made = None if setup.device is None else _plan(source, setup, workload, money, beside)
-    compared = None if devices is None else _compare(source, setup, workload, money, devices, beside)
+    add_adapters = beside_of(source, lora)
+    made = None if setup.device is None else _plan(source, setup, workload, money, add_adapters)
+    compared = None if devices is None else _compare(source, setup, workload, money, devices, add_adapters)
     _say_unknown(money, made, compared)
     if as_json:
         print(json.dumps(_json(made, compared)))
@@ -126,7 +126,7 @@ def _tail(made: DeploymentPlan) -> "TailEstimate | None":
 
 
 def _plan(
-    source: ModelSource, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None
+    source: ModelSource, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, add_adapters: AddAdapters | None
 ) -> DeploymentPlan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
@@ -135,7 +135,7 @@ def _plan(
     batches = workload.batches()
     return make_plan(
         source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
-        batches if len(batches) > 1 else (), beside,
+        batches if len(batches) > 1 else (), add_adapters,
     )  # fmt: skip
 
 
@@ -151,12 +151,12 @@ def _compare(
     workload: WorkloadFlags,
     money: MoneyFlags,
     devices: tuple[Device, ...],
-    beside: Beside | None,
+    add_adapters: AddAdapters | None,
 ) -> DeviceComparison:
     named = None if setup.device is None else device_named(setup.device).name
     quoted, unpriced = quoted_cards(devices, money, named)
     asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
-    models = ModelCache(source.config, beside)
+    models = ModelCache(source.config, add_adapters)
     return compare(source.title, models, asked, wanted, quoted, workload.demand(), unpriced)
 
 

@@ -26,7 +26,7 @@ from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_pr
 from ridgeline.price.plan import Demand, Deployment, PlanWorkload
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.plan_document import SECTIONS, check_sections
-from ridgeline.price.plan.scenario import Beside
+from ridgeline.price.plan.scenario import AddAdapters
 
 # Interactive latency for a user who reads along: one second, then 20 tokens per second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
@@ -52,7 +52,7 @@ _TPOT = (
 )
 
 
-def beside_of(source: ModelSource, lora: Sequence[str] | None) -> Beside | None:
+def beside_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapters | None:
     """Return a function that adds the adapters of --lora to each model that is built, or None without adapters.
 
     Raises:

@@ -68,7 +68,7 @@ def fit_kv_layout(
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
-    # All ranks take the same amount. A draft model is not divided: the first rank has all of it.
+    # All ranks take the same amount. A draft model is not divided: the first rank holds the whole model.
     taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
     if draft is not None:
         taken |= draft.taken(limits, place)

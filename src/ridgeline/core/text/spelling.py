@@ -126,7 +126,7 @@ def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
     """Return whether a test text encodes to pieces of this kind of vocabulary that decode to the same text."""
     try:
         tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens
-    except Exception:  # the model has no token for a part of it
+    except Exception:  # the model has no token for a part of the text
         return False
     spell, mark = (byte_level, _BYTE_SPACE) if kind == BYTES else (metaspace, SPACE_MARK)
     text = b"".join(map(spell, tokens)).decode("utf-8", "replace")

@@ -83,7 +83,7 @@ class CallForm:
     several: bool = True
     """Whether a template writes all tool calls of a message, instead of only the first or none."""
     preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
-    """The places to which the text beside tool calls can be moved so that the template does not drop it.
+    """The places to which the text next to tool calls can be moved so that the template does not drop it.
 
     Examples are the message with the calls itself, a message before it, and its reasoning (`PreamblePlace`).
     """

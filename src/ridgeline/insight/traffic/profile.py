@@ -68,7 +68,7 @@ class Spike:
 
 @dataclass(frozen=True, slots=True)
 class DayCycle:
-    """A periodic rate between a share of the base rate and all of it, in the shape of a cosine."""
+    """A periodic rate between a share of the base rate and the full base rate, in the shape of a cosine."""
 
     share: float
     seconds: float

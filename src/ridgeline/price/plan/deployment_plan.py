@@ -34,7 +34,7 @@ from ridgeline.price.plan.request_phases import (
     price_phase,
     request_seconds,
 )
-from ridgeline.price.plan.scenario import Beside, Deployment, ModelCache, PlanWorkload, Scenario
+from ridgeline.price.plan.scenario import AddAdapters, Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.price.plan.score_matrix import ScoresRow, score_rows
 from ridgeline.price.plan.trust import Trust, classes_of
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib
@@ -289,7 +289,7 @@ def make_plan(
     demand: Demand | None = None,
     stated_bytes: int | None = None,
     batches: Sequence[int] = (),
-    beside: Beside | None = None,
+    add_adapters: AddAdapters | None = None,
 ) -> DeploymentPlan:
     """Plan the deployment of a model.
 
@@ -302,14 +302,14 @@ def make_plan(
         demand: The load to serve; None for none.
         stated_bytes: The weight bytes that the checkpoint states; None if it does not.
         batches: The batch sizes of the sweep; empty for powers of two.
-        beside: Adds LoRA adapters to the model.
+        add_adapters: Adds LoRA adapters to the model.
 
     Raises:
         ModelRefused: If the model cannot be built or split in this way.
         ValueError: If the model's context or the memory cannot hold the workload.
     """
     check_devices(setup)
-    models = ModelCache(fields, beside)
+    models = ModelCache(fields, add_adapters)
     case = models.case(setup)
     workload = workload.of(case.model)
     check_context(case, workload)

@@ -268,7 +268,7 @@ class Scenario:
         return format_of(self.model.storage.dtype).name if stored is None else stored.name
 
 
-Beside = Callable[[Model], int]
+AddAdapters = Callable[[Model], int]
 """A function that adds LoRA adapters to a model on the meta device and returns how many."""
 Around = Callable[[Model], Model]
 """A function that wraps a model on the meta device, for example with pooling."""
@@ -280,15 +280,15 @@ class ModelCache:
     They are shared by all devices that they are priced on.
     """
 
-    def __init__(self, fields: Fields, beside: Beside | None = None, around: Around | None = None) -> None:
+    def __init__(self, fields: Fields, add_adapters: AddAdapters | None = None, around: Around | None = None) -> None:
         """Create an empty cache.
 
         Args:
             fields: The model's config.
-            beside: Adds adapters to each model that is built.
+            add_adapters: Adds adapters to each model that is built.
             around: Wraps each model that is built.
         """
-        self.fields, self._beside, self._around = fields, beside, around
+        self.fields, self._add_adapters, self._around = fields, add_adapters, around
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
 
     def case(self, setup: Deployment) -> Scenario:
@@ -307,7 +307,7 @@ class ModelCache:
             if self._around is not None:
                 model = self._around(model)
             _check_experts(model, setup.engine)
-            adapters = 0 if self._beside is None else self._beside(model)
+            adapters = 0 if self._add_adapters is None else self._add_adapters(model)
             self._built[key] = model, Price(model, setup.devices), recipe, adapters
         model, price, recipe, adapters = self._built[key]
         case = Scenario(setup, model, price, recipe, adapters=adapters)
