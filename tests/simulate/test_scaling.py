@@ -178,7 +178,7 @@ def test_other_cards_count_for_what_they_answer() -> None:
     deals blindly is told so first, and each card's price is told."""
     fast = card(price=HourlyPrice(3.0, "2026", "test"))
     slow = card(
-        title="a tenth of it", price=HourlyPrice(0.5, "2026", "test"), peaks={"bf16": 31.2e12}, bandwidth=0.2039e12
+        title="a tenth card", price=HourlyPrice(0.5, "2026", "test"), peaks={"bf16": 31.2e12}, bandwidth=0.2039e12
     )
     on, other = (machine(Limits(), 4000, case(LLAMA_3_8B, each)) for each in (fast, slow))
 
@@ -199,5 +199,5 @@ def test_other_cards_count_for_what_they_answer() -> None:
     assert found(advised(beside), "two", other).verdict == "steady"
     assert "--router two" not in advice(beside)
     assert "--router two" in advice(found(1, "round-robin", other))
-    said = "$3.00 per hour for A100 of the texts (test, 2026), $0.50 per hour for a tenth of it"
+    said = "$3.00 per hour for A100 of the texts (test, 2026), $0.50 per hour for a tenth card"
     assert said in dict(answer(beside))["cost"]

@@ -20,8 +20,8 @@ from ridgeline.core.ops.op import Launch
 FEW_ROWS = 8
 """The most rows of a matrix product in the kernel class "few".
 
-Up to this number of rows, our CPU kernels read a matrix as it is stored. From more rows on, by instruction set, they may
-repack it first (STREAMED_ROWS of backends/cpu/native/product.h).
+Up to this number of rows, our CPU kernels read a matrix as it is stored. From more rows on, by instruction set, they
+may repack it first (STREAMED_ROWS of backends/cpu/native/product.h).
 """
 
 
