@@ -328,8 +328,8 @@ def test_a_rate_gives_cards(plan: Any) -> None:
     assert fleet["replicas"] == fleet["cards"] > 1
     assert fleet["requests_per_second"] == 12
     assert shown["queue"]["rate"] == pytest.approx(12 / fleet["replicas"])
-    assert "at random moments: TTFT" in answered(out)["queue"]
-    assert f"12.0 requests/s: {fleet['replicas']} replicas of one device" in answered(out)["users"]
+    assert "at random times: TTFT" in answered(out)["queue"]
+    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
     assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
     users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
     assert users["replicas"] == 1

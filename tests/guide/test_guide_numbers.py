@@ -47,7 +47,7 @@ def test_a_question_may_use_the_numbers_before_it() -> None:
     ("asked", "says"),
     [
         ({"x": ("decode('llama-9')", "seconds")}, "x = decode"),
-        ({"x": ("'seven'", "count")}, "'seven', which is no number"),
+        ({"x": ("'seven'", "count")}, "'seven', which is not a number"),
         ({"x": ("n['y']", "count"), "y": ("1", "count")}, "KeyError"),
         ({"x": ("open('/etc/passwd')", "count")}, "NameError"),
     ],
@@ -61,7 +61,7 @@ def test_a_question_that_fails_is_named(asked: dict[str, tuple[str, str]], says:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[a]\n"x" = ["1", "furlongs"]', "to be written as 'furlongs'"),
+        ('[a]\n"x" = ["1", "furlongs"]', "has the unknown format 'furlongs'"),
         ('[a]\nx = ["1", "count"]\n[b]\nx = ["2", "count"]', "twice"),
     ],
 )

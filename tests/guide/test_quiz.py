@@ -37,17 +37,17 @@ GOOD = question(("yes", True), ("not now", False), ("never", False))
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ([question(("a", True), ("bb", True), ("cc", False))], "2 right answers"),
-        ([question(("a", False), ("bb", False), ("cc", False))], "0 right answers"),
+        ([question(("a", True), ("bb", True), ("cc", False))], "2 right choices"),
+        ([question(("a", False), ("bb", False), ("cc", False))], "0 right choices"),
         ([question(("a", True), ("bb", False))], "2 choices"),
-        ([question(("a", True), ("bb", False), ("bb", False))], "a choice twice"),
-        ([question(("a", True), ("bb", False), ("cc", False), why="so")], "no reason"),
-        ([question(("a", True), ("bb", False), ("all of the above", False))], "offers"),
-        ([GOOD, GOOD], "asked twice"),
-        ([question(("the longest by far", True), ("b", False), ("c", False))], "the longest choice is right in 1 of 1"),
+        ([question(("a", True), ("bb", False), ("bb", False))], "the same choice twice"),
+        ([question(("a", True), ("bb", False), ("cc", False), why="so")], "does not explain the choice"),
+        ([question(("a", True), ("bb", False), ("all of the above", False))], "refers to other choices in"),
+        ([GOOD, GOOD], "occurs twice as a question"),
+        ([question(("the longest by far", True), ("b", False), ("c", False))],
+            "the longest choice is the right one in 1 of 1"),
         ([QuizQuestion("made", "How much?", answer=GuideNumber("3 ms", 0.003), within=0.5, why="so it is")],
-            "too much for "
-        "right"),
+            "its tolerance is too large"),
     ],
 )  # fmt: skip
 def test_what_is_unfair_is_found(made: Sequence[QuizQuestion], says: str) -> None:
@@ -60,7 +60,7 @@ def test_a_fair_question_has_no_fault() -> None:
 
 def test_right_answers_in_one_place_are_found() -> None:
     always = [question((f"a{n}", True), ("bb bb", False), ("cc cc", False), ask=f"{n}?") for n in range(20)]
-    assert any("not evenly placed" in fault for fault in faults({"made": always}))
+    assert any("not evenly distributed" in fault for fault in faults({"made": always}))
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_the_solution_is_right_and_the_stub_is_not(name: str, tmp_path: Path) ->
     path.write_text(solution_of(exercise))
     assert check(exercise, read_function(exercise, path), path) == ""
     path.write_text(stub_of(exercise))
-    assert "still to be written" in check(exercise, read_function(exercise, path), path)
+    assert "is not written yet" in check(exercise, read_function(exercise, path), path)
     assert stub_of(exercise).count("NotImplementedError") == 1
     assert len(exercise.cases) >= 3
 
@@ -44,11 +44,11 @@ def test_a_way_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert lab("attention")[0] == 0
     assert "already exists" in lab("attention")[1]
     code, said = lab("attention", "--check")
-    assert (code, "still to be written" in said) == (1, True)
+    assert (code, "is not written yet" in said) == (1, True)
     right = solution_of(EXERCISES["attention"])
     Path("attention.py").write_text(right.replace("math.sqrt(len(query))", "1"))
     code, said = lab("attention", "--check")
-    assert (code, "the engine gives" in said) == (1, True)
+    assert (code, "but the engine returns" in said) == (1, True)
     Path("attention.py").write_text(right)
     assert lab("attention", "--check") == (0, "correct: attention agrees with the engine in 4 cases\n")
     assert "unknown exercise 'flying'" in lab("flying")[1]
@@ -79,7 +79,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "attention.py"
     path.write_bytes(b"\xff\xfe")
     for each in (path, tmp_path):
-        with pytest.raises(ValueError, match="is no text that can be read; `ridgeline lab exercise attention` writes"):
+        with pytest.raises(ValueError, match="is not a readable text file; `ridgeline lab exercise attention` writes"):
             read_function(EXERCISES["attention"], each)
 
 
@@ -134,31 +134,31 @@ def test_a_value_is_shown_as_what_it_is(value: Any, shown: str, tmp_path: Path) 
     """On both sides of the sentence, and in the call."""
     wanted = replace(EXERCISES["paged"], cases=((value,),), engine=lambda given: given)
     said = check(wanted, lambda given: 1j, tmp_path)
-    assert said == f"paged({shown}) is 1j; the engine gives {shown}"
+    assert said == f"paged({shown}) returns 1j, but the engine returns {shown}"
 
 
 @pytest.mark.parametrize(
     ("given", "wanted", "says"),
     [
-        ([0] * 9 + [2], [0] * 9 + [3], "; they differ at [9]: 2 for 3"),
+        ([0] * 9 + [2], [0] * 9 + [3], "; they differ at [9]: 2 instead of 3"),
         ([0] * 9, [0] * 10, "; they have 9 and 10 elements"),
-        ([[0] * 9, 1], [[0] * 8 + [4], 1], "; they differ at [0]: [0, 0, 0, 0, 0, 0, 0, 0, ...] for "
-         "[0, 0, 0, 0, 0, 0, 0, 0, ...]; they differ at [8]: 0 for 4"),
+        ([[0] * 9, 1], [[0] * 8 + [4], 1], "; they differ at [0]: [0, 0, 0, 0, 0, 0, 0, 0, ...] instead of "
+         "[0, 0, 0, 0, 0, 0, 0, 0, ...]; they differ at [8]: 0 instead of 4"),
         (1.0, True, ""),
     ],
 )  # fmt: skip
 def test_a_difference_that_is_not_shown_is_named(given: object, wanted: object, says: str, tmp_path: Path) -> None:
     one = replace(EXERCISES["paged"], cases=((1,),), engine=lambda _: wanted)
-    assert check(one, lambda _: given, tmp_path).endswith(f"the engine gives {_said(wanted)}{says}")
+    assert check(one, lambda _: given, tmp_path).endswith(f", but the engine returns {_said(wanted)}{says}")
 
 
 def _said(value: object) -> str:
     """Return the last value of the sentence about a function that gives something else."""
     one = replace(EXERCISES["paged"], cases=((1,),), engine=lambda _: value)
-    return check(one, lambda _: 1j, Path()).partition("the engine gives ")[2]
+    return check(one, lambda _: 1j, Path()).partition("the engine returns ")[2]
 
 
 def test_an_exercise_that_expects_a_tuple_says_so(tmp_path: Path) -> None:
     said = check(EXERCISES["paged"], lambda length, page: [1, 2], tmp_path)
-    assert said == "paged(1, 16) is [1, 2]; the engine gives (1, 15)"
+    assert said == "paged(1, 16) returns [1, 2], but the engine returns (1, 15)"
     assert "merged('lower', [('l', 'o')," in check(EXERCISES["merged"], lambda word, merges: None, tmp_path)

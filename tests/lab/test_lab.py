@@ -134,7 +134,7 @@ def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
     assert small.link is not None
     found = users_per_gpu.users_on("qwen2.5-7b", small, 1, 2000)
     assert (found.users, found.fits_on) == (0, None)
-    assert "no number of cards up to 8" in plain(users_per_gpu.document([found], small, 2000))
+    assert "no number of GPUs up to 8" in plain(users_per_gpu.document([found], small, 2000))
 
 
 def test_cards_without_a_link_are_one_each() -> None:
@@ -148,7 +148,7 @@ def test_cards_without_a_link_are_one_each() -> None:
 
 
 def test_no_user_is_longer_than_the_models_context() -> None:
-    with pytest.raises(ValueError, match=r"gpt2 can have 2 \(a prompt and an answer\) to 1,024 tokens"):
+    with pytest.raises(ValueError, match=r"gpt2 supports 2 \(prompt and response\) to 1,024 tokens"):
         users_per_gpu.users_on("gpt2", load_device("rtx-4090"), 1, 2000)
     with pytest.raises(ValueError, match="--devices is 16"):
         users_per_gpu.users_on("gpt2", load_device("h100-sxm"), 16, 500)
@@ -167,9 +167,8 @@ def test_a_users_state_is_counted() -> None:
     """Of one who has read little it is the most."""
     found = users_per_gpu.users_on("nemotron-h-8b", load_device("h100-sxm"), 1, 1000)
     assert found.request > found.state > 1000 * found.token
-    assert "bytes (16 KiB) and a user a state of" in plain(
-        users_per_gpu.document([found], load_device("h100-sxm"), 1000)
-    )
+    text = plain(users_per_gpu.document([found], load_device("h100-sxm"), 1000))
+    assert "bytes (16 KiB) per token and a state of" in " ".join(text.split())
 
 
 def test_the_lab_and_the_plan_subtract_alike() -> None:
@@ -282,11 +281,11 @@ def test_the_texts_column_is_the_texts() -> None:
     assert texts.ridge == 156
     text = plain(prefill_decode.document(found, "llama-3-8b"), 120)
     for row in (
-        r"a step, at least +8.00 ms",
-        r"most +125 ",
+        r"minimum time per step +8.00 ms",
+        r"maximum tokens per second +125 ",
         r"busy +0.6%",
-        r"arithmetic +160 x",
-        r"reaches it +about 150 +none",
+        r"arithmetic time +160 x",
+        r"reaches the ridge +about 150 +none",
     ):
         assert re.search(row, text), row
     assert round_figure(3.35e12) == 3.35e12
@@ -300,7 +299,7 @@ def test_a_batch_that_does_not_fit_says_how_many_do() -> None:
     assert json.loads(ended.stdout)["room"] == room
     text = CliRunner().invoke(APP, ["lab", "phases"]).stdout
     assert re.search(r"decode x 64 .* yes$", text, re.MULTILINE)
-    assert re.search(rf"decode x 256 .* {room} do$", text, re.MULTILINE)
+    assert re.search(rf"decode x 256 .* only {room}$", text, re.MULTILINE)
     small = CliRunner().invoke(APP, ["lab", "phases", "--model", "llama-3-70b", "--device", "rtx-4090", "--json"])
     assert json.loads(small.stdout)["room"] == 0
 
@@ -368,7 +367,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     page = CliRunner().invoke(APP, ["lab", name, *COMMANDS[name], "--svg", str(picture)])
     assert page.exit_code == 0, page.output
-    assert "the experiment in code" in page.stdout
+    assert "source code of the experiment" in page.stdout
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     data = CliRunner().invoke(APP, ["lab", name, *COMMANDS[name], "--json"])
     assert isinstance(json.loads(data.stdout), dict)

@@ -98,5 +98,5 @@ def test_an_experts_share_of_a_text_is_measured(found: list[Statement]) -> None:
 def test_page_and_json(found: list[Statement]) -> None:
     text = plain(statement_report.document(found))
     assert all(f"{one.id}\n" in text for one in found)
-    assert "none from 753 on" in " ".join(text.split())
+    assert "no batch from 753 tokens on" in " ".join(text.split())
     assert json.loads(json.dumps(statement_report.as_json(found)))["statements"][0]["row"] == 1

@@ -67,7 +67,7 @@ def test_dragging_the_dot_never_reaches_the_ridge_until_the_context_goes(open_pa
     page = open_page(one_file, **STILL).page
     dot = page.locator(".users .dot")
     users_of(page).wait_for()
-    assert users_of(page).get_attribute("aria-valuetext") == "one user, 1.05 FLOP a byte"
+    assert users_of(page).get_attribute("aria-valuetext") == "one user, 1.05 FLOP/byte"
     drag(page, dot, 400)
     assert number(users_of(page), "aria-valuenow") >= 256
     assert intensity(page) <= 61.5
@@ -76,7 +76,7 @@ def test_dragging_the_dot_never_reaches_the_ridge_until_the_context_goes(open_pa
     wall = page.get_by_role("slider", name="Context")
     assert number(wall, "aria-valuenow") < 100
     assert intensity(page) > 153
-    page.get_by_text("can climb over the ridge").wait_for()
+    page.get_by_text("large batches are compute-bound").wait_for()
     until(page, lambda: "calculator.users=" in page.url)
 
 
@@ -153,7 +153,7 @@ def test_the_sentence_says_what_plan_says(open_page: OpenPage, one_file: str, us
 def test_numbers_lead_to_why_by_keys(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
     page.locator(".sentence a").first.press("Enter")
-    assert (page.evaluate("document.activeElement.textContent") or "").startswith("Read in a step")
+    assert (page.evaluate("document.activeElement.textContent") or "").startswith("Read per step")
     page.locator(".beneath a").first.press("Enter")
     assert (page.evaluate("document.activeElement.textContent") or "").startswith("Floor")
     assert "#v=1" in page.url or "#" not in page.url
@@ -228,14 +228,14 @@ def test_a_vague_name_opens_the_exact_ones(open_page: OpenPage, one_file: str) -
     assert card.input_value() == "h100-pcie"
     page.locator(".sentence").get_by_text("NVIDIA H100 PCIe").wait_for()
     card.fill("<b>nobody</b>")
-    page.get_by_text("none is called so").wait_for()
+    page.get_by_text("no model has this name").wait_for()
     card.press("Escape")
     assert card.input_value() == "h100-pcie"
 
 
 def test_a_lever_is_a_ghost_that_can_be_kept_and_a_click_applies_it(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
-    lever = page.get_by_role("button", name="2 cards")
+    lever = page.get_by_role("button", name="2 GPUs")
     lever.hover()
     page.locator(".roofline .ghost").wait_for()
     page.locator(".sentence").hover()
@@ -265,9 +265,9 @@ def test_a_statement_of_a_text_sets_the_page(open_page: OpenPage, one_file: str)
     page.locator(".folklore").scroll_into_view_if_needed()  # what is in sight is computed, and moves what is below it
     until(page, lambda: "…" not in page.locator(".folklore .ledger").all_text_contents())
     page.get_by_role("heading", name="Models and their configs").click()
-    page.get_by_role("listitem").filter(has_text="GPT-2").get_by_text("This file does not hold gpt2").wait_for()
+    page.get_by_role("listitem").filter(has_text="GPT-2").get_by_text("This file does not contain gpt2").wait_for()
     page.get_by_role("heading", name="Many users").click()
-    row = page.get_by_role("listitem").filter(has_text="24 GB hold 8B")
+    row = page.get_by_role("listitem").filter(has_text="24 GB hold an 8B")
     row.get_by_text("21 users").wait_for()
     row.get_by_role("button").click()
     page.get_by_role("row", name="memory holds 21 users").wait_for()

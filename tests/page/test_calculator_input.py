@@ -87,7 +87,7 @@ def test_figures_of_the_choice_before_are_no_ones(open_page: OpenPage, tales_ser
 
     page.route("**/page/tables/*weights=w8a8*", hold)
     page.get_by_label("weights").select_option("w8a8")
-    page.get_by_role("status").filter(has_text="qwen3-0.6b, w8a8 weights is being read").wait_for()
+    page.get_by_role("status").filter(has_text="Loading the prices of qwen3-0.6b, w8a8 weights").wait_for()
     page.locator(".sentence").wait_for(state="hidden")
     figures = page.locator(".figures")
     assert (figures.get_attribute("aria-busy"), figures.get_attribute("inert")) == ("true", "")
@@ -131,7 +131,7 @@ def test_a_number_that_is_none_is_refused_in_words(open_page: OpenPage, one_file
         alert.get_by_text(f"{name} takes a whole number from 1 to {most}").wait_for()
         said = alert.text_content() or ""
         assert f"The value is still: {int(held):,}." in said
-        assert ("it is empty" if text == "" else f"{text} is none") in said
+        assert ("it is empty" if text == "" else f"{text} is not a number") in said
         assert field.get_attribute("aria-invalid") == "true"
         assert field.get_attribute("aria-describedby") == alert.get_attribute("id")
         assert field.input_value() == text
@@ -153,7 +153,11 @@ def test_a_name_that_is_none_is_refused_in_words(open_page: OpenPage, one_file: 
     field = page.get_by_role("combobox", name=name, exact=True)
     field.wait_for()
     held = field.input_value()
-    for text, says in (("zzz", "is none that this page knows"), ("q<q>", "is none that"), (held[0], "may be ")):
+    for text, says in (
+        ("zzz", "is not in the list; open the list"),
+        ("q<q>", "is not in the list"),
+        (held[0], "may be "),
+    ):
         if name == "model" and says == "may be ":
             continue  # there are but two
         field.fill(text)
@@ -184,7 +188,7 @@ def test_a_name_that_is_none_is_refused_in_words(open_page: OpenPage, one_file: 
 )
 def test_an_address_that_cannot_be_read_is_said(open_page: OpenPage, one_file: str, address: str, says: str) -> None:
     page = open_page(one_file.partition("#")[0] + "#model=gpt2&" + address, **STILL).page
-    alert = page.get_by_role("alert").filter(has_text="This page cannot read all of its address")
+    alert = page.get_by_role("alert").filter(has_text="This page cannot read some settings in its address")
     alert.filter(has_text=says).wait_for()
     assert page.locator("main b").filter(has_text="x").count() == 0
 
@@ -215,18 +219,18 @@ def test_a_change_ends_what_was_said_of_the_address(open_page: OpenPage, one_fil
 
 def test_a_rival_that_is_none_is_said(open_page: OpenPage, one_file: str) -> None:
     page = open_page(f"{one_file}&rival=abacus", **STILL).page
-    page.locator(".race").get_by_text("There is no card abacus to race against").wait_for()
+    page.locator(".race").get_by_text("There is no GPU abacus to compare with").wait_for()
 
 
 def test_chat_refuses_a_seed_that_is_none(open_page: OpenPage, tales_server: Running) -> None:
     page = open_page(f"{tales_server.url}/#tab=chat&model=nobody&temperature=9", **STILL).page
-    page.get_by_role("alert").filter(has_text="This server has no model nobody; you talk with tales.").wait_for()
+    page.get_by_role("alert").filter(has_text="This server has no model nobody; the chat uses tales.").wait_for()
     seed = page.get_by_label("Seed")
     for text in ("1.5", "text", "1e99"):
         seed.fill(text)
         seed.press("Tab")
         refused = page.get_by_role("alert").filter(has_text="Seed takes a whole number from -9,007,199,254,740,991")
-        refused.filter(has_text=f"{text} is none. The value is still: another each time.").wait_for()
+        refused.filter(has_text=f"{text} is not a number. The value is still: another each time.").wait_for()
     seed.fill("-7")
     until(page, lambda: "chat.seed=-7" in page.url)
     assert page.get_by_role("alert").filter(has_text="Seed").count() == 0

@@ -111,7 +111,7 @@ def test_trust_is_what_plan_prints() -> None:
     trust = trust_in("a100-sxm-80gb", "vllm", "decode")
     assert trust.rows > trust.within > 0
     near = f"{100 * NEAR:.0f}\N{NO-BREAK SPACE}%"
-    assert said == f"uncalibrated: {trust.within} of {trust.rows} published measurements within {near}"
+    assert said == f"not calibrated: {trust.within} of {trust.rows} published measurements within {near}"
 
 
 def test_what_is_kept_of_a_setting_is_what_it_would_be_anew() -> None:

@@ -16,7 +16,7 @@ HOSTILE = "</textarea><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 def say(page: Any, text: str, key: str = "Enter") -> None:
-    page.get_by_role("textbox", name=re.compile("Say something|A text to continue|Add text")).fill(text)
+    page.get_by_role("textbox", name=re.compile("Type a message|A text to continue|Add text")).fill(text)
     page.keyboard.press(key)
 
 
@@ -45,13 +45,13 @@ def test_a_conversation_by_keys(open_page: OpenPage, tales_server: Running) -> N
     assert re.search(r"steps [\d.]+ [mµ]?s, predicted [\d.]+ [mµ]?s", page.locator(".priced").text_content())
     took.click()
     rows = {row.locator("th").text_content(): row.text_content() for row in page.locator(".facts tr").all()}
-    assert list(rows) == ["queue", "prompt", "answer", "in all", "steps, measured", "steps, predicted", "steps, floor"]
+    assert list(rows) == ["queue", "prompt", "response", "total", "steps, measured", "steps, predicted", "steps, floor"]
     assert "12 steps of the engine" in rows["steps, measured"]
     with answered(page):
         page.get_by_role("button", name="Again").press("Enter")
     assert answers(page) == [first]
     page.get_by_role("button", name="Edit").press("Enter")
-    page.get_by_label("Edit what you said").fill("The dragon")
+    page.get_by_label("Edit your message").fill("The dragon")
     with answered(page):
         page.keyboard.press("Control+Enter")
     (other,) = answers(page)
@@ -60,13 +60,13 @@ def test_a_conversation_by_keys(open_page: OpenPage, tales_server: Running) -> N
         say(page, "Then", "Control+Enter")
     assert page.locator(".question .words").all_text_contents() == ["The dragon", "Then"]
     page.get_by_role("button", name="New").press("Enter")
-    page.get_by_role("heading", name="Talk with tales").wait_for()
+    page.get_by_role("heading", name="Chat with tales").wait_for()
     tales_server.idle()
 
 
 def test_shift_and_enter_begin_a_line(open_page: OpenPage, tales_server: Running) -> None:
     page = open_page(f"{tales_server.url}/#chat").page
-    area = page.get_by_label("Say something")
+    area = page.get_by_label("Type a message")
     area.press("a")
     area.press("Shift+Enter")
     area.press("b")
@@ -94,7 +94,7 @@ def test_sliders_change_the_chances_of_what_was_not_drawn(open_page: OpenPage, t
     page = open_page(f"{tales_server.url}/#v=1&tab=chat&chat.seed=7&chat.length=4&chat.top_p=1").page
     with answered(page):
         say(page, "Once upon a time")
-    table = page.get_by_role("table", name="Candidates at this place")
+    table = page.get_by_role("table", name="Candidates for this token")
 
     def drawn() -> list[str]:
         return [row.locator("td").nth(2).text_content() for row in table.locator("tbody tr").all()]
@@ -162,7 +162,7 @@ def test_a_word_of_a_megabyte(open_page: OpenPage, parrot: Running) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert all("400" in line for line in one.said), one.said
     page.get_by_role("button", name="Edit").click()
-    page.get_by_label("Edit what you said").fill("short")
+    page.get_by_label("Edit your message").fill("short")
     with answered(page):
         page.keyboard.press("Control+Enter")
     assert answers(page) == [HOSTILE]
@@ -181,11 +181,11 @@ LISTEN = """(() => {
 def test_who_listens_hears_the_answer_once(open_page: OpenPage, parrot: Running) -> None:
     """Not each of its pieces."""
     page = open_page(f"{parrot.url}/#chat").page
-    page.get_by_label("Say something").wait_for()
+    page.get_by_label("Type a message").wait_for()
     page.evaluate(LISTEN)
     with answered(page):
         say(page, "Well?")
-    assert page.evaluate("heard") == ["The model is writing.", f"The model wrote: {HOSTILE}"]
+    assert page.evaluate("heard") == ["The model is generating.", f"The model wrote: {HOSTILE}"]
 
 
 def test_a_model_without_a_template_continues_texts(open_page: OpenPage) -> None:
@@ -195,7 +195,7 @@ def test_a_model_without_a_template_continues_texts(open_page: OpenPage) -> None
         with answered(page):
             say(page, "Once")
         with answered(page), page.expect_request("**/v1/completions") as asked:
-            page.get_by_role("button", name="Go on").click()
+            page.get_by_role("button", name="Continue").click()
         assert asked.value.post_data_json["prompt"] == "Once and then"
         assert answers(page) == ["and then", "and then"]
 
@@ -204,12 +204,12 @@ def test_an_error_is_a_line_and_the_conversation_goes_on(open_page: OpenPage) ->
     with saying("Yes.") as up:
         one = open_page(f"{up.url}/#chat", quiet=False)
         page = one.page
-        page.get_by_label("Say something").wait_for()
+        page.get_by_label("Type a message").wait_for()
         page.route("**/v1/chat/completions", lambda route: route.abort())
         say(page, "Hello?")
         alert = page.get_by_role("alert")
         alert.wait_for()
-        assert alert.text_content() == "the server cannot be reached, or has closed the connection"
+        assert alert.text_content() == "the server cannot be reached or has closed the connection"
         page.unroute_all()
         broken = (
             'data: {"choices": [{"delta": {"content": "Ye"}}]}\n\ndata: {"error": {"message": "the engine\\ndied"}}\n\n'

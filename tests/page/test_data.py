@@ -44,7 +44,7 @@ def test_a_table_has_one_name(stored: StoredModel) -> None:
         ("devices=-1", "from 1 to 8"),
         ("devices=" + "9" * 9999, "from 1 to 8"),
         ("devices=٣", "from 1 to 8"),
-        ("layers=3", "layers is nothing"),
+        ("layers=3", "layers is not a parameter of a table"),
         ("weights", "bad query"),
         ("attention=1", "give --devices 2"),
     ],

@@ -59,7 +59,7 @@ def test_what_is_sent_is_seen_and_the_view_ends_as_the_engine_does(open_page: Op
     page.evaluate("Math.random = () => 1 - 2 ** -53")  # the longest answers: the long prompt leaves room for one
     page.get_by_role("button", name="Send 10", exact=True).press("Enter")
     page.get_by_role("button", name="A long prompt").press("Enter")
-    page.get_by_text("Nothing of yours is under way.").wait_for()
+    page.get_by_text("None of your requests is running.").wait_for()
     tales_server.idle()
     until(page, lambda: page.locator(".lane").nth(2).locator("h3 span").text_content() == "11")
     until(page, lambda: counted(page) == truth(tales_server))
@@ -94,7 +94,7 @@ def test_the_last_request_is_taken_back(open_page: OpenPage, tales_server: Runni
         send.press("Enter")
         until(page, lambda: gauge(page, "Running") != "0")
         page.get_by_role("button", name="Abort all").press("Enter")
-        page.get_by_text("Nothing of yours is under way.").wait_for()
+        page.get_by_text("None of your requests is running.").wait_for()
     tales_server.idle()
     page.locator(".what").filter(has_text="abort").first.wait_for()
     until(page, lambda: counted(page) == truth(tales_server))

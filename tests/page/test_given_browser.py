@@ -63,7 +63,7 @@ def test_a_config_becomes_the_model_of_the_page(open_page: OpenPage, tales_serve
 
 def test_one_that_is_gone_is_asked_for_again(open_page: OpenPage, tales_server: Running) -> None:
     page = open_page(f"{tales_server.url}/#tab=calculator&model=./theirs", **STILL).page
-    page.get_by_role("alert").get_by_text("give its config.json again").wait_for()
+    page.get_by_role("alert").get_by_text("open its config.json again").wait_for()
     give(page, "theirs.json", CONFIG)
     page.locator(".sentence strong").get_by_text("theirs", exact=True).wait_for()
 

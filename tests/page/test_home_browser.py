@@ -55,10 +55,10 @@ def test_the_home_says_what_it_is_and_what_to_try(open_page: OpenPage, priced_se
     home_of(page).get_by_text("predicts, measures and explains their speed").wait_for()
     tries = tries_of(page)
     assert [each.split("\n")[0] for each in tries.all_inner_texts()] == [
-        "Plan llama-3-8b on an H100", "Talk with tales", "Follow one token through tales",
+        "Plan llama-3-8b on an H100", "Chat with tales", "Follow one token through tales",
     ]  # fmt: skip
     page.get_by_text("One user of tales").wait_for()
-    opened = {"Calculator": "Users", "Chat": "Say something", "One token": "A text of at most 64 tokens"}
+    opened = {"Calculator": "Users", "Chat": "Type a message", "One token": "A text of at most 64 tokens"}
     for at, (title, control) in enumerate(opened.items()):
         tries.nth(at).click()
         page.get_by_role("tabpanel").get_by_label(control).first.wait_for()
@@ -118,7 +118,7 @@ def test_a_file_offers_what_it_holds(
 
     apart(written)
     one = open_page(path.as_uri(), offline=True, **STILL)
-    home_of(one.page).get_by_text("in runs that were recorded").wait_for()
+    home_of(one.page).get_by_text("in recorded runs").wait_for()
     tries = tries_of(one.page)
     assert tries.count() == 1
     assert tries.first.inner_text().startswith(says)

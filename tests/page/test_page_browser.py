@@ -32,7 +32,7 @@ def test_axe_finds_nothing_serious(open_page: OpenPage, tales_server: Running, s
     """With an answer, all of it unfolded."""
     one = open_page(f"{tales_server.url}/#chat", color_scheme=scheme, viewport={"width": width, "height": 740})
     page = one.page
-    page.get_by_label("Say something").fill("Once upon a time")
+    page.get_by_label("Type a message").fill("Once upon a time")
     page.keyboard.press("Enter")
     page.locator(".took summary").click()
     page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
@@ -53,13 +53,13 @@ def test_a_key_is_asked_for_kept_and_forgotten(open_page: OpenPage, locked: Runn
     page, key = one.page, one.page.get_by_label("API key")
     key.fill("sk-wrong")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("does not take this key").wait_for()
+    page.get_by_role("alert").get_by_text("does not accept this key").wait_for()
     key.fill("späße")
     page.keyboard.press("Enter")
     page.get_by_role("alert").get_by_text("letters, digits and signs").wait_for()
     key.fill(" sk-right ")
     page.keyboard.press("Enter")
-    say = page.get_by_label("Say something")
+    say = page.get_by_label("Type a message")
     say.fill("Is it?")
     page.keyboard.press("Enter")
     page.get_by_text("It is open.", exact=True).first.wait_for()
@@ -84,7 +84,7 @@ def test_a_page_that_came_before_the_model_waits_for_it(open_page: OpenPage, tal
     page.goto(f"{tales_server.url}/#chat")
     page.get_by_role("status").get_by_text("The model is being loaded.").wait_for()
     page.unroute_all()
-    page.get_by_label("Say something").wait_for()
+    page.get_by_label("Type a message").wait_for()
 
 
 def test_a_server_that_no_tab_is_for_says_what_it_answers(open_page: OpenPage, tales_server: Running) -> None:
@@ -109,14 +109,14 @@ def test_an_address_says_which_tab_and_how_its_fields_stand(open_page: OpenPage,
     assert page.evaluate("location.hash") == "#v=1&tab=chat&chat.temperature=0.3&chat.top_k=0"
     page.reload()
     assert page.get_by_label("Temperature").input_value() == "0.3"
-    page.get_by_role("button", name="As tales has it").click()
+    page.get_by_role("button", name="Defaults of tales").click()
     assert page.evaluate("location.hash") == "#v=1&tab=chat"
     assert page.get_by_label("Temperature").input_value() == "0.8"
 
 
 def test_an_address_of_a_newer_page_says_so(open_page: OpenPage, tales_server: Running) -> None:
     page = open_page(f"{tales_server.url}/#v=9&tab=chat&chat.top_k=3").page
-    page.get_by_text("This address is of a newer page").wait_for()
+    page.get_by_text("This address was made by a newer version of the page").wait_for()
     assert page.get_by_label("Top-k").input_value() == "3"
 
 
@@ -156,4 +156,4 @@ def test_one_file_opens_from_disk_and_asks_nobody(open_page: OpenPage, one_file:
     both = "import('page/source.js').then((m) => m.openSource().names().concat(m.tableName('a b', { devices: 2 })))"
     assert one.page.evaluate(both) == ["note.json", "tables/a%20b.json?devices=2"]
     missing = "import('page/source.js').then((m) => m.openSource().data('x')).catch((error) => error.message)"
-    assert one.page.evaluate(missing) == "this file has no x; export it with what you want to see"
+    assert one.page.evaluate(missing) == "this file has no x; export the page again with this data"

@@ -121,7 +121,7 @@ def test_a_recorded_picture_keeps_nobody_out(open_page: OpenPage, recorded_file:
         viewport={"width": 360, "height": 740},
         reduced_motion="reduce",
     ).page
-    page.get_by_role("img", name="What it may become after step 7: a handwritten seven").wait_for()
+    page.get_by_role("img", name="Predicted image after step 7: a handwritten seven").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is no wider than the screen"
     assert serious(page) == []
 

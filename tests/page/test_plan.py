@@ -209,8 +209,11 @@ def test_a_plan_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     ("code", "says"),
     [
         ("makeWorkload(kept.table, {input: 1000, output: 25})", "more than the model's context of 1024"),
-        ("makeCase(kept.table, kept.all.cards['h100-sxm'], kept.all.engines['vllm-dp'])", "give --enable-dp-attention"),
-        ("makeCase({...kept.table, devices: 2}, kept.all.cards.own, kept.all.engines.vllm)", "nothing known joins"),
+        ("makeCase(kept.table, kept.all.cards['h100-sxm'], kept.all.engines['vllm-dp'])", "uses --enable-dp-attention"),
+        (
+            "makeCase({...kept.table, devices: 2}, kept.all.cards.own, kept.all.engines.vllm)",
+            "has no known link between GPUs",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_said_in_a_line(page: Page, code: str, says: str) -> None:

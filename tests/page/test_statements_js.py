@@ -232,9 +232,9 @@ def test_what_is_said_has_the_figures(page: Page) -> None:
     assert not [said for said in words.values() if re.search("NaN|undefined|null|Infinity", said)]
     cost = decode(SMALL, A100).cost
     seconds = cost.memory_bytes / A100.bandwidth
-    wanted = [say_gb(cost.weight_bytes / 1e9), say_seconds(seconds), f"{three_digits(1 / seconds)} tokens a second"]
+    wanted = [say_gb(cost.weight_bytes / 1e9), say_seconds(seconds), f"{three_digits(1 / seconds)} tokens per second"]
     assert words["one-user"].startswith(", ".join(wanted))
-    assert words["grouped-heads"].endswith("524,288 bytes a token against 131,072, 4.00 times as many.")
+    assert words["grouped-heads"].endswith("524,288 bytes per token compared with 131,072, 4.00 times as many.")
     assert words["attention-by-hand"] == "0.4011 0.1978 0.4011, so [6.0167, 3.9833]."
-    crossing = "At 53,247 tokens it does as much arithmetic as the matrices, from 53,248 on more."
+    crossing = "At 53,247 tokens it does as many FLOPs as the matrices, and from 53,248 on more."
     assert words["attention-dearest"].endswith(crossing)

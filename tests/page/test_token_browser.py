@@ -81,7 +81,7 @@ def test_it_goes_by_keys(open_page: OpenPage, one_file: Path, recordings: list[d
     scrubber.focus()
     page.keyboard.press("d")
     assert ops[4]["path"].endswith(title.text_content())
-    page.get_by_text("Impossible: shape, spec or timer. Nothing takes less than").wait_for()
+    page.get_by_text("Impossible: shape, spec or timer. No kernel can take less than").wait_for()
     page.keyboard.press("a")
     page.keyboard.press("a")
     assert "token.op=2" in page.evaluate("location.hash")
@@ -102,7 +102,7 @@ def test_a_token_is_chosen_and_its_row_shown(
     told = recordings[0]
     page.locator(".chips li").nth(4).get_by_role("button").click()
     page.get_by_role("region", name="Attention").get_by_text("As a table").click()
-    rows = page.get_by_role("group", name="Shares of attention").locator("tbody tr")
+    rows = page.get_by_role("group", name="Attention weights").locator("tbody tr")
     rows.first.wait_for()
     assert rows.count() == 5
     share = told["attention"]["rows"]["4"][1][2][0]
@@ -133,7 +133,7 @@ def test_a_text_is_typed_and_followed(open_page: OpenPage, tales_server: Running
     text.press("Enter")
     draw = page.get_by_role("region", name="The draw")
     draw.wait_for()
-    page.get_by_text("in which nothing else ran").wait_for()
+    page.get_by_text("during which it ran nothing else").wait_for()
     assert page.get_by_role("alert").count() == 0
     taken = draw.locator("tr.chosen code").text_content()
     assert taken == draw.get_by_role("heading").locator("code").text_content()

@@ -59,7 +59,7 @@ def test_a_tour(open_page: OpenPage, whole_file: str) -> None:
         page.get_by_role("slider", name="Users").press("PageUp")
     page.get_by_text("32 users of llama-3-8b").wait_for()
     page.get_by_role("heading", name="Many users").click()
-    page.get_by_role("listitem").filter(has_text="24 GB hold 8B").get_by_role("button").press("Enter")
+    page.get_by_role("listitem").filter(has_text="24 GB hold an 8B").get_by_role("button").press("Enter")
     page.get_by_role("row", name="memory holds 21 users").wait_for()
     assert [each.strip() for each in tabs.all_text_contents()] == TABS
     tabs.first.focus()

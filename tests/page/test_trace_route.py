@@ -88,7 +88,7 @@ def test_what_would_hold_others_for_too_long_is_refused(tales_server: Running) -
     """Once its first steps have said how long that would be; the engine goes on."""
     reply = tales_server.post("/page/trace", {**ASKED, "max_pause": 1e-3})
     assert reply.status == 400
-    assert re.search(r"for about [\d.]+ s, and 0\.001 are allowed", reply.json()["error"]["message"])
+    assert re.search(r"for about [\d.]+ s, but max_pause is 0\.001 s: give", reply.json()["error"]["message"])
     tales_server.check()
 
 

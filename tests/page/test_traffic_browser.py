@@ -53,19 +53,19 @@ def test_results_are_dropped_and_compared(open_page: OpenPage, tales_server: Run
     page.get_by_text(f"ridgeline bench serve {tales_server.url}").wait_for()
     page.evaluate(DROP, [["slow.json", json.dumps(result(5.0))]])
     page.get_by_role("columnheader", name="slow.json").wait_for()
-    assert cell(page, "requests answered") == ["40 of 40"]
+    assert cell(page, "completed requests") == ["40 of 40"]
     assert cell(page, "TTFT p50") == ["40.0 ms"]
     page.evaluate(DROP, [[f"{HOSTILE}.json", json.dumps(result(20.0))]])
     page.get_by_role("columnheader", name=f"{HOSTILE}.json").wait_for()
-    assert len(cell(page, "output tokens a second")) == 2
+    assert len(cell(page, "output tokens per second")) == 2
     assert page.locator("#content img").count() == 0
     charts = page.locator(".lines")
     assert charts.count() >= 6
     assert charts.first.locator(".series").count() == 2
     page.evaluate(DROP, [["half.json", '{"a": [']])
     page.get_by_role("alert").get_by_text("half.json is not valid JSON").wait_for()
-    assert cell(page, "requests answered") == ["40 of 40", "40 of 40"]
-    page.get_by_role("button", name="Put away").press("Enter")
+    assert cell(page, "completed requests") == ["40 of 40", "40 of 40"]
+    page.get_by_role("button", name="Remove").press("Enter")
     page.locator(".lines").first.wait_for(state="detached")
 
 

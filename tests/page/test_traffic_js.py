@@ -125,9 +125,9 @@ def test_a_run_that_answered_nothing_is_read_too() -> None:
     ("told", "words"),
     [
         ("{", "run.json is not valid JSON"),
-        ("null", "holds no result of a run"),
-        ("[1]", "holds no result of a run"),
-        ({"format": 1, "metrics": [], "per_request": {}}, "holds no result of a run"),
+        ("null", "is not the result of a run"),
+        ("[1]", "is not the result of a run"),
+        ({"format": 1, "metrics": [], "per_request": {}}, "is not the result of a run"),
         ({"format": "<b>9</b>", "metrics": {}, "per_request": {}}, "format <b>9</b>; this page reads 1"),
         ({"format": 1, "metrics": {}, "per_request": {"outcome": "ok"}}, "lacks the column outcome"),
         ({"format": 1, "metrics": {}, "per_request": {"outcome": ["ok"], "intended": []}}, "lacks the column intended"),

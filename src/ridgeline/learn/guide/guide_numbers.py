@@ -73,9 +73,11 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
     for group in tomllib.loads(path.read_text(encoding="utf-8")).values():
         for name, (expression, kind) in group.items():
             if kind not in FORMATS:
-                raise ValueError(f"{path.name}: {name} is to be written as {kind!r}; there are {', '.join(FORMATS)}")
+                raise ValueError(
+                    f"{path.name}: {name} has the unknown format {kind!r}; use one of {', '.join(FORMATS)}"
+                )
             if name in asked:
-                raise ValueError(f"{path.name}: {name} is there twice")
+                raise ValueError(f"{path.name}: {name} is defined twice; remove one definition")
             asked[name] = expression, kind
     return asked
 
@@ -102,7 +104,7 @@ def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> d
         except Exception as error:
             raise ValueError(f"{name} = {expression}: {type(error).__name__}: {error}") from error
         if not isinstance(value, int | float):
-            raise ValueError(f"{name} = {expression} is {value!r}, which is no number")
+            raise ValueError(f"{name} = {expression} is {value!r}, which is not a number")
         values[name] = value
         found[name] = GuideNumber(FORMATS[kind](value), float(value))
     return found

@@ -79,7 +79,7 @@ def number_in(text: str) -> float:
     """
     found = re.search(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text)
     if found is None:
-        raise ValueError(f"there is no number in {text!r}")
+        raise ValueError(f"no number found in {text!r}")
     return float(found.group().replace(",", ""))
 
 
@@ -126,28 +126,32 @@ def faults(quizzes: Mapping[str, Sequence[QuizQuestion]]) -> list[str]:
     everything = [question for questions in quizzes.values() for question in questions]
     found = [f"{question.chapter}: {question.ask!r} {fault}" for question in everything for fault in _faults(question)]
     asks = Counter(question.ask for question in everything)
-    found += [f"{ask!r} is asked twice" for ask, times in asks.items() if times > 1]
+    found += [f"{ask!r} occurs twice as a question" for ask, times in asks.items() if times > 1]
     chosen = [question for question in everything if question.choices]
     longest = [question for question in chosen if _longest_is_right(question)]
     if len(longest) > 0.4 * len(chosen):
-        found.append(f"the longest choice is right in {len(longest)} of {len(chosen)} questions")
+        found.append(f"the longest choice is the right one in {len(longest)} of {len(chosen)} questions")
     return [*found, *_places(chosen)]
 
 
 def _faults(question: QuizQuestion) -> list[str]:
     if question.answer is not None:
-        return [] if question.why and 0 < question.within <= 0.25 else ["has no reason, or takes too much for right"]
+        return (
+            []
+            if question.why and 0 < question.within <= 0.25
+            else ["has no explanation, or its tolerance is too large"]
+        )
     rights = sum(choice.right for choice in question.choices)
-    found = [] if rights == 1 else [f"has {rights} right answers"]
+    found = [] if rights == 1 else [f"has {rights} right choices"]
     if not 3 <= len(question.choices) <= 4:
         found.append(f"has {len(question.choices)} choices; give three or four")
     if len({choice.text for choice in question.choices}) < len(question.choices):
-        found.append("has a choice twice")
+        found.append("has the same choice twice")
     for choice in question.choices:
         if len(choice.why.split()) < 3:
-            found.append(f"says no reason for {choice.text!r}")
+            found.append(f"does not explain the choice {choice.text!r}")
         if re.search(r"\b(all|none|both) of (the above|these|them)\b", choice.text, re.IGNORECASE):
-            found.append(f"offers {choice.text!r}")
+            found.append(f"refers to other choices in {choice.text!r}")
     return found
 
 
@@ -168,5 +172,7 @@ def _places(questions: Sequence[QuizQuestion]) -> list[str]:
         even = len(places) / count
         unevenness = sum((places.count(n) - even) ** 2 / even for n in range(count)) if places else 0.0
         if unevenness > _PROVEN_BY_CHANCE:
-            found.append(f"right answers of {count} choices are not evenly placed: {Counter(places)}")
+            found.append(
+                f"the positions of the right ones of {count} choices are not evenly distributed: {Counter(places)}"
+            )
     return found

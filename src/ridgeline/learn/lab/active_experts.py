@@ -36,26 +36,36 @@ def run() -> ExperimentOutcome:
     few = [mixed / balanced for batch, (mixed, balanced) in measured.items() if batch > 1]
     rows = [TableRow((f"{n}", f"{formula[n]:.1f}", f"{dice[n]:.1f}")) for n in BATCHES]
     lines = (
-        Series("128 experts, by the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
-        Series("built-in mixture, its own router", tuple((n, 100 * mixed / 8) for n, (mixed, _) in measured.items())),
-        Series("the same, balanced", tuple((n, 100 * value / 8) for n, (_, value) in measured.items()), "dashed"),
+        Series("128 experts, from the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
+        Series(
+            "built-in model `mixture`, its own router",
+            tuple((n, 100 * mixed / 8) for n, (mixed, _) in measured.items()),
+        ),
+        Series(
+            "built-in model `mixture`, balanced router",
+            tuple((n, 100 * value / 8) for n, (_, value) in measured.items()),
+            "dashed",
+        ),
     )
     return ExperimentOutcome(
         (
-            (off < 0.02, f"dice and formula differ by at most {off:.1%}; 32 tokens touch {formula[32]:.1f} of 128"),
+            (
+                off < 0.02,
+                f"simulation and formula differ by at most {off:.1%}; 32 tokens activate {formula[32]:.1f} of 128",
+            ),
             (
                 bill.active / bill.total < 0.1 and read > 0.8,
-                f"a token takes {bill.active / bill.total:.0%} of the parameters, a step of 32 reads {read:.0%} of "
-                f"them",
+                f"one token uses {bill.active / bill.total:.0%} of the parameters, but a step of 32 tokens reads "
+                f"{read:.0%} of them",
             ),
             (
                 max(few) <= 1.001 and min(few) > 0.75,
-                f"between {min(few):.0%} and {max(few):.0%} of what balanced routing would touch",
+                f"between {min(few):.0%} and {max(few):.0%} of the experts that balanced routing would activate",
             ),
         ),
         (
-            DocumentTable(columns("tokens", "E(1-(1-k/E)^T)", "dice"), tuple(rows)),
-            Chart("Experts of a layer that a batch touches", "tokens", "percent of all", lines, log_x=True),
+            DocumentTable(columns("tokens", "E(1-(1-k/E)^T)", "simulated"), tuple(rows)),
+            Chart("Experts per layer that a batch activates", "tokens", "percent of all experts", lines, log_x=True),
         ),
         {"formula": formula, "dice": dice, "read": read, "mixture": measured},
     )
@@ -63,11 +73,17 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "experts",
-    "What does a mixture of experts save?",
+    "How much computation and memory traffic does a mixture of experts save?",
     (
-        "A batch of T tokens touches E(1-(1-k/E)^T) experts; throwing dice gives the same.",
-        "A token uses less than a tenth of Qwen3-235B, but a step of 32 tokens reads more than four fifths of it.",
-        "A trained router is not balanced: the built-in mixture touches somewhat fewer than dice would.",
+        "A batch of T tokens activates E(1-(1-k/E)^T) experts on average; a random simulation gives the same number.",
+        (
+            "One token uses less than a tenth of Qwen3-235B's parameters, but a step of 32 tokens reads more than four "
+            "fifths."
+        ),
+        (
+            "A trained router is not balanced: the built-in `mixture` activates slightly fewer experts than random "
+            "routing."
+        ),
     ),
     run,
     __file__,

@@ -58,13 +58,13 @@ def run() -> ExperimentOutcome:
         (
             (
                 abs(result[0] - 6.0167) < 1e-4 and abs(result[1] - 3.9833) < 1e-4 and turned[1] > turned[0],
-                f"[{result[0]:.4f}, {result[1]:.4f}]; asked with [0, 1] it is [{turned[0]:.4f}, {turned[1]:.4f}]",
+                f"[{result[0]:.4f}, {result[1]:.4f}]; with the query [0, 1] it is [{turned[0]:.4f}, {turned[1]:.4f}]",
             ),
             (
                 above == 0.0 and sums < 1e-5,
-                f"largest share above the diagonal {above:g}, rows sum to 1 within {sums:.0e}",
+                f"the largest attention weight above the diagonal is {above:g}; rows sum to 1 within {sums:.0e}",
             ),
-            (plain > 0.8 > 0.3 > divided, f"{plain:.2f} without the divisor, {divided:.2f} with it"),
+            (plain > 0.8 > 0.3 > divided, f"{plain:.2f} without the division, {divided:.2f} with it"),
         ),
         (DocumentTable(columns("", "share", "value", words=(0, 2)), tuple(rows)), _figure(pieces, layers)),
         {"shares": parts, "result": result, "turned": turned, "largest_share": {"plain": plain, "divided": divided}},
@@ -79,20 +79,20 @@ def _figure(pieces: list[str], layers: list[torch.Tensor]) -> Panels:
             tuple(Panel(f"head {head}", tuple(map(tuple, w_TT.tolist()))) for head, w_TT in enumerate(w_HTT, 1)),
             ""
             if number < len(layers)
-            else f"Rows ask, columns are asked: {' '.join(p.strip() or p for p in pieces[1:])}",
+            else f"Rows are queries, columns are keys: {' '.join(p.strip() or p for p in pieces[1:])}",
         )
         for number, w_HTT in enumerate(layers, 1)
     )
-    return Panels("Who looks at whom: six heads in each of five layers", bands)
+    return Panels("Attention weights: six heads in each of five layers", bands)
 
 
 EXPERIMENT = Experiment(
     "attention-by-hand",
     "What does attention compute?",
     (
-        "A query [1, 0] mixes the values [10, 0], [0, 10], [5, 5] to about [6, 4]; [0, 1] turns the mix round.",
-        "In a model the shares of every head form a triangle: no token looks at a later one, and each row sums to 1.",
-        "Without division by the square root of the width, one of 32 random keys takes nearly all.",
+        "The query [1, 0] mixes the values [10, 0], [0, 10], [5, 5] to about [6, 4]; [0, 1] reverses the proportions.",
+        "In a model, no token attends to a later one, so each head's weights form a triangle, and each row sums to 1.",
+        "Without division by the square root of the head size, one of 32 random keys gets nearly all of the weight.",
     ),
     run,
     __file__,

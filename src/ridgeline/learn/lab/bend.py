@@ -63,12 +63,12 @@ def run() -> ExperimentOutcome:
         (
             (
                 abs(error - 0.25) < 1e-6 and max(abs(x - 0.5) for x in said) < 1e-5 and curved == 0.0,
-                f"linear: {', '.join(f'{x:g}' for x in said)}, error {error:.2f}; with two ReLUs the error is "
+                f"linear outputs: {', '.join(f'{x:g}' for x in said)}, error {error:.2f}; with two ReLUs the error is "
                 f"{curved:g}",
             ),
             (
                 difference < 1e-5 and rank == 4,
-                f"they differ by {difference:.0e}, and the product has rank {rank}, not 16",
+                f"the outputs differ by {difference:.0e}, and the product of the matrices has rank {rank}, not 16",
             ),
             (
                 silu < relu < identity < without and relu - silu < 0.25 * (identity - silu),
@@ -76,10 +76,10 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("x, y", "wanted", "best line"), tuple(_row(n, said) for n in range(4))),
+            DocumentTable(columns("x, y", "target", "best linear output"), tuple(_row(n, said) for n in range(4))),
             Bars(
-                "What tales makes of a story with its bend replaced",
-                "nats a token, less is better",
+                "Loss of the built-in model `tales` on a story with its activation function replaced",
+                "nats per token, lower is better",
                 tuple(Bar(name, value) for name, value in nats.items()),
             ),
         ),
@@ -94,11 +94,17 @@ def _row(n: int, said: list[float]) -> TableRow:
 
 EXPERIMENT = Experiment(
     "bend",
-    "Why do layers need a bend between them?",
+    "Why do layers need a nonlinear function between them?",
     (
-        "The best linear layer answers 0.5 to every corner of XOR, however many are stacked; two ReLUs get it right.",
-        "Two linear layers 4 -> 16 -> 4 are one matrix of rank 4.",
-        "A trained model hardly minds ReLU for SiLU. It minds having neither, and no feed-forward part most of all.",
+        (
+            "The best linear network outputs 0.5 for every input of XOR, whatever its depth; two ReLUs compute XOR "
+            "exactly."
+        ),
+        "Two linear layers 4 -> 16 -> 4 are equal to one matrix of rank 4.",
+        (
+            "A trained model loses little with ReLU instead of SiLU, more with neither, and most without feed-forward "
+            "layers."
+        ),
     ),
     run,
     __file__,

@@ -48,15 +48,24 @@ def run() -> ExperimentOutcome:
         (
             (
                 before == 0.0 and all(float(change_HTT[:, :word].max()) == 0.0 for change_HTT in moved),
-                f"states and shares of the {word} tokens before it differ by {before:g} in every layer",
+                (
+                    f"hidden states and attention weights of the {word} tokens before it differ by {before:g} in every "
+                    "layer"
+                ),
             ),
             (
                 among[0] < _ALIKE < 0.01 < min(among[1:]),
-                f"shares among the others move by at most {among[0]:.0e} in layer 1, {among[1]:.2f} in layer 2",
+                (
+                    f"attention weights among the other tokens change by at most {among[0]:.0e} in layer 1, "
+                    f"{among[1]:.2f} in layer 2"
+                ),
             ),
             (
                 float(states[0][word + 1 :].max()) == 0.0 < 0.01 < min(float(x_T[word:].min()) for x_T in states[1:]),
-                f"of the last word: {', '.join(f'{float(change_T[-1]):.2f}' for change_T in states)}",
+                (
+                    "relative change of the last word's state by layer: "
+                    f"{', '.join(f'{float(change_T[-1]):.2f}' for change_T in states)}"
+                ),
             ),
             (
                 then[0][0][0] not in dict(then[1]) and then[1][0][0] not in dict(then[0]),
@@ -64,7 +73,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("stream of", "table", *(f"layer {n}" for n in range(1, len(states)))), tuple(rows)),
+            DocumentTable(columns("token", "table", *(f"layer {n}" for n in range(1, len(states)))), tuple(rows)),
             _figure(moved, pieces),
         ),
         {"word": word, "states": [change_T.tolist() for change_T in states], "among": among, "then": then},
@@ -77,18 +86,23 @@ def _figure(moved: list[torch.Tensor], pieces: list[str]) -> Panels:
         Panel(f"layer {number}", tuple(map(tuple, change_HTT.amax(0).clamp(max=1.0).tolist())))
         for number, change_HTT in enumerate(moved, 1)
     )
-    note = f"Rows ask, columns are asked: {' '.join(pieces[1:])}"
-    return Panels("How much a share of attention moves with one word: the most of six heads", (Band("", panels, note),))
+    note = f"Rows are queries, columns are keys: {' '.join(pieces[1:])}"
+    return Panels(
+        "Change of each attention weight when one word changes: the largest of six heads", (Band("", panels, note),)
+    )
 
 
 EXPERIMENT = Experiment(
     "change-a-word",
-    "What changes with one word?",
+    "Which parts of the computation change when one word of the prompt changes?",
     (
-        "Nothing before it changes by a bit, in any layer: what a common beginning computed can be kept.",
-        "In the first layer the other tokens look at each other as before. From the second on they do not.",
-        "Every state after the word changes, though none of those words did.",
-        "So the model expects another word next.",
+        (
+            "Nothing before the word changes by a single bit, in any layer, so prompts can share a prefix's keys and "
+            "values."
+        ),
+        "In the first layer, the attention among the other tokens stays the same. From the second layer on it changes.",
+        "The hidden state of every later token changes, although these tokens stay the same.",
+        "As a result, the model predicts another next word.",
     ),
     run,
     __file__,

@@ -97,20 +97,20 @@ def run() -> ExperimentOutcome:
         lines += [Series(f"{name}: known", known, "dashed"), Series(f"{name}: computed", computed, "steps")]
     return ExperimentOutcome(
         (
-            (least == 1 and max(ran) <= BUDGET, f"{least} behind at least; steps of {min(ran)} to {max(ran)}"),
+            (least == 1 and max(ran) <= BUDGET, f"at least {least} behind; {min(ran)} to {max(ran)} rows per step"),
             (
                 long.behind[0] > BUDGET and long.behind == sorted(long.behind, reverse=True),
                 f"the long prompt was {', '.join(map(str, long.behind[:5]))}, ... positions behind",
             ),
             (
                 preempted == len(lost) > 0 and short.known == sorted(short.known),
-                f"the short one lost {', '.join(map(str, lost))} positions, and knew its tokens",
+                f"the short request lost {', '.join(map(str, lost))} positions and kept all its tokens",
             ),
-            (same == [one.tokens for one in races], f"{sum(len(one.tokens) for one in races)} tokens, all the same"),
+            (same == [one.tokens for one in races], f"{sum(len(one.tokens) for one in races)} tokens, all equal"),
         ),
         (
-            DocumentTable(columns("request", "steps", "steps one behind"), tuple(rows)),
-            Chart("Two counters of two requests", "steps", "positions", tuple(lines)),
+            DocumentTable(columns("request", "steps", "steps with one position to compute"), tuple(rows)),
+            Chart("Known tokens and computed positions of two requests", "steps", "positions", tuple(lines)),
         ),
         {"ran": ran, "preempted": preempted, "races": {name: asdict(one) for name, one in named.items()}},
     )  # fmt: skip
@@ -118,12 +118,12 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "counters",
-    "What does a scheduler do?",
+    "What does a scheduler do in each step?",
     (
-        "A request is always one position behind what it knows, or more; no step exceeds its budget.",
-        "A prompt has a long way to catch up, in pieces. An answer does the same with one position in each step.",
-        "When memory runs out, the youngest request falls back to nothing computed, and forgets no token.",
-        "The tokens show nothing of it: each request gets those that it gets alone.",
+        "A request always has at least one known token that is not computed yet, and no step exceeds its token budget.",
+        "A prompt catches up in chunks over several steps. Decoding does the same with one position per step.",
+        "When KV memory runs out, the youngest request loses its computed positions but keeps all its tokens.",
+        "Preemption does not change the output: each request generates the same tokens as when it runs alone.",
     ),
     run,
     __file__,

@@ -45,7 +45,9 @@ class WordVectors:
         """
         ids = self.pieces(word)
         if len(ids) != 1:
-            raise ValueError(f"{word!r} is {len(ids)} tokens here, and no row of the table is its own; take another")
+            raise ValueError(
+                f"{word!r} is {len(ids)} tokens in this vocabulary, so it has no single embedding; use another word"
+            )
         return ids[0]
 
     def nearest(self, vector: Tensor, without: set[int], count: int = 3) -> list[tuple[str, float]]:
@@ -81,13 +83,13 @@ def run() -> ExperimentOutcome:
             (right == len(ASKED), f"{right} of {len(ASKED)}: {', '.join(best[0][0] for best, _ in found.values())}"),
             (
                 queen > 1 and royal[0][0] == "princess",
-                f"queen takes {queen} tokens; king - he + she is nearest to {royal[0][0]} ({royal[0][1]:.2f})",
+                f"queen is {queen} tokens; king - he + she is nearest to {royal[0][0]} ({royal[0][1]:.2f})",
             ),
         ),
         (
             DocumentTable(columns("sum", "nearest", "cosine", "next", words=(0, 1, 3)), tuple(rows)),
             Bars(
-                "How near the nearest word is, and the next",
+                "How near the nearest word is, and the second",
                 "cosine",
                 tuple(
                     Bar(f"{asked} = {word}", cosine, dim=bool(n))
@@ -102,10 +104,10 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "directions",
-    "Is meaning a direction?",
+    "Do differences of word embeddings have a meaning?",
     (
-        "Six sums such as boy - he + she come out nearest to the word that a person would say.",
-        "There is no queen: the word is no token in a vocabulary of 2,048, and king - he + she finds a princess.",
+        "Six sums such as boy - he + she are nearest to the word that a person would expect.",
+        "The word queen is not a token in this vocabulary of 2,048; king - he + she is nearest to princess.",
     ),
     run,
     __file__,

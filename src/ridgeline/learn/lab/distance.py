@@ -57,24 +57,31 @@ def run() -> ExperimentOutcome:
     rows = [TableRow((name, *(f"{line[at]:.2f}" for at in (0, 1, 2, 4, 8, 16, 48)))) for name, line in named.items()]
     return ExperimentOutcome(
         (
-            (apart < _ALIKE, f"at {len(PLACES)} places of the query scores differ by at most {apart:.0e}"),
+            (apart < _ALIKE,
+                f"at {len(PLACES)} positions of the query, scores at the same distance differ by at most {apart:.0e}"),
             (
                 max(alike[1:]) < alike[0] and alike[4] < 0.8 * alike[0] and min(alike) > -alike[0],
-                f"{alike[0]:.2f} at no distance, {alike[1]:.2f} at 1, {alike[16]:.2f} at 16",
+                f"{alike[0]:.2f} at distance 0, {alike[1]:.2f} at 1, {alike[16]:.2f} at 16",
             ),
             (
                 turns[0] > 50 and turns[-1] < 0.1,
-                f"in {tales.model.context} tokens {turns[0]:.0f} times and {turns[-1]:.3f} times",
+                (
+                    f"in {tales.model.context} tokens the first pair rotates {turns[0]:.0f} times and the last "
+                    f"{turns[-1]:.3f} times"
+                ),
             ),
             (
                 best[most] == 1 and before[most] > 0.4 and own[most][1] - own[most][3] > 1,
-                f"layer {most[0]}, head {most[1]} gives it {before[most]:.0%}; its score is best at {best[most]}",
+                (
+                    f"layer {most[0]}, head {most[1]} gives it {before[most]:.0%} of its attention; its score is "
+                    f"highest at distance {best[most]}"
+                ),
             ),
         ),
         (
-            DocumentTable(columns("tokens apart", "0", "1", "2", "4", "8", "16", "48"), tuple(rows)),
+            DocumentTable(columns("distance in tokens", "0", "1", "2", "4", "8", "16", "48"), tuple(rows)),
             Chart(
-                "The same query and key, further and further apart", "tokens between them", "score",
+                "The score of a query and a key by their distance", "distance in tokens", "score",
                 tuple(Series(name, tuple(enumerate(line))) for name, line in named.items()),
             ),
         ),
@@ -84,12 +91,15 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "distance",
-    "What does a score know of distance?",
+    "How does an attention score depend on the distance of two tokens?",
     (
-        "It knows how far apart the two are, and not where: the same query and key score the same anywhere in a text.",
-        "Two equal vectors score best at distance 0, and less further apart.",
-        "In the longest text, the first pair of entries turns dozens of times, and the last hardly at all.",
-        "A head that looks at the token before it has learned a query and a key whose score is best at distance 1.",
+        "The score depends only on the distance: the same query and key have the same score anywhere in a text.",
+        "Two equal vectors have the highest score at distance 0 and lower scores at larger distances.",
+        (
+            "Over the longest text, rotary embedding rotates the first pair of entries dozens of times and the last "
+            "hardly at all."
+        ),
+        "A head that attends to the previous token has learned a query and a key whose score is highest at distance 1.",
     ),
     run,
     __file__,

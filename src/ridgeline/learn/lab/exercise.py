@@ -221,7 +221,7 @@ def stub_of(exercise: Exercise) -> str:
     for node in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):
         first = node.body[1].lineno if ast.get_docstring(node) else node.body[0].lineno
         assert node.end_lineno is not None
-        lines[first - 1 : node.end_lineno] = ['    raise NotImplementedError("yours to write")']
+        lines[first - 1 : node.end_lineno] = ['    raise NotImplementedError("write this function")']
     return "\n".join(lines) + "\n"
 
 
@@ -235,7 +235,7 @@ def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise ValueError(f"{path} is no text that can be read; {again} writes what to begin with") from None
+        raise ValueError(f"{path} is not a readable text file; {again} writes the file to start from") from None
     try:
         code = compile(text, str(path), "exec")
         namespace: dict[str, Any] = {"__name__": exercise.name}
@@ -243,7 +243,7 @@ def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path}{_line(error, path)}: {_said(error)}") from None
     if not callable(namespace.get(exercise.name)):
-        raise ValueError(f"{path} has no function {exercise.name}; {again} shows it")
+        raise ValueError(f"{path} has no function {exercise.name}; {again} writes a file that has it")
     return namespace[exercise.name]  # type: ignore[no-any-return]
 
 
@@ -255,11 +255,11 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
         try:
             given = function(*deepcopy(case))  # a copy, because the function may change its arguments
         except NotImplementedError:
-            return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
+            return f"{path} is not written yet; in the first call, {call}, the engine returns {_shown(wanted)}"
         except (Exception, SystemExit) as error:
             return f"{call} raises {_said(error)}{_line(error, path)}"
         if not same(given, wanted):
-            return f"{call} is {_shown(given)}; the engine gives {_shown(wanted)}{_where(given, wanted)}"
+            return f"{call} returns {_shown(given)}, but the engine returns {_shown(wanted)}{_where(given, wanted)}"
     return ""
 
 
@@ -335,12 +335,12 @@ def _where(given: object, wanted: object) -> str:
         return ""
     given, wanted = _plain(given), _plain(wanted)
     if not _is_sequence(given) or not _is_sequence(wanted):
-        return f"; they are {type(given).__name__} and {type(wanted).__name__}"
+        return f"; their types are {type(given).__name__} and {type(wanted).__name__}"
     if len(given) != len(wanted):
         return f"; they have {len(given)} and {len(wanted)} elements"
     place = next(at for at, (one, other) in enumerate(zip(given, wanted, strict=True)) if not same(one, other))
     one, other = given[place], wanted[place]
-    return f"; they differ at [{place}]: {_shown(one)} for {_shown(other)}{_where(one, other)}"
+    return f"; they differ at [{place}]: {_shown(one)} instead of {_shown(other)}{_where(one, other)}"
 
 
 def _said(error: BaseException) -> str:

@@ -52,7 +52,7 @@ class Experiment:
             (f"{number}. {'held' if holds else 'did not hold'}", said)
             for number, (holds, said) in enumerate(outcome.held, 1)
         )
-        code = Paragraph(f"the experiment in code: {self.file}", "dim")
+        code = Paragraph(f"source code of the experiment: {self.file}", "dim")
         return Document("Measured", (Facts(rows), *outcome.blocks, code))
 
     def as_json(self, outcome: ExperimentOutcome) -> dict[str, Any]:

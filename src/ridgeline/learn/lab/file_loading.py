@@ -94,12 +94,12 @@ def run() -> ExperimentOutcome:
                 seconds["mapped"] < seconds["read in place"] < seconds["read whole, then copied"],
                 ", ".join(f"{name} {say_seconds(took)}" for name, took in seconds.items()),
             ),
-            (1.1 < quick.in_turn / quick.floor <= 2, f"{quick.in_turn:.2f} s in turn, {quick.floor:.2f} s at once"),
-            (slow.in_turn / 1.05 < slow.floor > 100, f"{slow.in_turn:.0f} s in turn, {slow.floor:.0f} s at once"),
+            (1.1 < quick.in_turn / quick.floor <= 2, f"{quick.in_turn:.2f} s in turn, {quick.floor:.2f} s overlapped"),
+            (slow.in_turn / 1.05 < slow.floor > 100, f"{slow.in_turn:.0f} s in turn, {slow.floor:.0f} s overlapped"),
         ),
         (
-            DocumentTable(columns("cold, onto an H100", "disk", "link", "in turn", "at once, or direct"), tuple(cold)),
-            Bars("Memory that loading takes", "sizes of the file", tuple(Bar(*each) for each in memory.items())),
+            DocumentTable(columns("cold start on an H100", "disk", "link", "in turn", "overlapped"), tuple(cold)),
+            Bars("Peak memory of loading", "multiples of the file size", tuple(Bar(*each) for each in memory.items())),
         ),
         {"memory": memory, "seconds": seconds, "cold": {name: (s.in_turn, s.floor) for name, s in starts.items()}},
     )  # fmt: skip
@@ -107,12 +107,12 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "loading",
-    "What does loading cost?",
+    "How much memory and time does loading weights take?",
     (
-        "To read and copy takes twice the file's size, in place once, streamed one tensor, mapped nothing.",
-        "If the file is in the page cache, a mapping is ready first, and a copy of a copy last.",
-        "From a fast disk to a card an 8B takes as long as the slower part, if reading and copying overlap.",
-        "A 70B from a volume with 1 GB/s takes over 100 s, whatever else you do.",
+        "Reading and copying takes twice the file's size of memory, in place once, streaming one tensor, mapping none.",
+        "If the file is in the page cache, mapping is fastest, and reading it whole and copying it is slowest.",
+        "If reading and copying overlap, an 8B on a fast disk loads to a GPU in the time of the slower of the two.",
+        "Loading a 70B from a volume with 1 GB/s takes over 100 s in any case.",
     ),
     run,
     __file__,

@@ -86,22 +86,22 @@ def run() -> ExperimentOutcome:
     most = tiled[64][1] / one_QD.shape[0] ** 2
     return ExperimentOutcome(
         (
-            (apart < 1e-5, f"they differ by {apart:.0e}; tiles of 64 hold {most:.0%} of the scores"),
+            (apart < 1e-5, f"the results differ by {apart:.0e}; tiles of 64 keys hold {most:.0%} of the scores"),
             (
                 scores[8192] > 1e9 and scores[131_072] > 1e12,
-                f"{say(scores[8192], 'B')} a layer at 8,192 tokens, {say(scores[131_072], 'B')} at 131,072",
+                f"{say(scores[8192], 'B')} per layer at 8,192 tokens, {say(scores[131_072], 'B')} at 131,072",
             ),
             (max(fits.values()) < 1024, ", ".join(f"{name} {tokens:,} tokens" for name, tokens in fits.items())),
             (
                 intensity < card.ridge("bf16") and all(passing[n] > 2 * flash[n] for n in LENGTHS[3:]),
-                f"{intensity:.0f} FLOP a byte at every length, the ridge is {card.ridge('bf16'):.0f}; at 8,192 tokens "
-                f"{passing[8192] / flash[8192]:.1f} times the bound of attention itself",
+                f"{intensity:.0f} FLOP/byte at every length, but the ridge is {card.ridge('bf16'):.0f}; at 8,192 "
+                f"tokens {passing[8192] / flash[8192]:.1f} times as long as attention in tiles at best",
             ),
         ),
         (
-            DocumentTable(columns("tokens", "scores", "q, k, v and result", "passes / attention", words=()), (*rows,)),
-            Chart("Attention of one layer of the 8B on an H100, at best", "tokens of the prompt", "seconds", (
-                Series("the scores through memory, four times", tuple(passing.items())),
+            DocumentTable(columns("tokens", "scores", "q, k, v and output", "slowdown", words=()), (*rows,)),
+            Chart("Minimum time for the attention of one layer of an 8B on an H100", "prompt tokens", "seconds", (
+                Series("writing and reading the scores, four times in all", tuple(passing.items())),
                 Series("attention in tiles", tuple(flash.items())),
             ), log_x=True, log_y=True),
         ),
@@ -111,12 +111,12 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "flash",
-    "Why does nobody write down the scores of attention?",
+    "Why do attention kernels not write the scores to memory?",
     (
-        "Softmax in tiles of any size gives the same result, and never has all scores in memory.",
+        "Softmax in tiles of any size gives the same result and never holds all scores in memory.",
         "The scores of a layer grow with the square of the prompt: gigabytes at 8,192 tokens, a terabyte at 128k.",
-        "The memory on the chip of an H100 (registers, shared memory, L2) holds scores of some hundred tokens.",
-        "Writing scores to memory keeps attention memory-bound at every length. It takes several times as long.",
+        "The memory on an H100's chip (registers, shared memory, L2) holds the scores of a few hundred tokens.",
+        "If scores are written to memory, attention is memory-bound at every length and takes several times as long.",
     ),
     run,
     __file__,

@@ -21,7 +21,7 @@ def run() -> ExperimentOutcome:
     after = next(rate for rate in RATES if rate > best and found[rate].metrics.good_share < 0.1)
     calm, late = found[best], found[after]
     small, middle, large = tuned.values()
-    rows = [_row(f"{rate} a second", one) for rate, one in found.items()]
+    rows = [_row(f"{rate} per second", one) for rate, one in found.items()]
     lines = (
         Series("answered", tuple((rate, one.answered) for rate, one in found.items())),
         Series("answered in time", tuple((rate, one.good) for rate, one in found.items())),
@@ -31,32 +31,32 @@ def run() -> ExperimentOutcome:
         (
             (
                 late.answered > 0.9 * calm.answered,
-                f"at {best} a second {calm.answered:.1f} are answered each second, at {after} {late.answered:.1f}, "
-                f"{late.metrics.good_share:.0%} of them in time",
+                f"at {best} per second, {calm.answered:.1f} requests are completed per second; at {after}, "
+                f"{late.answered:.1f} are completed, {late.metrics.good_share:.0%} of them in time",
             ),
             (
                 calm.metrics.good_share > 0.95 and after < 4 / 3 * best,
-                f"at {best} a second {calm.metrics.good_share:.0%} are in time",
+                f"at {best} per second, {calm.metrics.good_share:.0%} are in time",
             ),
             (
                 small.metrics.good_share < 0.5 < middle.metrics.good_share and large.longest > 3 * middle.longest,
-                f"{small.metrics.good_share:.0%} are in time with {FEW} positions; the longest step has "
-                f"{say_seconds(middle.longest)} with {USUAL_BUDGET:,}, and {say_seconds(large.longest)} with {MANY:,}",
+                f"{small.metrics.good_share:.0%} are in time with a budget of {FEW} tokens; the longest step takes "
+                f"{say_seconds(middle.longest)} with {USUAL_BUDGET:,} and {say_seconds(large.longest)} with {MANY:,}",
             ),
         ),
         (
             DocumentTable(
-                columns("", "answered a second", "in time", "first token p50", "a token p50", "longest step"),
+                columns("", "completed per second", "in time", "TTFT p50", "TPOT p50", "longest step"),
                 (
                     *rows,
-                    f"{TUNED} a second, by the budget of a step",
+                    f"{TUNED} per second, by token budget per step",
                     *(_row(f"{b:,}", one) for b, one in tuned.items()),
                 ),
             ),
             Chart(
-                f"An 8B on an H100, held to {TARGETS}",
-                "requests a second that come",
-                "a second",
+                f"An 8B on an H100 with the objectives {TARGETS}",
+                "requests per second that arrive",
+                "per second",
                 lines,
             ),
         ),
@@ -77,11 +77,11 @@ def _row(name: str, one: LoadOutcome) -> TableRow:
 
 EXPERIMENT = Experiment(
     "goodput",
-    "How much traffic does a card carry?",
+    "How many requests per second can a GPU serve?",
     (
-        "Past a certain rate a card answers as many as before, and hardly one of them in time.",
-        "Less than a third more traffic turns nearly all in time into nearly none.",
-        "Steps of few positions cannot keep up with prompts. Steps of many make everybody wait for one step.",
+        "Beyond a certain rate a GPU still completes as many requests as before, but hardly any of them in time.",
+        "With less than a third more traffic, the share of requests in time falls from nearly all to nearly none.",
+        "With a small token budget, prompts fall behind. With a large one, single steps delay all requests.",
     ),
     run,
     __file__,

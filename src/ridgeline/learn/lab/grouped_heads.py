@@ -86,19 +86,19 @@ def run() -> ExperimentOutcome:
     ]
     return ExperimentOutcome(
         (
-            (mha == 4 * gqa == 32 * mqa, f"{mha:,.0f}, {gqa:,.0f} and {mqa:,.0f} bytes a token"),
+            (mha == 4 * gqa == 32 * mqa, f"{mha:,.0f}, {gqa:,.0f} and {mqa:,.0f} bytes per token"),
             (4 * users["MHA"] < users["GQA"] < users["MQA"] / 8, ", ".join(f"{name} {n}" for name, n in users.items())),
             (
                 most["MHA"] < most["GQA"] < ridge < most["MQA"],
-                f"at most {', '.join(f'{each:.0f}' for each in most.values())} FLOP a byte, the ridge is {ridge:.0f}",
+                f"at most {', '.join(f'{each:.0f}' for each in most.values())} FLOP/byte, and the ridge is {ridge:.0f}",
             ),
-            (abs(copied - whole) < 1e-5, f"{copied:.4f} nats a token with {queries}, {whole:.4f} with {own}"),
-            (mean > 2 * whole, f"{mean:.2f} nats a token with one head, {whole:.2f} with the {own} that were trained"),
+            (abs(copied - whole) < 1e-5, f"{copied:.4f} nats per token with {queries} KV heads, {whole:.4f} for {own}"),
+            (mean > 2 * whole, f"{mean:.2f} nats per token with one KV head, {whole:.2f} with the {own} trained ones"),
         ),
         (
-            DocumentTable(columns("heads", "a token keeps", "users on 24 GB", "FLOP/byte, at most"), tuple(rows)),
+            DocumentTable(columns("heads", "KV bytes per token", "users on 24 GB", "max. FLOP/byte"), tuple(rows)),
             Chart(
-                f"Llama-3-8B on an A100, users of {CONTEXT:,} tokens", "users", "tokens a second, at most",
+                f"Llama-3-8B on an A100, users with {CONTEXT:,} tokens each", "users", "max. tokens per second",
                 tuple(Series(name, curve) for name, curve in curves.items()), log_x=True, log_y=True,
             ),
         ),
@@ -108,13 +108,13 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "grouped-heads",
-    "Why do heads share keys and values?",
+    "Why do query heads share keys and values?",
     (
-        "Llama-3-8B keeps a quarter of what it would with a KV head for each query head. One for all keeps a 32nd.",
-        "The users on a card of 24 GB grow by more than that: the matrices that make keys shrink, too.",
-        "With 32 or 8 KV heads no batch makes decode compute-bound at 2,000 tokens. With one head, a batch does.",
-        "Sharing itself changes no result: copying the shared head for each query head computes the same.",
-        "But a model has to be trained for it: the mean of all KV heads in place of each ruins a finished model.",
+        "Llama-3-8B's KV cache is a quarter of that with a KV head per query head. With one KV head it would be 1/32.",
+        "The number of users on a 24 GB GPU grows by more than that, because the key and value matrices shrink too.",
+        "With 32 or 8 KV heads, no batch size makes decode compute-bound at 2,000 tokens; with one KV head, some do.",
+        "Sharing itself changes no result: copying the shared KV head for each query head gives the same output.",
+        "But a model must be trained for it: replacing each KV head by the mean of all of them ruins a trained model.",
     ),
     run,
     __file__,

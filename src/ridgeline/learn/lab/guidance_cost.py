@@ -72,12 +72,12 @@ def run() -> ExperimentOutcome:
         (
             (plain.passes == STEPS and guided.passes == 2 * STEPS, f"{plain.passes} and {guided.passes} passes"),
             (few.passes == 16, f"{few.passes} passes, {1 - few.passes / guided.passes:.0%} fewer"),
-            (apart > 0.005, f"pixels differ by {apart:.3f} on average, of 1"),
+            (apart > 0.005, f"pixels differ by {apart:.3f} on average, on a scale from 0 to 1"),
         ),
         (
             DocumentTable(columns(f"{STEPS} steps", "passes", "seconds"), tuple(rows)),
             Panels(
-                f"{PROMPT.capitalize()}: what the finished picture would be, guessed after each step",
+                f"{PROMPT.capitalize()}: the finished image as predicted after each step",
                 (_band("Without guidance", plain), _band("With guidance 3", guided)),
             ),
         ),
@@ -95,11 +95,11 @@ def _band(title: str, one: GuidedDrawing) -> Band:
 
 EXPERIMENT = Experiment(
     "guidance",
-    "What does guidance cost?",
+    "How many denoiser passes does guidance cost?",
     (
-        f"{STEPS} steps are {STEPS} passes of the denoiser, and with guidance twice as many.",
-        "Eight steps with guidance are 16 passes.",
-        "It gives another picture from the same noise.",
+        f"{STEPS} steps take {STEPS} passes of the denoiser, and twice as many with guidance.",
+        "Eight steps with guidance take 16 passes.",
+        "Guidance makes another image from the same noise.",
     ),
     run,
     __file__,

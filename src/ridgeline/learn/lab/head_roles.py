@@ -87,10 +87,10 @@ def run() -> ExperimentOutcome:
                 min(strong.values()) > 0.3 and all(strong[role] > 3 * even[role] for role in ROLES),
                 ", ".join(f"{role} {share:.0%}" for role, share in strong.items()),
             ),
-            (holder == again, f"{sum(holder[role] == again[role] for role in ROLES)} of {len(ROLES)} are the same"),
+            (holder == again, f"{sum(holder[role] == again[role] for role in ROLES)} of {len(ROLES)} heads are equal"),
             (
                 copied < 0.25 and second > 0.7 * first,
-                f"at most {copied:.0%} goes there; {first:.1f} nats a token the first time, {second:.1f} the second",
+                f"at most {copied:.0%} of a head's attention; {first:.1f} nats per token at first, {second:.1f} later",
             ),
             (
                 max(middle) < 1.3 * all_on < 2 * all_on < min(three, lowest),
@@ -99,11 +99,11 @@ def run() -> ExperimentOutcome:
         ),
         (
             DocumentTable(
-                columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)), tuple(rows)
+                columns("attends to", "head", "share", "in another story", "median head", words=(0, 1)), tuple(rows)
             ),
             Bars(
-                "What tales makes of a story with attention switched off",
-                "nats a token, less is better",
+                "Loss of the built-in model `tales` on a story with attention switched off",
+                "nats per token, lower is better",
                 tuple(Bar(name, nats) for name, nats in off.items()),
             ),
         ),
@@ -113,12 +113,12 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "heads",
-    "What have heads become?",
+    "What do the attention heads of a trained model attend to?",
     (
-        "One looks at its own token, one at the token before, one at the first: each over three times as much as most.",
-        "The same heads do so in another story: a role belongs to a head, not to a text.",
-        "No head finds well what followed a token the first time: `tales` hardly copies.",
-        "Any one layer but the first can nearly do without attention. The first cannot, nor can three together.",
+        "One head attends to its own token, one to the previous, one to the first: 3 times as much as most heads do.",
+        "The same heads do so in another story: the role belongs to the head, not to the text.",
+        "No head finds well which token followed an earlier occurrence: `tales` hardly copies text.",
+        "Without attention in one layer the loss rises little. Without it in the first or in three it rises much.",
     ),
     run,
     __file__,

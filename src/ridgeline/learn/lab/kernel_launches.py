@@ -70,7 +70,7 @@ def run() -> ExperimentOutcome:
     plan = last.plan.again()
     recording = runner.graph(plan)
     if recording is None:
-        raise ValueError("nothing is recorded without this package's own kernels; install g++ and ridgeline again")
+        raise ValueError("this experiment needs Ridgeline's own CPU kernels: install g++, then reinstall ridgeline")
     asked = usual(lambda: runner.forward(plan))
     again = usual(recording.again)
     prepared = usual(lambda: runner.step_logits(plan)) - again
@@ -92,20 +92,20 @@ def run() -> ExperimentOutcome:
     launch = ledger.card(CARD).efficiency_of("linear").launch
     return ExperimentOutcome(
         (
-            (same, f"{len(recording.calls)} calls, made again: the same logits to the last bit"),
+            (same, f"{len(recording.calls)} recorded calls give the same logits to the last bit"),
             (
                 asked > 2 * again,
-                f"{say_seconds(asked)} when Python asks, {say_seconds(again)} when they are called again",
+                f"{say_seconds(asked)} when Python launches the kernels, {say_seconds(again)} when the recording does",
             ),
             (
                 each["tales"] < launch < each["llama-3-8b"],
-                f"{say_seconds(each['tales'])} of tales, {say_seconds(each['llama-3-8b'])} of the 8B; a launch takes "
-                f"{say_seconds(launch)}",
+                f"a kernel takes {say_seconds(each['tales'])} for tales, {say_seconds(each['llama-3-8b'])} for the 8B; "
+                f"a launch takes {say_seconds(launch)}",
             ),
         ),
         (
-            DocumentTable(columns("on an H100", "kernels a step", "step at best", "a kernel at best"), tuple(rows)),
-            Bars("A decode step of tales here", "microseconds; grey: spared by the recording", tuple(bars)),
+            DocumentTable(columns("on an H100", "kernels per step", "time per step", "time per kernel"), tuple(rows)),
+            Bars("A decode step of tales on this machine", "microseconds; grey: saved by the recording", tuple(bars)),
         ),
         {"calls": len(recording.calls), "seconds": parts, "cards": cards},
     )  # fmt: skip
@@ -113,11 +113,11 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "launches",
-    "What does it take to ask for a kernel?",
+    "How long does it take to launch a kernel from Python?",
     (
-        "A decode step calls the same kernels each time. Called again without Python they give the same logits.",
-        "For a small model, Python takes longer to launch the kernels than they take to run.",
-        "On a card, a kernel of `tales` could end long before the next can be launched. One of an 8B could not.",
+        "Every decode step calls the same kernels. Calling the recorded kernels without Python gives the same logits.",
+        "For a small model, launching the kernels from Python takes longer than running them.",
+        "On a GPU, a kernel of `tales` ends long before the next one can be launched; a kernel of an 8B does not.",
     ),
     run,
     __file__,

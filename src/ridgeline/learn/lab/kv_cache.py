@@ -131,7 +131,7 @@ def _flops(price: Price, segments: Sequence[StepSegment]) -> tuple[float, float]
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
+_HEAD = ("tokens", "positions without cache", "with", "ratio", "seconds without cache", "with", "ratio")
 
 
 def document(both: CacheComparison, moved: float) -> Document:
@@ -144,21 +144,21 @@ def document(both: CacheComparison, moved: float) -> Document:
     shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
     step = kept.seconds[-1] / count  # unit of seconds, so that both measures begin at one
     curves = (
-        Series("seconds without", tuple((n, took / step) for n, took in enumerate(without.seconds, 1))),
+        Series("seconds without a cache", tuple((n, took / step) for n, took in enumerate(without.seconds, 1))),
         Series("seconds with a cache", tuple((n, took / step) for n, took in enumerate(kept.seconds, 1))),
         Series("N(N+1)/2 positions", tuple(enumerate(map(float, without.positions), 1)), "dashed"),
         Series("N positions", tuple(enumerate(map(float, kept.positions), 1)), "dashed"),
     )
-    title = "Work until the N-th token, seconds in steps of the cache"
+    title = "Work until the N-th token, in multiples of one step with the cache"
     return Document(
         "Generation with and without a KV cache",
         (
             Bullets(_words(both, count, moved)),
             DocumentTable(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
             Chart(title, "tokens", "positions, or steps", curves, log_x=True, log_y=True),
-            Paragraph(f"the experiment in code: {__file__}", "dim"),
+            Paragraph(f"source code of the experiment: {__file__}", "dim"),
         ),
-        "How much work does it save to keep keys and values?",
+        "How much work does a KV cache save?",
     )
 
 
@@ -192,27 +192,30 @@ def _words(both: CacheComparison, count: int, moved: float) -> tuple[str, ...]:
     without, kept = both.without, both.kept
     fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
     (anew, new), (bare_anew, bare_new) = both.flops, both.headless
-    same = f"All {count:,} tokens are the same both ways."
+    same = f"All {count:,} tokens are the same with and without a cache."
     if both.same < count:
         same = (
-            f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
-            "among many is rounded otherwise than a lone one; after that the texts go on from different words."
+            f"The first {both.same:,} tokens are the same with and without a cache. Then two candidates had nearly "
+            "equal logits, and rounding differs between a step of many rows and a step of one; after that the texts "
+            "continue from different words."
         )
-    still = f"but for rounding, {moved:.0e} of the largest" if moved else "to the last bit"
+    still = f"except for rounding, which is {moved:.0e} of the largest value" if moved else "to the last bit"
     timed = "one run" if both.repeats == 1 else f"medians of {both.repeats} runs"
     return (
-        f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
-        f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",
-        f"In arithmetic it is {anew / new:.4g} times: {anew / 1e9:.3g} GFLOP against {new / 1e9:.3g}. The head runs "
-        "once a token both ways, for the last position alone: with it left out the factor is "
-        f"{bare_anew / bare_new:.4g}. The rest is attention: a position by itself, too, looks at all before it.",
-        f"In seconds it is {faster:.1f} times ({timed}): a step of many positions reads the weights once and asks for "
-        "its kernels once, and so does a step of one.",
-        f"What it costs is memory: {both.kept_bytes:,.0f} bytes for each token that is kept, "
-        f"{both.kept_bytes * count / 1e6:.3g} MB here. `lab memory` says how many users that leaves room for.",
+        f"Without a cache, {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions; with a cache they "
+        f"took N = {kept.positions[-1]:,}, which is {fewer:.4g} times fewer. The textbooks' example of 1,000 tokens "
+        "gives 500 times.",
+        f"The FLOPs differ by a factor of {anew / new:.4g}: {anew / 1e9:.3g} GFLOP against {new / 1e9:.3g}. The head "
+        "runs once per token in both cases, for the last position only; without the head the factor is "
+        f"{bare_anew / bare_new:.4g}. The rest of the difference is attention, because a single position also attends "
+        "to all earlier ones.",
+        f"The seconds differ by a factor of {faster:.1f} ({timed}), because a step reads the weights once and launches "
+        "its kernels once, whether it has many positions or one.",
+        f"The cache costs memory: {both.kept_bytes:,.0f} bytes per token, {both.kept_bytes * count / 1e6:.3g} MB here. "
+        "`lab memory` shows how many users fit.",
         same,
-        f"In fp32, half a text alone has the keys and values that it has with the other half behind it ({still}, in "
-        "`tales`). What never changes can be kept.",
+        "In fp32, the first half of a text has the same keys and values whether or not the second half follows "
+        f"({still}, in `tales`). They never change, so they can be cached.",
     )
 
 

@@ -67,15 +67,18 @@ def run() -> ExperimentOutcome:
     sixteen = found["pages of 16"]
     return ExperimentOutcome(
         (
-            (whole[0] < 0.25, f"{whole[0]:.0%} used, {whole[1]} users"),
+            (whole[0] < 0.25, f"{whole[0]:.0%} of the memory is used, by {whole[1]} users"),
             (
                 sixteen[0] > 0.98 and sixteen[1] > 4 * whole[1],
-                f"{sixteen[0]:.1%} used, {sixteen[1]} users; powers of two {doubled[0]:.0%}, {doubled[1]} users",
+                (
+                    f"{sixteen[0]:.1%} of the memory is used, by {sixteen[1]} users; with powers of two "
+                    f"{doubled[0]:.0%}, by {doubled[1]} users"
+                ),
             ),
             (
                 all(abs(waste[size] - (size - 1) / 2) < 0.05 * size for size in SIZES)
                 and [share for share, _ in paged] == sorted((share for share, _ in paged), reverse=True),
-                ", ".join(f"{wasted:.1f} of {size}" for size, wasted in waste.items()),
+                ", ".join(f"{wasted:.1f} wasted with pages of {size}" for size, wasted in waste.items()),
             ),
         ),
         (
@@ -84,8 +87,8 @@ def run() -> ExperimentOutcome:
                 tuple(TableRow((name, f"{share:.1%}", f"{users}")) for name, (share, users) in found.items()),
             ),
             Bars(
-                f"KV memory of an 8B on a card of 24 GB: {room:,} tokens",
-                "share that holds something, in percent",
+                f"KV memory of an 8B on a GPU with 24 GB: {room:,} tokens",
+                "percent of the memory that is used",
                 tuple(Bar(name, 100 * share, f"{users} users") for name, (share, users) in found.items()),
             ),
         ),
@@ -95,11 +98,11 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "pages",
-    "Why are keys and values kept in pages?",
+    "Why does an engine store keys and values in pages?",
     (
         "Reserving the longest length for each request leaves more than three quarters of the memory empty.",
-        "Pages of 16 tokens use more than 98 % of it, and hold over four times as many users.",
-        "A request wastes half a page less half a token on average, so larger pages waste more.",
+        "Pages of 16 tokens use more than 98 % of the memory and have room for over four times as many users.",
+        "On average a request wastes half a page minus half a token, so larger pages waste more.",
     ),
     run,
     __file__,

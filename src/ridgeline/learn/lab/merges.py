@@ -90,18 +90,18 @@ def run() -> ExperimentOutcome:
     ]
     return ExperimentOutcome(
         (
-            (counts == sorted(counts, reverse=True), f"there {counts[0]}, {counts[1]}, ... {counts[-1]} times"),
-            (half < LEARNED / 4, f"{len(text):,} characters, {sizes[-1]:,} pieces; half of the way by rule {half}"),
-            (wrong == 0, f"{same} of {same + wrong} words come out as the tokenizer has them"),
+            (counts == sorted(counts, reverse=True), f"pairs occur {counts[0]}, {counts[1]}, ... {counts[-1]} times"),
+            (half < LEARNED / 4, f"{len(text):,} characters, {sizes[-1]:,} pieces; half of the gain by rule {half}"),
+            (wrong == 0, f"{same} of {same + wrong} words give the tokenizer's tokens"),
             (
                 len(own["there"]) == len(own["princess"]) == 1 and len(own["queen"]) == 2 and len(own["Elizabeth"]) > 2,
                 "; ".join(" ".join(pieces).replace("Ġ", "_") for pieces in own.values()),
             ),
         ),
         (
-            DocumentTable(columns("rule", "pair (_ is a blank)", "times", "pieces left", words=(1,)), tuple(rows)),
+            DocumentTable(columns("rule", "pair (_ is a space)", "times", "pieces left", words=(1,)), tuple(rows)),
             Chart(
-                "What rules make of three texts", "rules learned", "pieces of the text",
+                "Number of pieces of three texts after each merge rule", "rules learned", "pieces",
                 (Series("pieces", tuple(enumerate(map(float, sizes)))),),
             ),
         ),
@@ -111,12 +111,12 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "merges",
-    "Where do tokens come from?",
+    "How does a tokenizer get its tokens?",
     (
-        "Each rule joins the commonest pair, and no later pair was more frequent.",
-        "The first quarter of the rules shortens the text more than all the others.",
-        "The rules of `tales`, applied by hand in the order in which they were learned, give its tokenizer's tokens.",
-        "A frequent word is one token. A rare one stays in pieces, as queen does where stories have princesses.",
+        "Each merge rule joins the most frequent pair, and no later pair is more frequent.",
+        "The first quarter of the merge rules shortens the text more than all the others together.",
+        "The merge rules of `tales`, applied in the order in which they were learned, give its tokenizer's tokens.",
+        "A frequent word is one token. A rare word has several: the stories have princesses but few queens.",
     ),
     run,
     __file__,

@@ -66,24 +66,29 @@ def run() -> ExperimentOutcome:
     lines = (
         Series("a scale for each row", tuple(by_row.items())),
         Series(f"a scale for each {GROUP} numbers", tuple(by_group.items())),
-        Series("as it is", tuple((bits, whole) for bits in BITS), "dashed"),
+        Series("not quantised", tuple((bits, whole) for bits in BITS), "dashed"),
     )
     return ExperimentOutcome(
         (
             (
                 back == whole and abs(by_row[8] - whole) < 0.02 and abs(by_group[8] - whole) < 0.02,
-                f"{by_row[8]:.3f} and {by_group[8]:.3f}, where the model has {whole:.3f}",
+                f"{by_row[8]:.3f} and {by_group[8]:.3f} nats per token, compared with {whole:.3f} without quantisation",
             ),
             (
                 all(by_group[bits] < by_row[bits] for bits in (3, 2)),
-                f"at three bits {by_row[3]:.2f} by row, {by_group[3]:.2f} by group; at four {by_row[4]:.2f} and "
-                f"{by_group[4]:.2f}",
+                f"at three bits {by_row[3]:.2f} with a scale per row, {by_group[3]:.2f} with a scale per group; at "
+                f"four {by_row[4]:.2f} and {by_group[4]:.2f}",
             ),
-            (by_row[2] > 2 * whole and by_group[2] > by_group[4] + 0.2, f"{by_row[2]:.2f} and {by_group[2]:.2f}"),
+            (
+                by_row[2] > 2 * whole and by_group[2] > by_group[4] + 0.2,
+                f"{by_row[2]:.2f} and {by_group[2]:.2f} nats per token",
+            ),
         ),
         (
-            DocumentTable(columns("bits", "by row", f"by {GROUP}", "bits with scales", words=()), tuple(rows)),
-            Chart("A story's loss, the matrices rounded", "bits a number", "nats a token", lines, log_y=True),
+            DocumentTable(
+                columns("bits", "scale per row", f"scale per {GROUP}", "bits with scales", words=()), tuple(rows)
+            ),
+            Chart("Loss on a story with quantised matrices", "bits per weight", "nats per token", lines, log_y=True),
         ),
         {"whole": whole, "by_row": by_row, "by_group": by_group},
     )
@@ -91,10 +96,10 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "narrow",
-    "How few bits does a weight need?",
+    "How few bits can a weight have?",
     (
-        "Eight bits change a story's loss by less than 0.02 nats a token.",
-        "From three bits down, a scale for each 32 numbers keeps more than a scale for each row.",
+        "Eight bits change a story's loss by less than 0.02 nats per token.",
+        "With three bits or fewer, a scale for each 32 numbers loses less than a scale for each row.",
         "Two bits are too few either way: with a scale for each row the loss more than doubles.",
     ),
     run,

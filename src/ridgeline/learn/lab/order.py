@@ -40,17 +40,20 @@ def run() -> ExperimentOutcome:
     lines = tuple(Series(name, tuple(enumerate(line))) for name, line in found.items())
     return ExperimentOutcome(
         (
-            (max(nothing) < _ALIKE, f"at most {max(nothing):.0e} in any layer: exactly a set"),
+            (max(nothing) < _ALIKE, f"the change is at most {max(nothing):.0e} in any layer, which is only rounding"),
             (
                 mask[1] < _ALIKE < 0.01 < mask[2],
-                f"{mask[1]:.0e} after layer 1, {mask[2]:.3f} after layer 2, {mask[-1]:.3f} in the end",
+                f"{mask[1]:.0e} after layer 1, {mask[2]:.3f} after layer 2, {mask[-1]:.3f} after the last layer",
             ),
             (both[1] > 0.01, f"{both[1]:.3f} after layer 1"),
-            (without > 1.5 * with_turns, f"{without:.2f} nats a token without rotation, {with_turns:.2f} with it"),
+            (
+                without > 1.5 * with_turns,
+                f"{without:.2f} nats per token without rotary embedding, {with_turns:.2f} with it",
+            ),
         ),
         (
             DocumentTable(columns("", "table", *(f"layer {n}" for n in range(1, len(mask)))), tuple(rows)),
-            Chart("How much the last word notices that two words were swapped", "layer", "change", lines),
+            Chart("Relative change of the last word's state when two words are swapped", "layer", "change", lines),
         ),
         {"changes": found, "nats": {"with": with_turns, "without": without}},
     )
@@ -60,10 +63,10 @@ EXPERIMENT = Experiment(
     "order",
     "How does a model know the order of words?",
     (
-        "Without rotation and without a mask it does not: a sentence is a set of words, in every layer.",
-        "The causal mask alone tells the order, but only from the second layer on: the first still sees a set.",
-        "With rotation the first layer already knows.",
-        "A trained model without its rotations loses the thread: the loss of a story rises by more than half.",
+        "Without rotary embedding and without a causal mask it does not: a sentence is a set of words, in every layer.",
+        "The causal mask alone shows the order, but only from the second layer on: to the first it is still a set.",
+        "With rotary embedding, the first layer already depends on the order.",
+        "A trained model needs its rotary embedding: without it, the loss on a story rises by more than half.",
     ),
     run,
     __file__,

@@ -46,7 +46,7 @@ def run() -> ExperimentOutcome:
     small, large = MODELS[0], MODELS[-1]
     return ExperimentOutcome(
         (
-            (equal, f"equal to the last parameter, part by part: {bills[large].total:,} of the largest"),
+            (equal, f"every part is equal; the largest model has {bills[large].total:,} parameters"),
             (
                 shares[small] < shares[large] and tables[small] > 10 * tables[large],
                 f"feed-forward {shares[small]:.0%} -> {shares[large]:.0%}, tables {tables[small]:.0%} -> "
@@ -57,8 +57,8 @@ def run() -> ExperimentOutcome:
         (
             DocumentTable(columns("percent", *PARTS, "parameters"), tuple(rows)),
             Bars(
-                "Where the parameters of four Llamas are",
-                "percent of all",
+                "Parameters of four Llamas by part",
+                "percent of all parameters",
                 tuple(
                     Bar(f"{name}: {part}", 100 * parts[part] / sum(parts.values()), dim=part != "feed-forward")
                     for name, parts in sums.items()
@@ -72,11 +72,14 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "parameters",
-    "What does a config.json say of a model's size?",
+    "How does a model's number of parameters follow from its config.json?",
     (
-        "Eight numbers are enough: a sum by hand and the model that is built agree to the last parameter.",
-        "In larger models the feed-forward share is larger, and that of the tables is smaller.",
-        "With a KV head for each of its 128 heads, as a text has it, the 405B would have 469 billion parameters.",
+        "Eight numbers of the config are enough: the sum by hand equals the model's number of parameters exactly.",
+        "In larger models the feed-forward share is larger, and the share of embedding and head is smaller.",
+        (
+            "With a KV head for each of its 128 query heads, as one textbook assumes, the 405B would have 469 billion "
+            "parameters."
+        ),
     ),
     run,
     __file__,

@@ -150,7 +150,7 @@ _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measu
 def document(both: PhaseComparison, model: str) -> Document:
     """Return the document that compares prefill with decode: a table of steps and their points in the roofline."""
     return Document(
-        f"Prefill against decode: {model} on {both.device.title}",
+        f"Prefill compared with decode: {model} on {both.device.title}",
         (
             Bullets(_words(both)),
             both.texts.beside(
@@ -158,9 +158,9 @@ def document(both: PhaseComparison, model: str) -> Document:
             ),
             DocumentTable(columns(*_HEAD), tuple(_row(step, both.room) for step in (both.prefill, *both.decodes))),
             _figure(both, model),
-            Paragraph(f"the experiment in code: {__file__}", "dim"),
+            Paragraph(f"source code of the experiment: {__file__}", "dim"),
         ),
-        f"Why does a prompt of {both.context:,} tokens run so fast, and the answer so slowly?",
+        f"Why is a prompt of {both.context:,} tokens processed so fast, and the response generated so slowly?",
     )
 
 
@@ -191,7 +191,7 @@ def _row(step: StepTiming, room: int | None) -> TableRow:
         f"{step.speed_limit:,.0f}",
         say_seconds(step.expected),
         "" if step.measured is None else say_seconds(step.measured),
-        "" if room is None else "yes" if users <= room else f"{room:,} do",
+        "" if room is None else "yes" if users <= room else f"only {room:,}",
     )
     return TableRow(cells)
 
@@ -210,15 +210,17 @@ def _words(both: PhaseComparison) -> tuple[str, ...]:
     device, ridge = both.device, both.ridge
     peak = device.peak(both.number_format)
     bandwidth = peak / ridge  # bandwidth of the memory that the single user's decode step reads
-    turns = f"from {both.prompt:,} tokens on" if both.prompt else "at no length"
+    turns = f"from {both.prompt:,} prompt tokens on" if both.prompt else "at no prompt length"
     words = [
-        f"The ridge: {say(peak, 'FLOP/s')} in {both.number_format} over {say(bandwidth, 'B/s')} is "
-        f"{ridge:.1f} FLOP a byte. A step with less waits for memory, one with more for arithmetic.",
-        f"The prefill of {prefill.positions:,} positions has {prefill.intensity:.1f} FLOP a byte, the decode step of "
-        f"one user {decode.intensity:.2f}: both read the weights once, but the prefill has {prefill.positions:,} uses "
-        f"for them. In that step the arithmetic units are idle {percent(max(0.0, decode.idle))} of the time.",
-        f"The speed limit of one user is the bytes a token over the bandwidth: {say(decode.nbytes, 'B')}, "
-        f"{say_seconds(decode.floor)}, {decode.speed_limit:,.0f} tok/s. No kernel beats it; fewer bytes do.",
+        f"The ridge is {say(peak, 'FLOP/s')} in {both.number_format} divided by {say(bandwidth, 'B/s')}, which is "
+        f"{ridge:.1f} FLOP/byte. A step with a lower intensity waits for memory, one with a higher intensity for "
+        "arithmetic.",
+        f"The prefill of {prefill.positions:,} positions has {prefill.intensity:.1f} FLOP/byte, the decode step of one "
+        f"user {decode.intensity:.2f}. Both read the weights once, but the prefill uses them for {prefill.positions:,} "
+        f"positions. In the decode step the arithmetic units are idle {percent(max(0.0, decode.idle))} of the time.",
+        f"The speed limit of one user is the bandwidth divided by the bytes per token: {say(decode.nbytes, 'B')} take "
+        f"{say_seconds(decode.floor)}, so at most {decode.speed_limit:,.0f} tok/s. No kernel can exceed this limit; "
+        "only fewer bytes raise it.",
         f"A prefill is compute-bound {turns}.",
         _batch_words(both),
     ]
@@ -226,7 +228,8 @@ def _words(both: PhaseComparison) -> tuple[str, ...]:
         words.append(
             f"This machine took {say_seconds(prefill.measured)} for the prefill, "
             f"{prefill.measured / prefill.floor:.1f} times its floor, and {say_seconds(decode.measured)} for the "
-            f"decode step, {decode.measured / decode.floor:.1f} times. In a small model it is the calls that cost."
+            f"decode step, {decode.measured / decode.floor:.1f} times. In a small model the overhead of the kernel "
+            "calls dominates."
         )
     return tuple(words)
 
@@ -235,13 +238,13 @@ def _batch_words(both: PhaseComparison) -> str:
     if both.batch is None:
         return (
             f"No batch makes decode compute-bound at {both.context:,} tokens of context: users share the weights, but "
-            f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
-            f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
+            f"each has its own keys and values. Attention to these has only {both.intensity:.1f} FLOP/byte, below the "
+            f"ridge of {both.ridge:.1f}, whatever the number of users."
         )
     return (
-        f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
-        f"texts leave keys and values out and say {both.texts.ridge:,.0f}: every user has 2 FLOPs for each weight "
-        "that is read, of two bytes."
+        f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. "
+        f"Textbooks ignore keys and values and say {both.texts.ridge:,.0f} users: each user does 2 FLOPs per weight of "
+        "two bytes."
     )
 
 

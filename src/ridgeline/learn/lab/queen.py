@@ -23,9 +23,7 @@ def words_of(model: str) -> WordVectors:
     """
     tables = [op for _, op in load_model(model).ops_of(Embedding)]
     if not tables or tables[0].weight is None:
-        raise ValueError(
-            f"{model} has no table of embeddings, or one of codes; take a checkpoint that is not quantised"
-        )
+        raise ValueError(f"{model} has no embedding table, or a quantised one; use a checkpoint that is not quantised")
     return WordVectors(tables[0].weight.detach(), tokenizer_of(model))
 
 
@@ -41,7 +39,7 @@ def pair(words: WordVectors) -> tuple[str, str]:
         if all(len(words.pieces(word)) == 1 for word in one):
             return one
     names = ", ".join(" and ".join(one) for one in PAIRS)
-    raise ValueError(f"none of the pairs {names} is one token for each word; take a model with a larger vocabulary")
+    raise ValueError(f"in each of the pairs {names}, a word is several tokens; use a model with a larger vocabulary")
 
 
 def lead(words: WordVectors, vector: torch.Tensor, without: set[int]) -> float:
@@ -79,12 +77,19 @@ def run(words: WordVectors) -> ExperimentOutcome:
     nearest = found[f"{KING} - {minus} + {plus}"][0][0]
     return ExperimentOutcome(
         (
-            (nearest == QUEEN, f"{KING} - {minus} + {plus} is nearest to {nearest}, king alone to {alone[0][0]}"),
-            (after > before, f"queen leads the next word by {after:.2f} with the sum, by {before:.2f} with king alone"),
+            (nearest == QUEEN, f"{KING} - {minus} + {plus} is nearest to {nearest}, and king alone to {alone[0][0]}"),
+            (
+                after > before,
+                (
+                    f"the cosine to queen exceeds that of the next word by {after:.2f} with the sum, and by "
+                    f"{before:.2f} "
+                    "with king alone"
+                ),
+            ),
         ),
         (
             DocumentTable(columns("sum", "nearest", "next", "next", words=(0, 1, 2, 3)), tuple(rows)),
-            Bars("How near the nearest token is, and the next", "cosine", tuple(bars)),
+            Bars("Cosine of the nearest token and of the second nearest", "cosine", tuple(bars)),
         ),
         {"pair": (minus, plus), "lead": {"king": before, "sum": after}, "sums": found},
     )
@@ -98,10 +103,10 @@ def experiment(model: str) -> Experiment:
     instead = f" ({several[0]} is several tokens here)" if several else ""
     return Experiment(
         "directions",
-        f"Is meaning a direction in {model}?",
+        f"Do differences of word embeddings have a meaning in {model}?",
         (
             f"The word nearest to king - {minus} + {plus} is queen{instead}.",
-            "The sum tells queen from the next word better than king alone does.",
+            "The sum separates queen from the next word better than king alone does.",
         ),
         lambda: run(words),
         __file__,

@@ -81,15 +81,15 @@ def run() -> ExperimentOutcome:
         (
             (
                 first.intensity < ridge < last.intensity,
-                f"{first.intensity:.2f} and {last.intensity:.0f} FLOP a byte; the ridge is at {ridge:.1f}, since the "
+                f"{first.intensity:.2f} and {last.intensity:.0f} FLOP/byte; the ridge is at {ridge:.1f}, because the "
                 f"matrix lies in {device.place_of(nbytes)} ({say(device.bandwidth_of(nbytes), 'B/s')})",
             ),
-            (max(rates) > 4 * rates[0], f"{say(rates[0], 'FLOP/s')} with a row, {say(max(rates), 'FLOP/s')} at most"),
-            (highest.of_roof < DOUBT, f"{highest.kind} come highest, at {highest.of_roof:.0%} of their roof"),
+            (max(rates) > 4 * rates[0], f"{say(rates[0], 'FLOP/s')} with one row, {say(max(rates), 'FLOP/s')} at most"),
+            (highest.of_roof < DOUBT, f"the highest is {highest.kind}, at {highest.of_roof:.0%} of the roof"),
         ),
         (
-            DocumentTable(columns("", "FLOP/byte", "rate", "roof", "of it"), tuple(rows)),
-            roofline(f"Products with {EDGE} x {EDGE} numbers", device, [FORMAT], points),
+            DocumentTable(columns("", "FLOP/byte", "rate", "roof", "share of roof"), tuple(rows)),
+            roofline(f"Products with a matrix of {EDGE} x {EDGE}", device, [FORMAT], points),
         ),
         {"calibrated": device.calibrated, "ridge": ridge, "rates": rates, "of_roof": [p.of_roof for p in points]},
     )  # fmt: skip
@@ -97,11 +97,11 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "roofline-at-home",
-    "Where does this machine turn?",
+    "At which intensity does this machine turn from memory-bound to compute-bound?",
     (
-        "A product of one row waits for memory, one of 128 for arithmetic: the ridge is between them.",
-        "128 rows run at over four times the FLOP/s of one: they read the matrix once for all.",
-        "No point is above its roof by more than a tenth.",
+        "A product of one row is memory-bound, one of 128 rows is compute-bound: the ridge is between them.",
+        "128 rows reach over four times the FLOP/s of one row, because the matrix is read once for all rows.",
+        "No product exceeds its roof by more than a tenth.",
     ),
     run,
     __file__,

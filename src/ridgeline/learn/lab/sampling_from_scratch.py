@@ -164,12 +164,12 @@ def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer)
             DocumentTable(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
             _first(logits, ranked, shares, tokenizer),
             Chart(
-                "How likely the first token is at several temperatures", "rank of the token, the likeliest first",
+                "Probabilities of the first token at several temperatures", "rank of the token by probability",
                 "probability", tuple(_line(t, share) for t, share in shares.items()), log_x=True, log_y=True,
             ),
-            Paragraph(f"the experiment in code: {__file__}", "dim"),
+            Paragraph(f"source code of the experiment: {__file__}", "dim"),
         ),
-        f"How does a list of numbers become the next token after {prompt!r}?",
+        f"How do logits become the next token after {prompt!r}?",
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _first(
         )
         for rank, token in enumerate(ranked[:_SHOWN])
     ]
-    names = ("first token", "logit", *(f"at {t:g}" for t in shares), "kept by")
+    names = ("first token", "logit", *(f"temp. {t:g}" for t in shares), "kept by")
     return DocumentTable(columns(*names, words=(0, len(names) - 1)), tuple(rows))
 
 
@@ -215,12 +215,13 @@ def _words(written: Sequence[Continuation]) -> tuple[str, ...]:
     texts = len({o.text for o in written})
     return (
         f"{len(written)} settings, one prompt, one seed: {texts} different text{'s' if texts > 1 else ''}.",
-        "Greedy takes the likeliest token and uses no chance; run it twice, it says the same.",
-        "Temperature divides the logits before the softmax: under 1 the likely become likelier, above 1 the unlikely "
-        "get their turn. It never changes the order.",
-        "top-k keeps the k likeliest whatever they are worth; top-p keeps as many as it takes to reach p: few where "
-        "the model is sure, many where it is not (the column of candidates).",
-        "Then one number u in [0, 1) decides: the candidates lie side by side, each as wide as it is likely. It is "
-        "made from seed, position and choice alone, so the same seed gives the same text, whoever else is served.",
-        f"Forty lines of Python and the engine's sampler chose the same token {agreed:,} times out of {drawn:,}.",
+        "Greedy sampling takes the most likely token without randomness, so every run gives the same text.",
+        "Temperature divides the logits before the softmax: below 1 it makes likely tokens more likely, above 1 it "
+        "makes unlikely tokens more likely. It never changes their order.",
+        "top-k keeps the k most likely tokens, whatever their probabilities. top-p keeps the most likely tokens whose "
+        "probabilities add up to p: few if the model is sure, many if it is not (see the column `candidates`).",
+        "Then a uniform random number u in [0, 1) selects one of the candidates by their cumulative probabilities. It "
+        "depends only on the seed, the position and the index of the choice, so the same seed gives the same text, "
+        "whatever other requests are in the batch.",
+        f"Forty lines of Python and the engine's sampler chose the same token in {agreed:,} of {drawn:,} cases.",
     )

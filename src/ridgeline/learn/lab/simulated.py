@@ -45,15 +45,23 @@ def run() -> ExperimentOutcome:
         for rate, one in chance.items()
     ]  # fmt: skip
     lines = [
-        Series(f"come {way}", tuple((100 * one.law.load, 1e3 * one.latency("TTFT", 90)) for one in each.values()))
+        Series(f"arrive {way}", tuple((100 * one.law.load, 1e3 * one.latency("TTFT", 90)) for one in each.values()))
         for way, each in found.items()
     ]
     return ExperimentOutcome(
         (
-            (same, f"{COUNT} last tokens, each at the same nanosecond" if same else "two runs differ"),
+            (
+                same,
+                f"the last tokens of all {COUNT} requests come at the same nanosecond"
+                if same
+                else "the two runs differ",
+            ),
             (
                 off(chance[LOW]) < 0.05 < 0.1 < off(chance[HIGH]),
-                f"it is {off(chance[LOW]):.1%} off at {LOW} a second, {off(chance[HIGH]):.0%} at {HIGH}",
+                (
+                    f"the formula is {off(chance[LOW]):.1%} off at {LOW} requests per second, {off(chance[HIGH]):.0%} "
+                    f"at {HIGH}"
+                ),
             ),
             (
                 late["in bursts"] > 1.3 * late["by chance"] > 3 * late["evenly"],
@@ -63,17 +71,17 @@ def run() -> ExperimentOutcome:
         (
             DocumentTable(
                 columns(
-                    "a second",
+                    "per second",
                     "load",
-                    "a token, formula",
-                    "simulated",
-                    *(f"first token, {way}" for way in WAYS),
+                    "TPOT by formula",
+                    "TPOT simulated",
+                    *(f"TTFT p90, {way}" for way in WAYS),
                     words=(),
                 ),
                 tuple(rows),
             ),
             Chart(
-                "First token of the slowest tenth, by how requests come (8B, H100)",
+                "TTFT p90 by arrival pattern (8B, H100)",
                 "load, percent",
                 "ms",
                 tuple(lines),
@@ -89,11 +97,11 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "simulated",
-    "What does a simulation know that a formula does not?",
+    "What does a simulation show that a formula does not?",
     (
-        "The same requests give the same run, to the last nanosecond.",
-        "At low load a formula says the same. At seven tenths of a card's capacity it is more than a tenth off.",
-        "At the same average rate, requests that come in bursts wait far longer than those that come evenly.",
+        "Simulating the same requests twice gives the same times, to the last nanosecond.",
+        "At low load a formula gives the same TPOT. At seven tenths of a GPU's capacity it is more than a tenth off.",
+        "At the same average rate, requests that arrive in bursts wait far longer than those that arrive evenly.",
     ),
     run,
     __file__,

@@ -49,29 +49,32 @@ def run() -> ExperimentOutcome:
     dearer = {n: checked[n].expected / alone[n].expected for n in USERS}
     gain = {a: {n: expected_tokens(a, GUESSES) / dearer[n] for n in USERS} for a in RIGHT}
     rows = [TableRow((f"{n}", f"x {dearer[n]:.2f}", *(f"x {gain[a][n]:.2f}" for a in RIGHT))) for n in USERS]
-    lines = [Series(f"{a:.0%} of guesses right", tuple(of.items())) for a, of in gain.items()]
-    lines.append(Series("none guessed", ((USERS[0], 1.0), (USERS[-1], 1.0)), "dashed"))
+    lines = [Series(f"{a:.0%} of drafts accepted", tuple(of.items())) for a, of in gain.items()]
+    lines.append(Series("no speculation", ((USERS[0], 1.0), (USERS[-1], 1.0)), "dashed"))
     return ExperimentOutcome(
         (
             (
                 plain.tokens == fast.tokens and fast.steps < 0.8 * plain.steps,
-                f"{COUNT} equal tokens in {fast.steps} steps for {plain.steps}; {fast.right} of {fast.guessed} "
-                f"guesses were right",
+                f"{COUNT} equal tokens in {fast.steps} steps instead of {plain.steps}; {fast.right} of {fast.guessed} "
+                "drafted tokens were accepted",
             ),
-            (dearer[1] < 1.1, f"{1 + GUESSES} positions take {dearer[1]:.2f} of the time of one"),
+            (dearer[1] < 1.1, f"{1 + GUESSES} positions take {dearer[1]:.2f} times as long as one"),
             (
                 gain[0.6][1] > 2 and gain[0.3][256] < 1,
-                f"x {gain[0.6][1]:.2f} for one user at 60 %, x {gain[0.3][256]:.2f} for 256 at 30 %",
+                (
+                    f"{gain[0.6][1]:.2f} times the speed for one user at 60 % accepted, {gain[0.3][256]:.2f} times for "
+                    "256 users at 30 %"
+                ),
             ),
         ),
         (
             DocumentTable(
-                columns("users", "a step with 4 guesses", *(f"gain at {a:.0%}" for a in RIGHT), words=()),
+                columns("users", "step with 4 drafts", *(f"speedup at {a:.0%}" for a in RIGHT), words=()),
                 tuple(rows),
             ),
             Chart(
-                "Tokens a second beside none guessed (8B, H100)",
-                "users in a step",
+                "Tokens per second compared with no speculation (8B, H100)",
+                "users per step",
                 "times",
                 tuple(lines),
                 log_x=True,
@@ -83,11 +86,17 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "speculation",
-    "What does guessing ahead gain?",
+    "How much faster is decoding with speculation?",
     (
-        "Guesses that the model checks leave every token as it was, and save a fifth of the steps.",
-        "For one user, checking five positions costs hardly more than one: they read the weights once.",
-        "If three guesses in five are right, one user is served twice as fast. Many users and poor guesses lose.",
+        (
+            "Speculation leaves every token as it was, because the model verifies the drafts, and saves a fifth of the "
+            "steps."
+        ),
+        "For one user, verifying five positions takes hardly longer than one, because the weights are read once.",
+        (
+            "With three of five drafts accepted, one user's decoding is twice as fast. With many users and few "
+            "accepted, it is slower."
+        ),
     ),
     run,
     __file__,

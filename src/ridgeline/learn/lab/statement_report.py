@@ -31,11 +31,11 @@ def document(found: Sequence[Statement]) -> Document:
         number = "" if one.row is None else f"{one.row}. "
         blocks += [
             Heading(f"{number}{one.id}"),
-            Facts((("text", one.text), ("ledger", one.ledger), ("why", one.why))),
+            Facts((("textbook", one.text), ("cost model", one.ledger), ("why", one.why))),
         ]
-    lead = f"{len(found)} statements of the texts, each beside what is computed here."
-    code = Paragraph(f"the experiment in code: {__file__}", "dim")
-    return Document("The texts and the ledger", (*blocks, code), lead)
+    lead = f"{len(found)} statements of textbooks, each compared with what the cost model computes."
+    code = Paragraph(f"source code of the experiment: {__file__}", "dim")
+    return Document("Textbook statements and the cost model", (*blocks, code), lead)
 
 
 def _figure(found: Sequence[Statement]) -> Bars:
@@ -43,10 +43,10 @@ def _figure(found: Sequence[Statement]) -> Bars:
     figures = next(one for one in found if one.id == "batch-150").figures
     batches = {int(name.removeprefix("at_")): batch for name, batch in figures.items() if name.startswith("at_")}
     shown = (
-        Bar(f"at {context:,} tokens of context" if context > 1 else "no context: the texts' case", batch)
+        Bar(f"at {context:,} tokens of context" if context > 1 else "no context, as in textbooks", batch)
         for context, batch in batches.items()
     )
-    title = "The batch that makes decode of an 8B compute-bound on an A100"
+    title = "Batch size that makes decode of an 8B compute-bound on an A100"
     return Bars(title, "users", tuple(shown))
 
 

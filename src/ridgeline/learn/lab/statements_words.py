@@ -37,10 +37,10 @@ def by_hand(_: CostCalculator) -> Iterator[Statement]:
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     yield Statement(
-        "attention-by-hand", 14, "q [1, 0] over three keys, values [10, 0], [0, 10], [5, 5]: shares .40 .20 .40, so "
-        "[6, 4].",
+        "attention-by-hand", 14,
+        "The query [1, 0] with three keys and the values [10, 0], [0, 10], [5, 5]: weights .40 .20 .40, so [6, 4].",
         f"{' '.join(f'{part:.4f}' for part in parts)}, so [{result[0]:.4f}, {result[1]:.4f}].",
-        "The text rounds the shares before it multiplies.",
+        "The textbook rounds the weights before it multiplies.",
         {"first": result[0], "second": result[1], "share": parts[0]},
     )  # fmt: skip
     product = sum(a * b for a, b in zip((1, 2, 3), (4, 5, 6), strict=True))
@@ -48,14 +48,14 @@ def by_hand(_: CostCalculator) -> Iterator[Statement]:
     yield Statement(
         "products-by-hand", 23, "[1, 2, 3] . [4, 5, 6] = 32; x = [1, 2] times the rows [2, 1], [1, 2] is [4, 5].",
         f"{product} and {rows}.",
-        "The same. A matrix is a list of rows to multiply with: each gives one number of the output.",
+        "The same. Each row of a matrix gives one number of the output.",
         {"product": product, "first": rows[0], "second": rows[1]},
     )  # fmt: skip
     times = math.exp(12.5 - 8.2)
     yield Statement(
-        "impossible-chances", 24, "Logits of 12.5 and 8.2 become chances of 0.7 and 0.2.",
-        f"The first is e^4.3 = {times:.1f} times as likely, not 3.5 times.",
-        "What counts is the difference of logits. Chances of 0.7 and 0.2 have logits that are 1.25 apart.",
+        "impossible-chances", 24, "Logits of 12.5 and 8.2 become probabilities of 0.7 and 0.2.",
+        f"The first is e^4.3 = {times:.1f} times as likely as the second, not 3.5 times.",
+        "Only the difference of logits counts. Logits with probabilities of 0.7 and 0.2 are 1.25 apart.",
         {"times": times},
     )  # fmt: skip
 
@@ -63,23 +63,23 @@ def by_hand(_: CostCalculator) -> Iterator[Statement]:
 def words(_: CostCalculator) -> Iterator[Statement]:
     """Yield the textbook statements 19 and 20 on tokenizers, and one on model runs per word."""
     yield Statement(
-        "byte-tokenizer", 19, "A tokenizer of bytes has 257 symbols.",
-        f"{BYTE_SYMBOLS}: all values of a byte, and one that begins and ends texts.",
-        "The same. No text is unknown to it, and each character of other alphabets takes several tokens.",
+        "byte-tokenizer", 19, "A byte-level tokenizer has 257 symbols.",
+        f"{BYTE_SYMBOLS}: all values of a byte, and one that marks beginning and end of a text.",
+        "The same. It can encode any text, but each character of other alphabets takes several tokens.",
         {"symbols": BYTE_SYMBOLS},
     )  # fmt: skip
     ratio = density(tokenizer_of("tales"), PROSE)
     yield Statement(
-        "characters-a-token", 20, "A token is 3.5 to 4 characters, three quarters of a word.",
-        f"Of the tokenizer of tales, which knows 2,048, in plain prose: {ratio.characters_per_token:.2f} characters, "
+        "characters-a-token", 20, "A token is 3.5 to 4 characters or three quarters of a word.",
+        f"For the tokenizer of tales with 2,048 tokens, in plain prose: {ratio.characters_per_token:.2f} characters, "
         f"{1 / ratio.tokens_per_word:.2f} words.",
-        "So it is in plain English, with a small vocabulary too. Code, numbers and other languages take more tokens.",
+        "It holds for plain English, even with a small vocabulary. Code, numbers and other languages take more tokens.",
         {"characters": ratio.characters_per_token, "words": 1 / ratio.tokens_per_word},
     )  # fmt: skip
     yield Statement(
-        "words-are-runs", None, "1,000 words are 1,000 runs of the model.",
-        f"At three quarters of a word a token: {1000 / 0.75:,.0f}.",
-        "A run gives a token, and words are often several.",
+        "words-are-runs", None, "1,000 words take 1,000 runs of the model.",
+        f"At three quarters of a word per token: {1000 / 0.75:,.0f} runs.",
+        "A run gives one token, and a word is often several tokens.",
         {"runs": 1000 / 0.75},
     )  # fmt: skip
 
@@ -92,10 +92,9 @@ def experts(_: CostCalculator) -> Iterator[Statement]:
     told = [layer.information.found for layer in found.layers]
     yield Statement(
         "experts-specialise", None, "Experts specialise by domain.",
-        f"Of the built-in mixture, between prose and old drama: which expert a token takes tells "
-        f"{percent(min(told))} to "
-        f"{percent(max(told))} of which text it is from, layer by layer.",
-        "A router sees the state of one token, not a topic: two texts of one language pass much the same experts.",
+        f"In the built-in `mixture`, for prose and old drama: the chosen expert gives {percent(min(told))} to "
+        f"{percent(max(told))} of the information about which text a token is from, depending on the layer.",
+        "A router sees the state of one token, not a topic: two texts in one language use much the same experts.",
         {"least": min(told), "most": max(told)},
     )  # fmt: skip
 
@@ -104,28 +103,27 @@ def pictures(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield the textbook statements 12 and 13 on guidance and latents, and one on image tokens."""
     guided, few = ledger.picture("z-image", steps=50), ledger.picture("z-image-turbo", steps=8)
     yield Statement(
-        "guidance", 12, "50 steps with guidance are 100 passes; 8 or fewer steps save 80 to 90 %.",
-        f"{guided.job.passes} passes of Z-Image; 8 steps for 50 save {1 - 8 / 50:.0%}, 4 save {1 - 4 / 50:.0%}; "
-        f"Turbo has "
-        f"{few.job.passes} passes in all.",
-        "Each step asks once with the prompt and once without. Models made for few steps need no guidance: half of "
-        "it again.",
+        "guidance", 12, "50 steps with guidance take 100 passes; 8 or fewer steps save 80 to 90 %.",
+        f"{guided.job.passes} passes of Z-Image; 8 steps instead of 50 save {1 - 8 / 50:.0%}, 4 save {1 - 4 / 50:.0%}; "
+        f"Turbo takes {few.job.passes} passes in total.",
+        "Each step runs the denoiser once with the prompt and once without. Models distilled to few steps need no "
+        "guidance, which halves the passes again.",
         {"passes": guided.job.passes, "eight": 1 - 8 / 50, "four": 1 - 4 / 50, "turbo": few.job.passes},
     )  # fmt: skip
     tokens = guided.geometry.tokens
     yield Statement(
-        "latent", 13, "A picture of 1024 x 1024 is a latent of 128 x 128, in patches of 2 x 2 or 4 x 4.",
+        "latent", 13, "An image of 1024 x 1024 has a latent of 128 x 128, in patches of 2 x 2 or 4 x 4.",
         f"{tokens:,} tokens in patches of two (Z-Image); {tokens // 4:,} in patches of four. The latent has "
-        f"{1024**2 // 128**2} times fewer positions than the picture.",
-        "A patch twice as wide leaves a quarter of the tokens and a sixteenth of their pairs.",
+        f"{1024**2 // 128**2} times fewer positions than the image.",
+        "A patch of twice the width leaves a quarter of the tokens and a sixteenth of their pairs.",
         {"tokens": tokens, "wide": tokens // 4, "fewer": 1024**2 // 128**2},
     )  # fmt: skip
     vision = read_config("digits-ar").values["vision_config"]
     passes = (vision["image_size"] // vision["patch_size"]) ** 2
     yield Statement(
-        "single-pass-pictures", None, "Models that write pictures as tokens make them in a single forward pass.",
-        f"A pass a token, as of text: the built-in digits-ar takes {passes} for a digit.",
-        "Each token depends on those before it. Few passes take a denoiser that was made for few steps.",
+        "single-pass-pictures", None, "Models that generate images as tokens make them in a single forward pass.",
+        f"One pass per token, as for text: the built-in digits-ar takes {passes} passes for a digit.",
+        "Each token depends on those before it. Only a denoiser that was distilled to few steps takes few passes.",
         {"passes": passes},
     )  # fmt: skip
 

@@ -47,20 +47,20 @@ class TextbookStep:
             batch: Batch from which on it is compute-bound; None if there is none.
         """
         rows = (
-            ("read for a token", say(self.nbytes, "B"), say(nbytes, "B")),
-            ("a step, at least", say_seconds(self.step), say_seconds(step)),
-            ("tokens a second, at most", f"{1 / self.step:,.0f}", f"{1 / step:,.0f}"),
-            ("arithmetic of it", say_seconds(self.arithmetic), say_seconds(busy * step)),
-            ("units busy", percent(self.arithmetic / self.step), percent(busy)),
-            ("memory over arithmetic", f"{self.step / self.arithmetic:,.0f} x", f"{1 / busy:,.0f} x"),
-            ("the ridge, FLOP a byte", f"{self.ridge:,.0f}", f"{ridge:,.1f}"),
+            ("bytes read per token", say(self.nbytes, "B"), say(nbytes, "B")),
+            ("minimum time per step", say_seconds(self.step), say_seconds(step)),
+            ("maximum tokens per second", f"{1 / self.step:,.0f}", f"{1 / step:,.0f}"),
+            ("time of the arithmetic", say_seconds(self.arithmetic), say_seconds(busy * step)),
+            ("arithmetic units busy", percent(self.arithmetic / self.step), percent(busy)),
+            ("memory time / arithmetic time", f"{self.step / self.arithmetic:,.0f} x", f"{1 / busy:,.0f} x"),
+            ("ridge, FLOP/byte", f"{self.ridge:,.0f}", f"{ridge:,.1f}"),
             (
-                "batch that reaches it",
+                "batch that reaches the ridge",
                 f"about {10 * math.floor(self.ridge / 10):,}",
                 "none" if batch is None else f"{math.ceil(batch):,}",
             ),
         )
-        return DocumentTable(columns("decode, one user", "texts", "ledger"), tuple(map(TableRow, rows)))
+        return DocumentTable(columns("decode, one user", "textbook", "cost model"), tuple(map(TableRow, rows)))
 
 
 def round_figure(value: float) -> float:

@@ -73,20 +73,29 @@ def run() -> ExperimentOutcome:
         (
             (
                 back == TEXT and len(ids) < len(TEXT) / 3,
-                f"{len(TEXT)} letters are {len(ids)} tokens, the first of which begins every text; back: {back!r}",
+                (
+                    f"{len(TEXT)} letters are {len(ids)} tokens including the one that begins every text; decoded: "
+                    f"{back!r}"
+                ),
             ),
             (
                 ranks[0] > 100 and settled > 1,
-                f"{lines[0].name!r} is word {ranks[0]:,} of 2,048 at the beginning, and first from layer {settled} on",
+                (
+                    f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 from layer "
+                    f"{settled} on"
+                ),
             ),
             (
                 big["embedding"] < 1e-5 * whole and layers > 0.9 * whole,
-                f"Llama-3-8B: {big['embedding']:,.0f} bytes of the table, {layers:,.0f} of the layers' matrices",
+                (
+                    f"Llama-3-8B: {big['embedding']:,.0f} bytes of the embedding table, {layers:,.0f} bytes of the "
+                    "layers' matrices"
+                ),
             ),
         ),
         (
-            DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "of it"), tuple(rows)),
-            Chart(f"{TEXT} ...: what each depth would say", "layers passed", "percent", lines),
+            DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "share"), tuple(rows)),
+            Chart(f"{TEXT} ...: probability of the next word after each layer", "layers", "percent", lines),
         ),
         {"ranks": ranks, "settled": settled, "read": read},
     )
@@ -94,11 +103,11 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "token",
-    "What happens to a token on its way?",
+    "What happens to a token on its way through a model?",
     (
-        "A text becomes a list of numbers, fewer than a third of its letters, and comes back as it was.",
-        "The final word is far down in the ranking at first: the model decides on it on the way, layer by layer.",
-        "A token needs a single row of the table. Nearly all that it reads are the matrices of the layers.",
+        "A text becomes token ids, less than a third as many as its letters, and decoding them gives the same text.",
+        "At first the final word has a low rank: the model decides on it gradually, layer by layer.",
+        "A token reads a single row of the embedding table. Nearly all bytes that it reads are the layers' matrices.",
     ),
     run,
     __file__,

@@ -36,15 +36,15 @@ def run() -> ExperimentOutcome:
     lines = tuple(Series(word, tuple(enumerate(cosines))) for word, cosines in list(found.items())[:4])
     return ExperimentOutcome(
         (
-            (abs(same - 1) < 1e-6, f"{same:.6f} for the least alike of {len(found)} words"),
+            (abs(same - 1) < 1e-6, f"cosine {same:.6f} for the least similar of {len(found)} words"),
             (
                 all(cosines[1] > cosines[-1] for cosines in found.values()) and max(last) < 0.85,
-                f"after layer {layers} between {min(last):.2f} and {max(last):.2f}",
+                f"after layer {layers} the cosine is between {min(last):.2f} and {max(last):.2f}",
             ),
         ),
         (
-            DocumentTable(columns("word", "table", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
-            Chart("How alike one word is to itself in two sentences", "layer (0: the table)", "cosine", lines),
+            DocumentTable(columns("word", "embedding", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
+            Chart("Cosine of one word's states in two sentences", "layer (0: the embedding)", "cosine", lines),
         ),
         {"cosines": found},
     )
@@ -52,10 +52,10 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "two-places",
-    "Is a word the same in two sentences?",
+    "Does a word have the same vector in two sentences?",
     (
-        "It enters exactly the same: one row of the table, cosine 1.",
-        "The layers pull the two apart: further after the last than after the first, for every word.",
+        "The model starts with the same vector, the word's row of the embedding table: the cosine is 1.",
+        "The layers make the two vectors differ: more after the last layer than after the first, for every word.",
     ),
     run,
     __file__,

@@ -68,23 +68,33 @@ def run() -> ExperimentOutcome:
     ]
     return ExperimentOutcome(
         (
-            (read_both > 0.01 and read_one == 0.0, f"the first row moves by {read_both:.0%}, and by {read_one:g}"),
+            (
+                read_both > 0.01 and read_one == 0.0,
+                f"the first row changes by {read_both:.0%} in the encoder, and by {read_one:g} in the decoder",
+            ),
             (all(found[word] == wanted for word, wanted in CROSSED), f"{found}"),
-            (used[0] < 0.6 < 0.9 < used[1], f"{used[0]:.0%} of the weights are read, and {used[1]:.0%}"),
+            (
+                used[0] < 0.6 < 0.9 < used[1],
+                f"the encoder-decoder reads {used[0]:.0%} of its weights, the decoder-only model {used[1]:.0%}",
+            ),
         ),
         (
             DocumentTable(
                 columns(
-                    f"{INPUT:,} tokens in", "parameters", "GFLOP a token read", "a token written", "weights for it"
+                    f"{INPUT:,} input tokens",
+                    "parameters",
+                    "GFLOP per input token",
+                    "GFLOP per output token",
+                    "weights read for it",
                 ),
                 tuple(rows),
             ),
             HeatMap(
-                "Whom the decoder looks at while it writes (its last layer, heads averaged, percent)",
+                "Attention of the decoder to the input while it generates (last layer, mean of heads, percent)",
                 tuple(map(_shown, produced)),
                 tuple(map(_shown, sources)),
                 last,
-                "Rows: what is written, from above. Columns: what the encoder has read.",
+                "Rows: output tokens, from top to bottom. Columns: input tokens of the encoder.",
             ),
         ),
         {"moved": {"encoder": read_both, "decoder": read_one}, "looked_at": found, "used": used},
@@ -97,11 +107,11 @@ def _shown(piece: str) -> str:
 
 EXPERIMENT = Experiment(
     "two-stacks",
-    "What does an encoder-decoder do that a decoder alone does not?",
+    "How does an encoder-decoder differ from a decoder-only model?",
     (
-        "Another last word changes the first row of an encoder. It does not change the first row of a decoder.",
-        "The decoder looks at the word that it translates, even where French has another word order.",
-        "To write a token it reads half of the weights. A decoder-only model reads nearly all of them.",
+        "Changing the last word changes the first token's state in an encoder, but not in a decoder.",
+        "The decoder attends to the word that it translates, even if French has another word order.",
+        "To generate a token, it reads half of its weights. A decoder-only model reads nearly all of its weights.",
     ),
     run,
     __file__,

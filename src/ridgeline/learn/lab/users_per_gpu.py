@@ -103,15 +103,17 @@ def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
         ValueError: If the GPUs have no link, are more than one machine has, or the model does not support the context.
     """
     if cards > max(DEVICES):
-        raise ValueError(f"--devices is {cards}; one machine has up to {max(DEVICES)}")
+        raise ValueError(f"--devices is {cards}; one machine has at most {max(DEVICES)}")
     if cards > 1 and device.link is None:
-        raise ValueError(f"--devices is {cards}; {device.name} has no link to other cards: use one, or another card")
+        raise ValueError(
+            f"--devices is {cards}; {device.name} has no link to other GPUs: use --devices 1, or another GPU"
+        )
     fields = read_config(model)
     models, setup = ModelCache(fields), Deployment(device, cards)
     case = models.case(setup)
     if not 2 <= context <= case.model.context:
         raise ValueError(
-            f"--context is {context:,}; {model} can have 2 (a prompt and an answer) to {case.model.context:,} tokens"
+            f"--context is {context:,}; {model} supports 2 (prompt and response) to {case.model.context:,} tokens"
         )
     workload = PlanWorkload(input=context - 1, output=1)
     memory = memory_of(case, workload)
@@ -127,7 +129,7 @@ def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> t
     """Return every item that is subtracted from a GPU's memory (weights, activations, overhead), in order."""
     left, steps = memory.total, []
     for name, nbytes in {
-        f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,
+        f"kept free ({1 - case.setup.utilization:.0%} of the GPU)": memory.total - memory.budget,
         f"weights ({case.weights})": memory.weights,
         f"activations of a step of {workload.step_tokens:,}": memory.activations,
         "driver, libraries, graphs": memory.overhead,
@@ -153,26 +155,26 @@ def on_the_box(parameters: int) -> float:
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
+_HEAD = ("", "textbook, GB", "cost model, GiB", "left, GiB")
 
 
 def document(users: Sequence[GpuUsers], device: Device, context: int) -> Document:
     """Return the document with the subtractions of every model and a bar of the GPU's memory."""
     return Document(
-        f"Users on a card: {device.title}",
+        f"Users per GPU: {device.title}",
         (
             Bullets(tuple(word for one in users for word in _words(one, device, context))),
             *(_table(one, context) for one in users),
             StackedBars(
-                "What is to lie on one card",
+                "Contents of the memory of one GPU",
                 "GiB",
                 ("weights", "activations, driver, libraries", "kept free", "keys and values"),
                 tuple(map(_stack, users)),
                 (gib(device.memory), device.title),
             ),
-            Paragraph(f"the experiment in code: {__file__}", "dim"),
+            Paragraph(f"source code of the experiment: {__file__}", "dim"),
         ),
-        f"How many users of {context:,} tokens does a card carry at a time?",
+        f"How many concurrent users with {context:,} tokens each fit on a GPU?",
     )
 
 
@@ -196,9 +198,9 @@ def _formula(fields: Fields) -> str:
 
 def _table(one: GpuUsers, context: int) -> DocumentTable:
     texts = one.texts
-    many = f" on {one.cards} cards, figures of one" if one.cards > 1 else ""
+    many = f" on {one.cards} GPUs, figures per GPU" if one.cards > 1 else ""
     whole = _figure(gib(one.total), 2)
-    rows = [(f"{one.model}{many}: the card", _figure(texts.card / 1e9, 1), whole, whole)]
+    rows = [(f"{one.model}{many}: memory of the GPU", _figure(texts.card / 1e9, 1), whole, whole)]
     for step in one.steps:
         text = _figure(-texts.weights / 1e9, 1) if step.name.startswith("weights") else ""
         rows.append((f"- {step.name}", text, _figure(-gib(step.takes), 2), _figure(gib(step.left), 2)))
@@ -225,32 +227,33 @@ def _stack(one: GpuUsers) -> StackedBar:
 
 def _words(one: GpuUsers, device: Device, context: int) -> tuple[str, ...]:
     texts = one.texts
-    cards = f"{one.cards} of them" if one.cards > 1 else "it"
+    cards = f"{one.cards} GPUs" if one.cards > 1 else "it"
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
-    kept, whole = f"A token keeps {one.formula}", say(one.request * one.cards, "B")
+    kept, whole = f"The KV cache takes {one.formula} per token", say(one.request * one.cards, "B")
     if one.state:
-        kept += f" and a user a state of {say(one.state * one.cards, 'B')}: {whole} with {context:,} tokens"
+        kept += f" and a state of {say(one.state * one.cards, 'B')} per user: {whole} for {context:,} tokens"
     else:
-        kept += f"; {context:,} of them {whole}"
+        kept += f", or {whole} for {context:,} tokens"
     if one.users:
         rest = load_engine().memory.describe()
         return (
-            f"{where}: {one.users:,} users, where the text's subtraction says {texts.users:,}. {kept}.",
-            "The texts take the number on the box in GB and subtract the weights alone. The driver shows GiB; a share "
-            f"is kept free against fragments; a step needs activations; and there is the rest ({rest}).",
+            f"{where}: {one.users:,} users fit; the textbook's subtraction gives {texts.users:,}. {kept}.",
+            "Textbooks take the GB of the product's name and subtract only the weights. The driver reports GiB, a "
+            "share is kept free because of fragmentation, a step needs activations, and libraries take memory "
+            f"({rest}).",
         )
     lacking = say_gib(gib(one.request - one.steps[-1].left))
-    more = f"{one.fits_on} cards carry it" if one.fits_on else _no_more(device)
+    more = f"{one.fits_on} GPUs are enough" if one.fits_on else _no_more(device)
     return (
-        f"{where}: no user at all. {cards.capitalize()} would need {lacking} more for the weights and one user; "
-        f"{more}, and a narrower format may (`ridgeline plan` prices both). {kept}.",
+        f"{where}: not even one user fits. {cards.capitalize()} would need {lacking} more for the weights and one "
+        f"user; {more}, and a narrower weight format may be enough too (`ridgeline plan` prices both). {kept}.",
     )
 
 
 def _no_more(device: Device) -> str:
     if device.link is None:
-        return "this card has no link to others"
-    return f"no number of cards up to {max(DEVICES)} that the model divides over carries it"
+        return "this GPU has no link to others"
+    return f"no number of GPUs up to {max(DEVICES)} that the model can be divided among is enough"
 
 
 def _data(one: GpuUsers) -> dict[str, object]:

@@ -104,8 +104,8 @@ def stored_of(query: str) -> StoredModel:
     said = dict(parse_qsl(query, strict_parsing=bool(query)))
     unknown = said.keys() - {"weights", "kv", "devices", "attention"}
     if unknown:
-        raise ValueError(f"{min(unknown)} is nothing that a table is asked by; give weights, kv, devices, attention")
+        raise ValueError(f"{min(unknown)} is not a parameter of a table; use weights, kv, devices or attention")
     devices = said.get("devices", "1")
     if not (devices.isascii() and devices.isdigit() and 1 <= int(devices[:4]) <= MOST_DEVICES):
-        raise ValueError(f"devices: a number from 1 to {MOST_DEVICES}")
+        raise ValueError(f"devices must be a number from 1 to {MOST_DEVICES}")
     return StoredModel(said.get("weights"), said.get("kv"), int(devices), own_attention=said.get("attention") == "1")

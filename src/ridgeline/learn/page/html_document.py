@@ -61,7 +61,7 @@ def file_page(blocks: Iterable[str] = ()) -> bytes:
     names = json.dumps({"imports": {f"page/{each.name}": _data_url(each) for each in of_type(".js")}})
     start = f'import "page/{_START}";'
     style = "".join(each.text for each in of_type(".css"))
-    assert "</" not in style, "a style ends where it says so"
+    assert "</" not in style, "a style sheet must not contain its own end tag"
     policy = (
         f"default-src 'none'; script-src data: {_allowed(names)} {_allowed(start)}; style-src {_allowed(style)}; "
         f"img-src data: blob:; media-src data: blob:; {_SHARED}"
@@ -121,5 +121,5 @@ def _allowed(text: str) -> str:
 
 def _with_head(parts: Iterable[str]) -> bytes:
     before, mark, after = (STATIC / "index.html").read_text("utf-8").partition(_HEAD)
-    assert mark, "index.html says where its assets go"
+    assert mark, "index.html must contain the assets comment exactly once"
     return (before + "\n".join(parts) + after).encode()

@@ -18,7 +18,7 @@ def straight(values_at: Callable[[Sequence[int]], Values | None], base: Sequence
     (`values_at` returns None) has slope 0.
     """
     here = values_at(base)
-    assert here is not None, f"{base} lies outside the place that it is the base of"
+    assert here is not None, f"the figures are not defined at the base point {base}"
     slopes = [_slopes(values_at, base, index, here) for index in range(len(base))]
     names = dict.fromkeys(name for values in (here, *slopes) for name in values)
     return {name: _line(name, here, slopes, base) for name in names}

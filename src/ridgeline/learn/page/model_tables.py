@@ -56,7 +56,7 @@ class StoredModel:
 
     def __post_init__(self) -> None:
         if self.own_attention and self.devices == 1:
-            raise ValueError("--enable-dp-attention divides requests among cards; give --devices 2 or more")
+            raise ValueError("--enable-dp-attention divides requests among GPUs: give --devices 2 or more")
 
     @property
     def setup(self) -> Deployment:
@@ -90,7 +90,7 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         ValueError: If the model does not generate text, or the cost of an op is not piecewise linear.
     """
     if source.pipeline or not family_of(source.config).writes:
-        raise ValueError(f"{source.title} writes no text; tables are of models that do")
+        raise ValueError(f"{source.title} does not generate text; tables exist only for models that do")
     models = ModelCache(source.config) if models is None else models
     case = models.case(stored.setup)
     model, price = case.model, case.price

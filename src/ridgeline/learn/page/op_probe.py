@@ -111,7 +111,9 @@ class OpProbe:
     def __init__(self, priced: PricedOp) -> None:
         self.priced, self.op = priced, priced.op
         self.reach = priced.op.reach
-        assert (self.reach is not None) == priced.op.reads_context, f"{priced.path} reads a context of no reach"
+        assert (self.reach is not None) == priced.op.reads_context, (
+            f"{priced.path} reads a context but has no attention pattern"
+        )
         features = priced.op.features
         self._switches = [feature for feature in features if isinstance(feature, KernelThreshold)]
         self.touched = next((feature for feature in features if isinstance(feature, ExpectedExperts)), None)

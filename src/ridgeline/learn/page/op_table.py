@@ -187,6 +187,6 @@ def _key_of(entry: Mapping[str, Any]) -> Key:
 def _refused(asker: OpProbe, asked: Asked) -> ValueError:
     op = asker.priced
     return ValueError(
-        f"{op.path} ({type(op.op).__name__}) costs other than a straight line in what it was asked at {dict(asked)}; "
-        "state what it depends on in its `features`"
+        f"{op.path} ({type(op.op).__name__}) has a cost that is not linear at {dict(asked)}; state in its `features` "
+        "what the cost depends on"
     )

@@ -81,7 +81,9 @@ def inspect(loaded: LoadedEngine, device: Device | None, question: bytes) -> byt
     """
     asked = msgspec.json.decode(question, type=RecordingRequest)
     if device is None:
-        raise ValueError("nothing is known of what this machine can do, so that there is nothing to compare with")
+        raise ValueError(
+            "this machine's speed is not known, so there are no prices to compare with: run `ridgeline calibrate` first"
+        )
     told = record(loaded, asked.name, asked.text, asked.ids, asked.params(), device, max_pause=asked.max_pause)
     return msgspec.json.encode(told)
 
@@ -114,14 +116,16 @@ def record(
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
     if loaded.model.encodes:
-        raise ValueError("the model reads its prompt with an encoder; what is recorded are models that continue it")
+        raise ValueError(
+            "the model reads its prompt with an encoder; only models that continue the prompt can be recorded"
+        )
     start = time.perf_counter()
     llm = LLM.around(_second_engine(loaded, len(ids) + _WRITTEN), name)
     expected = _expected_pause(llm, ids, repeats)
     if expected > max_pause:
         raise ValueError(
-            f"recording it would hold all other requests for about {expected:.3g} s, and {max_pause:g} are allowed; "
-            "give a shorter text, or a larger max_pause"
+            f"the recording would delay all other requests for about {expected:.3g} s, but max_pause is {max_pause:g} "
+            "s: give a shorter text or a larger max_pause"
         )
     rules = plain(replace(params, n=1, max_tokens=_WRITTEN, seed=params.seed or 0))
     experts = any(op.experts is not None for _, op in loaded.model.ops())

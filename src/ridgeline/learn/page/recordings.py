@@ -79,8 +79,8 @@ SCENES = (
     Scene(
         "batching",
         "Batching",
-        "Twelve requests come one after the other. Each joins the step that runs next and leaves when it is done: "
-        "nobody waits for a batch to fill or to empty. The weights are read once a step, however many share it.",
+        "Twelve requests arrive one after the other. Each joins the next step and leaves when it is complete, so no "
+        "request waits for a batch to fill or to end. A step reads the weights once, whatever the number of requests.",
         256,
         Limits(tokens=256, requests=16),
         [Arrival(4 * i, _OPENINGS[i % 6], 24 + 7 * (i % 5)) for i in range(12)],
@@ -88,17 +88,19 @@ SCENES = (
     Scene(
         "chunked",
         "A long prompt in chunks",
-        "Six requests write when a prompt of several hundred positions comes. It runs in chunks that fill what "
-        "the steps have left: the others get a token in every step meanwhile, in steps that take a little longer.",
+        "Six requests are decoding when a prompt of several hundred tokens arrives. It runs in chunks that use the "
+        "rest of each step's token budget. The other requests still get a token in every step, but the steps take a "
+        "little longer.",
         256,
         Limits(tokens=64, requests=16),
         [*(Arrival(0, opening, 60) for opening in _OPENINGS), Arrival(15, 4 * _TALE, 20)],
     ),
     Scene(
         "preempted",
-        "A pool too small",
-        "Four requests are more than these pages hold. When no page is left, the newest request loses its pages and "
-        "goes back to the queue with all that is known of it; later it is computed again, as far as none was kept.",
+        "Too few pages",
+        "Four requests do not fit into these pages. When no page is free, the engine preempts the newest request: it "
+        "loses its pages and returns to the queue with its tokens. Later the engine recomputes the pages that the "
+        "prefix cache no longer has.",
         14,
         Limits(tokens=128, requests=8),
         [Arrival(3 * i, _OPENINGS[i], 72) for i in range(4)],
@@ -106,8 +108,8 @@ SCENES = (
     Scene(
         "shared",
         "A shared prefix",
-        "Five requests begin with the same text. The first computes it; those after it find its full pages and refer "
-        "to them. What nobody refers to any more is kept until its page is needed.",
+        "Five requests begin with the same text. The first request computes it; the later ones find its full pages in "
+        "the prefix cache and share them. Pages that no request uses any more stay cached until they are needed.",
         128,
         Limits(tokens=256, requests=8),
         [Arrival(12 * i, _TALE + opening, 30) for i, opening in enumerate(_OPENINGS[:5])],

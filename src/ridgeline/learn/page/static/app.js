@@ -78,7 +78,7 @@ const NAMED = 3; // parts of an address that the page names
 /** Return one line on the parts of an address that the page cannot read. */
 function sayUnread(unread) {
   const more = unread.length > NAMED ? ` and ${unread.length - NAMED} more` : "";
-  return `This page cannot read all of its address and goes on without: ${unread.slice(0, NAMED).join(", ")}${more}.`;
+  return `This page cannot read some settings in its address and ignores them: ${unread.slice(0, NAMED).join(", ")}${more}.`;
 }
 
 function Bar({ tabs, chosen, choose, children }) {
@@ -177,7 +177,7 @@ function Page() {
       html`<button type="button" class="quiet" onClick=${() => useKey("")}>Forget the key</button>`}
     <//>
     <main id="content" tabindex="-1">
-      ${newer && html`<${Notice}>This address is of a newer page: some of it may be missing here.<//>`}
+      ${newer && html`<${Notice}>This address was made by a newer version of the page: some of its settings may be missing here.<//>`}
       ${unread.length > 0 && html`<div class="unread"><${Trouble}>${sayUnread(unread)}<//></div>`}
       ${found.waiting && html`<${Notice} busy>${found.waiting}<//>`}
       ${found.locked !== undefined && html`<${KeyForm} refused=${found.locked} onKey=${useKey} />`}

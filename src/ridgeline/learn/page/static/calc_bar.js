@@ -11,7 +11,7 @@ const COUNTS = [1, 2, 4, 8];
 /** models, cards: names. has({weights, kv, cards}): whether the page has, or can ask for, such a table. */
 export function Bar({ state, models, cards, has, onChange, children }) {
   const or = (words) => (value) => [value, value || words];
-  return html`<div class="chips" role="group" aria-label="What is asked">
+  return html`<div class="chips" role="group" aria-label="Workload and hardware">
     <${Named} name="model" value=${state.model} known=${models} onChange=${(model) => onChange({ model })} wide />
     <${Named} name="card" value=${state.card} known=${cards} onChange=${(card) => onChange({ card })} wide />
     <${Select} name="cards" value=${state.cards} choices=${COUNTS.filter((count) => has({ cards: count })).map((count) => [count, String(count)])} onChange=${(said) => onChange({ cards: Number(said) })} />
@@ -99,7 +99,7 @@ function Named({ name, value, known, onChange, wide }) {
         (each, at) => html`<li id=${`${id}-${at}`} role="option" key=${each} aria-selected=${at === place ? "true" : "false"}
           onPointerDown=${(event) => event.preventDefault()} onClick=${() => choose(each)}>${each}</li>`,
       )}
-      ${open && !found.length && html`<li class="dim" role="option" aria-selected="false" aria-disabled="true">none is called so</li>`}
+      ${open && !found.length && html`<li class="dim" role="option" aria-selected="false" aria-disabled="true">no model has this name</li>`}
     </ul>
   </div>
   ${trouble && html`<${Trouble} id=${`${id}-trouble`}>${trouble}<//>`}`;
@@ -108,7 +108,7 @@ function Named({ name, value, known, onChange, wide }) {
 const NAMED = 4; // names that a line has
 
 function mayBe(found) {
-  if (!found.length) return "is none that this page knows; open the list to see all";
+  if (!found.length) return "is not in the list; open the list to see all values";
   const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
   return `may be ${found.slice(0, NAMED).join(", ")}${more}; choose one`;
 }

@@ -19,7 +19,7 @@ export const MOST_USERS = 2048; // to whom one step gives a token each (plan --m
 
 export function settingOf(table, all, state, before = null) {
   const card = all.cards[state.card];
-  if (!card) throw new Error(`there is no card ${state.card}`);
+  if (!card) throw new Error(`there is no GPU ${state.card}`);
   const same = before && before.table === table && before.card === card && OF_SERVING.every((name) => before.state[name] === state[name]);
   const kept = same ? before : servingOf(table, card, all, state);
   const { asked, context } = kept;
@@ -91,8 +91,8 @@ export function commandOf(state, table) {
 export function trustOf({ card, asked }, metric) {
   if (card.calibrated) return "calibrated on this machine";
   const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
-  if (!own) return "uncalibrated: not measured on this card";
-  return `uncalibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20\u00a0%`;
+  if (!own) return "not calibrated: nothing was measured on this GPU";
+  return `not calibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20\u00a0%`;
 }
 
 /** As the file is called, or as its config says where that is config.json, as most are. */

@@ -27,7 +27,7 @@ async function readTable(source, given, { model, ...stored }) {
   const name = nameOf({ model, ...stored });
   if (!model.startsWith(GIVEN)) return openTable(await source.data(name));
   const config = given.get(model);
-  if (config === undefined) throw new Error(`${model.slice(GIVEN.length)} was given to this page as a file; give its config.json again`);
+  if (config === undefined) throw new Error(`${model.slice(GIVEN.length)} was opened from a file; open its config.json again`);
   return { ...openTable(await source.price(config, name)), model: model.slice(GIVEN.length), file: "config.json" };
 }
 

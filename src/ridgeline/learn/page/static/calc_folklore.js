@@ -9,8 +9,8 @@ export function Folklore({ all, tableOf, known, onChange }) {
   const [box, seen] = useSeen();
   const count = GROUPS.reduce((sum, { statements }) => sum + statements.length, 0);
   return html`<section class="folklore" ref=${box} aria-labelledby="folklore-title">
-    <h2 id="folklore-title">Text and ledger</h2>
-    <p class="dim lead">${count} statements of teaching texts, and what comes out by the byte.</p>
+    <h2 id="folklore-title">Textbooks and the cost model</h2>
+    <p class="dim lead">${count} statements of textbooks, compared with what the cost model computes.</p>
     ${GROUPS.map((group, at) => html`<${Group} key=${group.title} ...${{ group, all, tableOf, known, onChange }} first=${at === 0} seen=${seen} />`)}
   </section>`;
 }
@@ -33,10 +33,10 @@ function Statement({ statement, seen, all, tableOf, known, onChange }) {
   const said = useMemo(() => ready && saidOf(statement, tables, all), [ready]);
   return html`<li>
     <blockquote>${text}</blockquote>
-    <p class="ledger">${lacking ? `This file does not hold ${lacking.model}.` : said || "…"}</p>
+    <p class="ledger">${lacking ? `This file does not contain ${lacking.model}.` : said || "…"}</p>
     <p class="dim">${why}</p>
     <p class="from dim">
-      ${state && !lacking && html`<button type="button" class="quiet" onClick=${() => onChange(state)}>Set the page to it<span class="unseen">: ${text}</span></button>`}
+      ${state && !lacking && html`<button type="button" class="quiet" onClick=${() => onChange(state)}>Set the page to this case<span class="unseen">: ${text}</span></button>`}
       <span>${sourceOf(statement)}</span>
     </p>
   </li>`;

@@ -8,7 +8,7 @@ import { Trouble } from "page/controls.js";
 import { onFiles } from "page/dropped.js";
 
 const MOST = 1 << 20; // bytes, of which the server takes no more either
-const EXPORT = "This page is a file and holds the models that it was exported with; for yours: ridgeline page export --out page.html --models PATH/config.json";
+const EXPORT = "This page is a file and contains the models that it was exported with. To export it with yours: ridgeline page export --out page.html --models PATH/config.json";
 
 /** onGiven(name, text): of a file that says at least that it is JSON. */
 export function Given({ source, active, model, onGiven }) {
@@ -31,7 +31,7 @@ export function Given({ source, active, model, onGiven }) {
         event.target.value = "";
         if (file) take(file);
       }} />
-    ${over && html`<p class="dropping" aria-hidden="true"><span>Drop a config.json: its model becomes the page's</span></p>`}
+    ${over && html`<p class="dropping" aria-hidden="true"><span>Drop a config.json to use its model</span></p>`}
     ${trouble && html`<${Trouble}>${trouble}<//>`}`;
 }
 

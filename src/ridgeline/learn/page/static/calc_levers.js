@@ -16,7 +16,7 @@ function changesOf(setting, all) {
   return [
     table.weights === "bf16" && [`${eight} weights`, { weights: eight }],
     table.kv === "bf16" && [`${eight} KV`, { kv: eight }],
-    card.link && state.cards < 8 && [`${2 * state.cards} cards`, { cards: 2 * state.cards }],
+    card.link && state.cards < 8 && [`${2 * state.cards} GPUs`, { cards: 2 * state.cards }],
     next && [next.name, { card: next.name }],
     ["twice the FLOP/s", null, { flops: 2 }],
     ["twice the bandwidth", null, { bandwidth: 2 }],
@@ -60,14 +60,14 @@ export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange })
   const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
   return html`<section class="card levers" aria-labelledby="levers-title">
     <h2 id="levers-title">Levers</h2>
-    <p class="lead">What each would change, as factors; above 1 is better. Point at one to see it in the pictures; a click with Shift keeps it there, another lets it go.</p>
+    <p class="lead">Effect of each change as a factor; above 1 is better. Point at a change to see it in the charts. Shift-click keeps it there; another Shift-click removes it.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
       <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr></thead>
       <tbody onMouseLeave=${() => onGhost(null)}>
         ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onPin, onChange }} />`)}
       </tbody>
     </table></div>
-    <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced. Times are ${trustOf(setting, "serving")}.</p>
+    <p class="dim small">TTFT and step: all users of the workload at once. Users and dollars per token (same seller): the most users within the targets. Quality is not priced. Times are ${trustOf(setting, "serving")}.</p>
   </section>`;
 }
 
@@ -89,7 +89,7 @@ const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onPin
     </th>
     ${cells
       ? cells.map((factor) => html`<td class=${factor === null ? "" : factor >= 1.03 ? "more" : factor <= 0.97 ? "less" : ""}>${factor === null ? "–" : `× ${factor < 10 ? digits(factor, 3) : three(factor)}`}</td>`)
-      : html`<td colspan="4" class="words dim">${other === null ? "is being read" : other}</td>`}
+      : html`<td colspan="4" class="words dim">${other === null ? "loading" : other}</td>`}
   </tr>`;
 });
 

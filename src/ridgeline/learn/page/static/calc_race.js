@@ -24,7 +24,7 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
       ${" "}<label for=${id}>Against</label>${" "}
       <select id=${id} onChange=${(event) => onRival(event.target.value)}>${cards.map((name) => html`<option value=${name} selected=${name === own?.name}>${name}</option>`)}</select>
       ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
-    ${rival && !own && html`<${Trouble}>There is no card ${rival} to race against; choose one.<//>`}
+    ${rival && !own && html`<${Trouble}>There is no GPU ${rival} to compare with; choose another.<//>`}
     ${runners.map(({ name, first, pace, trust }) => {
       const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
       const done = written === STORY.length;

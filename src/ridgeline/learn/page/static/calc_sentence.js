@@ -26,7 +26,7 @@ export function Sentence({ setting }) {
   const { users } = state;
   const cards = asked.devices > 1 ? `${asked.devices} × ${card.title}` : `${/^[AEIOU]|^NVIDIA/.test(card.title) ? "an" : "a"} ${card.title}`;
   const floor = decode.seconds.floor;
-  const each = html`${link(three(1 / floor), "seconds")} tokens a second${users > 1 ? html` each, ${link(three(users / floor), "seconds")} in all` : ""}`;
+  const each = html`${link(three(1 / floor), "seconds")} tokens per second${users > 1 ? html` each, ${link(three(users / floor), "seconds")} in total` : ""}`;
   return html`<h1 class="sentence">
     ${users === 1 ? "One user" : `${grouped(users)} users`} of <strong>${table.model}</strong> on <strong>${cards}</strong>:
     ${" "}every ${users === 1 ? "token" : "step"} reads ${link(sayGB(decode.cost.weights + decode.cost.read), "bytes")}.
@@ -36,8 +36,8 @@ export function Sentence({ setting }) {
 }
 
 function waits(decode) {
-  if (decode.limit === "compute") return html`the memory waits ${link(share(1 - decode.memory / decode.seconds.floor), "roofs")} of the time.`;
-  return html`the arithmetic units wait ${link(share(decode.idle), "roofs")} of the time.`;
+  if (decode.limit === "compute") return html`the memory is idle ${link(share(1 - decode.memory / decode.seconds.floor), "roofs")} of the time.`;
+  return html`the arithmetic units are idle ${link(share(decode.idle), "roofs")} of the time.`;
 }
 
 /** One digit behind the point, where the last percent is what is told. */
@@ -52,12 +52,12 @@ export function Beneath({ setting }) {
   const { memory } = serving;
   const under = wall < decode.ridge;
   return html`<p class="beneath">
-    Expected ${link(saySeconds(expected), "seconds")}, ${link(three(1 / expected), "seconds")} tokens a second${state.users > 1 ? " each" : ""}
+    Expected ${link(saySeconds(expected), "seconds")}, ${link(three(1 / expected), "seconds")} tokens per second${state.users > 1 ? " each" : ""}
     ${" "}<small>(${trustOf(setting, "decode")})</small>.
     ${" "}${under
-      ? html`However many users: at ${grouped(context)} tokens of context each brings keys and values of their own, and the step stays at
-        ${" "}${three(wall)} FLOP a byte, under the ridge at ${link(three(decode.ridge), "roofs")}.`
-      : html`At ${grouped(context)} tokens of context a batch can climb over the ridge at ${link(three(decode.ridge), "roofs")} FLOP a byte.`}
-    ${" "}${memory.fits ? html`Memory holds ${people(memory.users)}.` : html`It does not fit: a card lacks ${percent(memory.missing / memory.total)} of its size.`}
+      ? html`Whatever the number of users: at ${grouped(context)} tokens of context each has its own keys and values, so the step stays at
+        ${" "}${three(wall)} FLOP/byte, below the ridge at ${link(three(decode.ridge), "roofs")}.`
+      : html`At ${grouped(context)} tokens of context large batches are compute-bound, because the ridge is at ${link(three(decode.ridge), "roofs")} FLOP/byte.`}
+    ${" "}${memory.fits ? html`Memory holds ${people(memory.users)}.` : html`It does not fit: each GPU lacks ${percent(memory.missing / memory.total)} of its size.`}
   </p>`;
 }

@@ -31,7 +31,7 @@ export function Take({ setting }) {
   const figures = () => figuresTaken(setting);
   const command = commandOf(setting.state, setting.table);
   return html`<section class="card take" aria-labelledby="take-title">
-    <h2 id="take-title">Take it with you</h2>
+    <h2 id="take-title">Export</h2>
     <pre class="scroll" tabindex="0"><code>${command}</code></pre>
     <div class="acts">
       <${Copy} name="Copy the command" text=${() => command} />

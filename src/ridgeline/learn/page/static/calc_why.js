@@ -11,23 +11,23 @@ export function Why({ setting }) {
   const { weights, read } = decode.cost;
   const { parameters, memory } = table;
   const gathered = memory.weights - weights;
-  const cards = asked.devices > 1 ? ", of each card" : "";
+  const cards = asked.devices > 1 ? ", per GPU" : "";
   return html`<section class="card why" aria-labelledby="why-title">
     <h2 id="why-title">Why</h2>
     <ol>
       <li><b>Parameters</b> <${Sum} terms=${Object.entries(parameters.by_part).map(([part, count]) => [grouped(count), part])} total=${grouped(parameters.total)} /></li>
       <li><b>Bytes of weights${cards}</b> <${Sum} terms=${memory.parts.map(({ part, format, nbytes }) => [sayGB(nbytes), `${part} in ${format}`])} total=${sayGB(memory.weights)} /></li>
-      <li id=${whyOf("bytes")} tabindex="-1"><b>Read in a step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} no more than single rows` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
+      <li id=${whyOf("bytes")} tabindex="-1"><b>Read per step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} not read in full` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
       <li><b>Memory</b> ${sayGB(weights + read + decode.cost.written)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
-      <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, in the formats' own peaks = <b>${saySeconds(decode.arithmetic)}</b></li>
-      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the longer of both: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
-      <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three(decode.intensity)} FLOP a byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units wait ${percent(Math.max(0, decode.idle))} of the floor</li>
+      <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, at each format's peak = <b>${saySeconds(decode.arithmetic)}</b></li>
+      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
+      <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three(decode.intensity)} FLOP/byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units are idle for ${percent(Math.max(0, decode.idle))} of the floor</li>
     </ol>
     <details><summary>Where the facts are from</summary>
       <div class="scroll" tabindex="0" role="region" aria-label="Sources"><table class="facts"><tbody>
         <tr><th scope="row">model</th><td>${table.made_by}: <code>${table.command}</code></td></tr>
         ${Object.entries(card.sources).map(([fact, source]) => html`<tr key=${fact}><th scope="row">${fact}</th><td>${source}</td></tr>`)}
-        ${card.prices.map((price) => html`<tr key=${price.seller}><th scope="row">$${price.dollars.toFixed(2)} an hour</th><td>${price.seller}, ${price.date}: ${price.source}</td></tr>`)}
+        ${card.prices.map((price) => html`<tr key=${price.seller}><th scope="row">$${price.dollars.toFixed(2)} per hour</th><td>${price.seller}, ${price.date}: ${price.source}</td></tr>`)}
       </tbody></table></div>
     </details>
     ${table.notes.map((note) => html`<p class="dim">${note}</p>`)}

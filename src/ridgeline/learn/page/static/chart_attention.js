@@ -25,7 +25,7 @@ export function AttentionChart({ recording, position, rows, layer, head, set }) 
       ${rowsOfHeads.map((shares, at) => shares.map((share, place) => html`<rect key=${place} data-row=${at} x=${place * CELL} y=${at * CELL} width=${CELL - 1} height=${CELL - 2} fill-opacity=${share}><title>head ${at}, ${recording.prompt[place].piece}: ${percent(share)}</title></rect>`))}
       ${head !== null && html`<${Looked} at=${head} width=${mean.length * CELL} />`}
     </svg>
-    <p class="hint">A row a head, a column a token, the first of the text on the left. Darker is more; a row adds up to 1.</p>
+    <p class="hint">One row per head, one column per token, from left to right. Darker is more; each row adds up to 1.</p>
     <${Shares} ...${{ recording, rowsOfHeads, mean }} />
   </section>`;
 }
@@ -38,7 +38,7 @@ function Shares({ recording, rowsOfHeads, mean }) {
   const [open, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
     <summary class="dim">As a table</summary>
-    ${open && html`<div class="scroll" tabindex="0" role="group" aria-label="Shares of attention"><table class="facts">
+    ${open && html`<div class="scroll" tabindex="0" role="group" aria-label="Attention weights"><table class="facts">
       <thead><tr><th scope="col" class="words">token</th><th scope="col">mean</th>${rowsOfHeads.map((_, at) => html`<th scope="col" key=${at}>head ${at}</th>`)}</tr></thead>
       <tbody>
         ${mean.map((share, place) => html`<tr key=${place}>

@@ -17,7 +17,7 @@ export function Candidates({ token, rules }) {
   const covered = rows.reduce((sum, row) => sum + row.own, 0);
   return html`<figure class="candidates">
     <table>
-      <caption class="unseen">Candidates at this place</caption>
+      <caption class="unseen">Candidates for this token</caption>
       <thead>
         <tr><th scope="col" class="words">token</th><th scope="col"><span class="unseen">chart</span></th><th scope="col">model</th><th scope="col">drawn</th></tr>
       </thead>
@@ -26,7 +26,7 @@ export function Candidates({ token, rules }) {
       </tbody>
     </table>
     <figcaption>
-      Outline: the model's own chances. Bar: what is drawn from
+      Outline: the model's own probabilities. Bar: the probabilities for sampling
       ${exact
         ? ", exactly."
         : html` as far as these ${rows.length} tell: the model gives them ${percent(Math.min(1, covered))}, the rest counts for nothing here.`}

@@ -15,7 +15,7 @@ export function DrawChart({ draw, rules, name }) {
   const greedy = draw.uniform === null;
   return html`<section class="card draw" aria-label="The draw">
     <h2>How <code>${shown(draw.taken.piece)}</code> was drawn <small>after the ${name}</small></h2>
-    <p class="dim">${greedy ? "Greedy: the likeliest token is taken." : html`Temperature ${three(rules.temperature)}, top-k ${rules.top_k || "off"}, top-p ${three(rules.top_p)}${rules.min_p ? `, min-p ${three(rules.min_p)}` : ""} leave ${draw.kept.toLocaleString("en")} of ${draw.vocabulary.toLocaleString("en")} tokens.`}</p>
+    <p class="dim">${greedy ? "Greedy: the most likely token is taken." : html`Temperature ${three(rules.temperature)}, top-k ${rules.top_k || "off"}, top-p ${three(rules.top_p)}${rules.min_p ? `, min-p ${three(rules.min_p)}` : ""} leave ${draw.kept.toLocaleString("en")} of ${draw.vocabulary.toLocaleString("en")} tokens.`}</p>
     ${!greedy && html`<${Needle} draw=${draw} />`}
     <div class="scroll" tabindex="0" role="group" aria-label="Candidates">
     <table class="facts drawable">
@@ -33,7 +33,7 @@ export function DrawChart({ draw, rules, name }) {
       </tbody>
     </table>
     </div>
-    <p class="hint">Outline: the model. Thin bar: after the temperature. Bar: what is drawn from. Penalties of earlier tokens are left out here.</p>
+    <p class="hint">Outline: the model. Thin bar: after the temperature. Bar: the probabilities for sampling. Penalties for earlier tokens are not shown.</p>
   </section>`;
 }
 
@@ -48,6 +48,6 @@ function Needle({ draw }) {
       ${parts.map((each) => html`<rect key=${each.id} class=${each === taken ? "part taken" : "part"} x=${WIDTH * each.start} y="12" width=${Math.max(0.5, WIDTH * each.drawn)} height="24"><title>${each.piece}: ${percent(each.drawn)}</title></rect>`)}
       <line class="pin" x1=${at} x2=${at} y1="0" y2="40" />
     </svg>
-    <figcaption>The number ${fixed(draw.uniform, 4)} falls into <code>${shown(draw.taken.piece)}</code>, ${fixed(taken.start, 4)} to ${fixed(taken.start + taken.drawn, 4)}. It follows from seed and place: the same again gives the same token.</figcaption>
+    <figcaption>The number ${fixed(draw.uniform, 4)} falls into <code>${shown(draw.taken.piece)}</code>, ${fixed(taken.start, 4)} to ${fixed(taken.start + taken.drawn, 4)}. It depends only on the seed and the position, so the same seed gives the same token.</figcaption>
   </figure>`;
 }

@@ -42,12 +42,12 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
     <h2 id="load-title">Users and speed</h2>
     <p class="lead">${said(setting, capacity)} <small>(${trustOf(setting, "serving")})</small></p>
     <figure ref=${box}>
-      <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting over users">
+      <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting time by number of users">
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
         <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${brief(totalHigh / 1.1)} />
         <${Frame} ...${{ ...wait, most, marks: true }} left=${saySeconds(waitHigh / 1.6)} />
-        <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens a second: each user's"}</text>
-        <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "in all" : "all together"}</text>
+        <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens per second: each user"}</text>
+        <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "total" : "all users together"}</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
         <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed }} />
         <${Curve} ...${{ loads, of: (load) => load.tokensPerSecond, on: total, sort: "all" }} />
@@ -60,9 +60,9 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
         ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${saySeconds(state.ttft)}`}
           least=${0.005} most=${100} onInput=${(seconds) => onChange({ ttft: round(seconds) })} invert=${(y) => waitLow * (waitHigh / waitLow) ** ((330 - y) / (330 - 232))} />`}
       </svg>
-      <figcaption>Thick: expected. Thin: what nothing can beat. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
+      <figcaption>Thick: expected. Thin: physical limit. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
     </figure>
-    <${ChartTable} name="Users and speed as a table" head=${["users", "TTFT", "TPOT", "tok/s each", "tok/s in all", "in prefill"]}
+    <${ChartTable} name="Users and speed as a table" head=${["users", "TTFT", "TPOT", "tok/s each", "tok/s total", "in prefill"]}
       rows=${loads.map((load) => [grouped(load.users), saySeconds(load.ttft.expected), saySeconds(load.tpot.expected), three(load.tokensPerUser.expected), three(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
   </section>`;
 }
@@ -74,11 +74,11 @@ const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three(value));
 const round = (seconds) => Number(seconds.toPrecision(2));
 
 function said({ serving }, { users, limit, load }) {
-  const stops = { memory: "memory holds no more", step: "a step has positions for no more", ttft: "one more would wait too long for a first token", tpot: "one more would be too slow a token" };
+  const stops = { memory: "memory has no room for more", step: "a step's token budget has no room for more", ttft: "with one more user, TTFT would exceed its target", tpot: "with one more user, TPOT would exceed its target" };
   if (!serving.memory.fits) return "It does not fit.";
   if (!users) return `Not one user within the targets: ${limit.toUpperCase()} of one is ${saySeconds(load[limit].expected)}.`;
-  return html`<strong>${people(users)}</strong> under way at once, ${three(load.tokensPerUser.expected)} tokens a second each,
-    ${" "}<strong>${three(load.tokensPerSecond.expected)}</strong> in all; ${stops[limit]}.`;
+  return html`<strong>${people(users)}</strong> at the same time, ${three(load.tokensPerUser.expected)} tokens per second each,
+    ${" "}<strong>${three(load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
 }
 
 function Frame({ x, width, top, bottom, most, left, right, marks }) {

@@ -1,4 +1,4 @@
-// The roofline: FLOP/s over FLOP a byte, both in decades. The dot is the decode step of all users, and can be dragged; so
+// The roofline: FLOP/s over FLOP/byte, both in decades. The dot is the decode step of all users, and can be dragged; so
 // can the wall, beyond which no number of users gets at this context. Ceilings are drawn before what stands under them.
 
 import { html, useMemo, useRef, useState } from "page/dom.js";
@@ -7,7 +7,7 @@ import { Labels } from "page/chart_labels.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { grouped, say, saySeconds, three } from "page/numbers.js";
 
-const [LEFT, RIGHT] = [0.5, 4000]; // FLOP a byte
+const [LEFT, RIGHT] = [0.5, 4000]; // FLOP/byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
 const NARROW = 480;
 const NAME = 15; // pixels of the letters of the dot's name
@@ -67,7 +67,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
     </svg>
     <figcaption>
       <span class="legend decode">decode</span><span class="legend prefill">prefill</span>
-      <span>of each sort of operation, as expected; the stroke under the dot ends where the step is expected</span>
+      <span>by kind of operation, as expected; the line below the dot ends at the step's expected speed</span>
     </figcaption>
     <${ChartTable} name="Roofline as a table" head=${HEAD} rows=${dots.map((dot) => rowOf(dot))} />
   </figure>`;
@@ -121,7 +121,7 @@ function wallWords(labels, frame, { context }, wall, roof) {
 
 /** Return the lines and the place of the ridge's name: at its foot, or higher if other names are there. */
 function nameOfRidge(labels, frame, ridge) {
-  const lines = [`texts: batch ${three(ridge)}`, "fills the card"];
+  const lines = [`textbooks: batch ${three(ridge)}`, "is compute-bound"];
   const [at, foot] = [frame.x(ridge), frame.height - EDGE.bottom - 26];
   const places = [0, -34, -68].flatMap((off) => [{ x: at + 7, y: foot + off }, { x: at - 7, y: foot + off, anchor: "end" }]);
   return { lines, place: labels.place(lines, places) };
@@ -163,7 +163,7 @@ function Axes({ x, y, width, height, low, high }) {
       (value) => html`<path d=${`M${EDGE.left} ${y(value)}H${width - EDGE.right}`} />
         ${y(value) > EDGE.top + 8 && html`<text x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${say(value, "").trim()}</text>`}`,
     )}
-    <text x=${width - EDGE.right} y=${height - 3} text-anchor="end">FLOP a byte</text>
+    <text x=${width - EDGE.right} y=${height - 3} text-anchor="end">FLOP/byte</text>
     <text x=${2} y=${10}>FLOP/s</text>
   </g>`;
 }
@@ -251,7 +251,7 @@ function UsersHandle({ at, setting, per, touched, place, onChange }) {
   });
   return html`<g class="handle users" ...${handle} transform=${`translate(${at.x} ${at.y})`}
     aria-label="Users" aria-valuemin="1" aria-valuemax=${MOST_USERS} aria-valuenow=${users}
-    aria-valuetext=${`${people(users)}, ${three(setting.decode.intensity)} FLOP a byte`}>
+    aria-valuetext=${`${people(users)}, ${three(setting.decode.intensity)} FLOP/byte`}>
     <circle class="reach" r="22" /><circle class="dot" r="8" />
     <${Name} sort="name" words=${people(users)} place=${{ ...place, x: place.x - at.x, y: place.y - at.y }} />
     ${!touched && html`<g class="hint"><rect x="16" y="3" width="74" height="24" rx="12" /><text x="53" y="19" text-anchor="middle">drag me</text></g>`}
@@ -280,7 +280,7 @@ function Wall({ frame, setting, wall, roof, per, said: { lines, place }, onChang
   const [at, bottom] = [frame.x(wall), frame.height - EDGE.bottom];
   const top = frame.y(roof);
   return html`<g class="handle wall" ...${handle} aria-label="Context" aria-valuemin="2" aria-valuemax=${most} aria-valuenow=${context}
-    aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three(wall)} FLOP a byte`} transform=${`translate(${at} 0)`}>
+    aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three(wall)} FLOP/byte`} transform=${`translate(${at} 0)`}>
     <rect class="reach" x="-14" y=${top} width="28" height=${bottom - top} />
     <path d=${`M0 ${top}V${bottom}`} /><rect class="grip" x="-4" y=${(top + bottom) / 2 - 14} width="8" height="28" rx="4" />
     ${lines.map((line, row) => html`<${Name} words=${line} place=${{ ...place, x: place.x - at, y: place.y + 17 * row }} />`)}

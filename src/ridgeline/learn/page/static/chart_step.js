@@ -45,10 +45,10 @@ export function StepChart({ step, place, active, onPlace }) {
     <div class="acts">
       <button type="button" class="quiet" onClick=${() => go(place - 1)} disabled=${place === 0}>Back <kbd>A</kbd></button>
       <button type="button" class="quiet" onClick=${() => setPlaying(!playing)}>${playing ? "Pause" : `Play, ${slowness(step.length).toLocaleString("en")} times slower`}</button>
-      <button type="button" class="quiet" onClick=${() => go(place + 1)} disabled=${place === step.ops.length - 1}>On <kbd>D</kbd></button>
+      <button type="button" class="quiet" onClick=${() => go(place + 1)} disabled=${place === step.ops.length - 1}>Next <kbd>D</kbd></button>
       <span class="gap"></span>
-      <button type="button" class="quiet" onClick=${() => zoomBy(1)} disabled=${zoom === ZOOMS.at(-1)}>Closer <kbd>W</kbd></button>
-      <button type="button" class="quiet" onClick=${() => zoomBy(-1)} disabled=${zoom === 1}>Farther <kbd>S</kbd></button>
+      <button type="button" class="quiet" onClick=${() => zoomBy(1)} disabled=${zoom === ZOOMS.at(-1)}>Zoom in <kbd>W</kbd></button>
+      <button type="button" class="quiet" onClick=${() => zoomBy(-1)} disabled=${zoom === 1}>Zoom out <kbd>S</kbd></button>
     </div>
     <${Lanes} ...${{ step, place, pick }} />
     <${Key} step=${step} />
@@ -164,7 +164,7 @@ function Key({ step }) {
   const found = Object.keys(ROOFS).filter((roof) => step.ops.some((op) => roofOf(op) === roof));
   return html`<p class="key hint">
     ${found.map((roof) => html`<span key=${roof}><svg viewBox="0 0 10 10" aria-hidden="true"><rect class=${`roof-${roof}`} width="10" height="10" /></svg>${ROOFS[roof]}</span>`)}
-    <span><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="roof-none" width="10" height="10" /></svg>no op's</span>
+    <span><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="roof-none" width="10" height="10" /></svg>between ops</span>
     <span><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="outline-memory" x="1" y="1" width="8" height="8" /></svg>outline: expected</span>
   </p>`;
 }
@@ -174,7 +174,7 @@ function OpTable({ step }) {
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
     <summary class="dim">Every op as a table</summary>
     ${open && html`<div class="scroll" tabindex="0" role="group" aria-label="Every op"><table class="facts">
-      <thead><tr><th scope="col">op</th><th scope="col">layer</th><th scope="col">roof</th><th scope="col">bound</th><th scope="col">expected</th><th scope="col">measured</th><th scope="col">of its roof</th></tr></thead>
+      <thead><tr><th scope="col">op</th><th scope="col">layer</th><th scope="col">roof</th><th scope="col">bound</th><th scope="col">expected</th><th scope="col">measured</th><th scope="col">share of its roof</th></tr></thead>
       <tbody>
         ${step.ops.map((op, at) => html`<tr key=${at}>
           <th scope="row">${op.name}</th><td>${op.layer ?? ""}</td><td>${ROOFS[roofOf(op)] ?? ""}</td>

@@ -24,7 +24,7 @@ export function Tower({ setting, ghost, onChange }) {
   const parts = stacked(setting, memory);
   return html`<figure class="tower">
     <div class="sides">
-      <svg width=${WIDTH + 40} height=${HEIGHT} viewBox=${`0 0 ${WIDTH + 40} ${HEIGHT}`} role="group" aria-label="Memory of a card">
+      <svg width=${WIDTH + 40} height=${HEIGHT} viewBox=${`0 0 ${WIDTH + 40} ${HEIGHT}`} role="group" aria-label="Memory of a GPU">
         <rect class="case" x="20" y=${y(memory.total)} width=${WIDTH} height=${y(0) - y(memory.total)} />
         ${parts.filter((part) => part.from < top).map(
           (part) => html`<rect class=${`part ${part.sort}`} x="20" y=${y(Math.min(top, part.to))} width=${WIDTH} height=${Math.max(0.5, y(part.from) - y(Math.min(top, part.to)))} key=${part.name}>
@@ -44,13 +44,13 @@ export function Tower({ setting, ghost, onChange }) {
           )}
         </tbody>
         <tfoot>
-          <tr><th scope="row">a user${memory.admittedTokens < memory.requestTokens ? ", on average" : ""}</th><td>${sayGiB(userBytes(setting, memory))}</td></tr>
-          <tr class="answer"><th scope="row">memory holds</th><td>${memory.fits ? people(memory.users) : "nobody"}</td></tr>
+          <tr><th scope="row">per user${memory.admittedTokens < memory.requestTokens ? ", on average" : ""}</th><td>${sayGiB(userBytes(setting, memory))}</td></tr>
+          <tr class="answer"><th scope="row">memory holds</th><td>${memory.fits ? people(memory.users) : "no user"}</td></tr>
         </tfoot>
       </table>
     </div>
     ${!memory.fits && html`<p class="trouble">${sayGiB(memory.missing)} missing for the weights and one user.</p>`}
-    <p class="dim small">As engines reserve it; ${trustOf(setting, "memory")}.</p>
+    <p class="dim small">As inference engines reserve it; ${trustOf(setting, "memory")}.</p>
     <${ChartTable} name="Memory to the byte" head=${["subtraction", "bytes"]} rows=${rows.map(([name, bytes]) => [name, grouped(bytes)])} />
   </figure>`;
 }
@@ -114,7 +114,7 @@ function Tiles({ setting, memory, y }) {
   return html`<g class="tiles">
     <rect class="room" x="20" y=${y(memory.budget)} width=${WIDTH} height=${height} />
     <path class="free" d=${path(busy, count)} /><path class="busy" d=${path(0, busy)} />
-    ${over && html`<rect class="over" x=${over.x + 14} y=${Math.max(2, over.y)} width=${Math.max(10, wide)} height=${Math.max(3, over.y + tall - Math.max(2, over.y))}><title>no room</title></rect>`}
+    ${over && html`<rect class="over" x=${over.x + 14} y=${Math.max(2, over.y)} width=${Math.max(10, wide)} height=${Math.max(3, over.y + tall - Math.max(2, over.y))}><title>no room for this user</title></rect>`}
   </g>`;
 }
 

@@ -24,9 +24,9 @@ export function Question({ turn, onEdit }) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(event);
   };
   return html`<form class="question editing" onSubmit=${save}>
-    <${Grown} value=${draft} onInput=${setDraft} onKeyDown=${onKeyDown} aria-label="Edit what you said" />
+    <${Grown} value=${draft} onInput=${setDraft} onKeyDown=${onKeyDown} aria-label="Edit your message" />
     <div class="acts">
-      <button type="button" class="quiet" onClick=${() => setDraft(null)}>Leave it</button>
+      <button type="button" class="quiet" onClick=${() => setDraft(null)}>Cancel</button>
       <button type="submit" class="main" disabled=${!draft.trim()}>Ask again</button>
     </div>
   </form>`;
@@ -79,7 +79,7 @@ function Copy({ text }) {
   return html`<button type="button" class="quiet" onClick=${copy}>${done ? "Copied" : "Copy"}</button>`;
 }
 
-const ENDS = { length: "cut off at its longest", stop: "", abort: "stopped", error: "failed", stopped: "stopped" };
+const ENDS = { length: "cut off at the maximum length", stop: "", abort: "stopped", error: "failed", stopped: "stopped" };
 
 /** What an answer took: a line, and behind it the table. */
 function Took({ turn }) {
@@ -108,19 +108,19 @@ function tokens(count) {
 function rowsOf(times, trace) {
   const ms = (value) => saySeconds(value / 1e3);
   const rate = (value) => (value > 0 ? `${three(value)} tok/s` : "");
-  const kept = times.cache_n ? `, ${grouped(times.cache_n)} found in KV memory` : "";
+  const kept = times.cache_n ? `, ${grouped(times.cache_n)} from the prefix cache` : "";
   const rows = [
     ["queue", ms(times.queued_ms)],
     ["prompt", ms(times.prompt_ms), `${tokens(times.prompt_n)} in${kept} · ${rate(times.prompt_per_second)}`],
-    ["answer", ms(times.predicted_ms), [`${tokens(times.predicted_n)} out`, rate(times.predicted_per_second)].filter(Boolean).join(" · ")],
-    ["in all", ms(times.total_ms)],
+    ["response", ms(times.predicted_ms), [`${tokens(times.predicted_n)} out`, rate(times.predicted_per_second)].filter(Boolean).join(" · ")],
+    ["total", ms(times.total_ms)],
   ];
   if (!trace) return rows;
   rows.push(["steps, measured", saySeconds(trace.step_seconds), `${grouped(trace.steps)} steps of the engine`]);
   if (trace.predicted_seconds) {
-    const share = trace.predicted_share ? `${percent(trace.predicted_share)} of what was measured` : "";
+    const share = trace.predicted_share ? `${percent(trace.predicted_share)} of the measured time` : "";
     rows.push(["steps, predicted", saySeconds(trace.predicted_seconds), share]);
-    rows.push(["steps, floor", saySeconds(trace.floor_seconds), "nothing can be faster"]);
+    rows.push(["steps, floor", saySeconds(trace.floor_seconds), "the physical limit"]);
   }
   return rows;
 }

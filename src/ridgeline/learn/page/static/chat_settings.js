@@ -18,10 +18,10 @@ export function Settings({ models, model, state, set, system, setSystem, answere
       <summary>Sampling and candidates</summary>
       ${models.length > 1 &&
       html`<${Choice} name="Model" value=${model.id} choices=${models.map(({ id }) => [id, id])} onInput=${(name) => set({ model: name })} />`}
-      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no model ${state.model}; you talk with ${model.id}.<//>`}
+      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no model ${state.model}; the chat uses ${model.id}.<//>`}
       <${Sampling} ...${{ model, state, set, rules }} />
       ${state.candidates && answered && html`<${Place} ...${{ answered, place, setPlace, rules }} />`}
-      ${state.candidates && !answered && html`<p class="dim">The candidates of each token appear with the first answer; move a slider then.</p>`}
+      ${state.candidates && !answered && html`<p class="dim">The candidates of each token appear with the first response. Move a slider to see its effect.</p>`}
       <${More} ...${{ model, state, set, system, setSystem }} />
     </details>
   </aside>`;
@@ -66,7 +66,7 @@ function Sampling({ model, state, set, rules }) {
     />
     <${WholeField} name="Seed" value=${state.seed} least=${Number.MIN_SAFE_INTEGER} most=${Number.MAX_SAFE_INTEGER} usual="another each time" onInput=${(seed) => set({ seed })} />
     ${changed &&
-    html`<button type="button" class="quiet" onClick=${() => set({ temperature: null, top_p: null, top_k: null })}>As ${model.id} has it</button>`}
+    html`<button type="button" class="quiet" onClick=${() => set({ temperature: null, top_p: null, top_k: null })}>Defaults of ${model.id}</button>`}
   </fieldset>`;
 }
 
@@ -95,7 +95,7 @@ function More({ model, state, set, system, setSystem }) {
   return html`<details class="more">
     <summary>More</summary>
     ${converses(model) && html`<${Field} name="System message" type="area" value=${system} onInput=${setSystem} />`}
-    <${WholeField} name="Longest answer, tokens" value=${state.length} least=${1} most=${2 ** 31 - 1} usual=${converses(model) ? "as the model has it" : "200"} onInput=${(length) => set({ length })} />
+    <${WholeField} name="Maximum response tokens" value=${state.length} least=${1} most=${2 ** 31 - 1} usual=${converses(model) ? "the model's default" : "200"} onInput=${(length) => set({ length })} />
     <${Switch} name="Ask for candidates" value=${state.candidates} onInput=${(value) => set({ candidates: value })} />
   </details>`;
 }

@@ -25,8 +25,8 @@ export async function readHealth() {
 const HEALTH = {
   loading: "The model is being loaded.",
   ready: "The server is ready.",
-  restarting: "The engine's process died and is started again.",
-  draining: "The server was told to end.",
-  stalled: "The engine has said nothing for a while.",
-  dead: "The engine is gone for good.",
+  restarting: "The engine process ended unexpectedly and is being restarted.",
+  draining: "The server is shutting down.",
+  stalled: "The engine has not responded for a while.",
+  dead: "The engine process has ended and will not restart.",
 };

@@ -15,10 +15,10 @@ export function Drawing({ drawing, busy, name }) {
   const { step, steps, previews, file, clip } = drawing;
   const source = seen(drawing);
   const left = remaining(drawing);
-  const said = busy ? (left === null ? "It waits." : `Step ${step} of ${steps}, ${saySeconds(left)} left.`) : file || clip ? "" : "Stopped.";
+  const said = busy ? (left === null ? "Waiting in the queue." : `Step ${step} of ${steps}, ${saySeconds(left)} left.`) : file || clip ? "" : "Stopped.";
   return html`<section class=${drawing.wide <= SMALL ? "drawing small" : "drawing"} aria-label="The drawing">
     <figure class="picture">
-      ${clip ? html`<${Clip} ...${{ clip, name }} format=${drawing.format} />` : source ? html`<img class=${file ? "" : "guess"} src=${source} alt=${file ? name : `What it may become after step ${previews.at(-1).step}: ${name}`} />` : html`<div class="blank" />`}
+      ${clip ? html`<${Clip} ...${{ clip, name }} format=${drawing.format} />` : source ? html`<img class=${file ? "" : "guess"} src=${source} alt=${file ? name : `Predicted image after step ${previews.at(-1).step}: ${name}`} />` : html`<div class="blank" />`}
       <figcaption>${said || (file || clip ? `Seed ${drawing.seed ?? "as recorded"}` : "")}</figcaption>
     </figure>
     <div class="how">
@@ -31,7 +31,7 @@ export function Drawing({ drawing, busy, name }) {
       </ol>
       ${drawing.noise.length > 1 && html`<${Noise} ...${drawing} />`}
       <${Facts} rows=${rowsOf(drawing, left, busy)} />
-      ${previews.length > 0 && html`<ol class="previews" aria-label="What it might have become">
+      ${previews.length > 0 && html`<ol class="previews" aria-label="Predicted images by step">
         ${previews.map((each) => html`<li key=${each.step}><img src=${`data:image/${drawing.format};base64,${each.data}`} alt=${`after step ${each.step}`} /><small>${each.step}</small></li>`)}
       </ol>`}
     </div>
@@ -43,12 +43,12 @@ function Clip({ clip, format, name }) {
 }
 
 function rowsOf({ seconds, predicted }, left, busy) {
-  const share = predicted > 0 && seconds > 0 ? `${percent(predicted / seconds)} of what was measured` : "";
+  const share = predicted > 0 && seconds > 0 ? `${percent(predicted / seconds)} of the measured time` : "";
   const rows = [
-    ["measured", saySeconds(seconds), "so far, of its own steps"],
+    ["measured", saySeconds(seconds), "so far, from this request's own steps"],
     ["predicted", saySeconds(predicted), share],
   ];
-  return busy && left !== null ? [...rows, ["left", saySeconds(left), "by the price, corrected by its steps so far"]] : rows;
+  return busy && left !== null ? [...rows, ["left", saySeconds(left), "predicted, corrected by the steps so far"]] : rows;
 }
 
 /** How much noise is left at each step: a dot is where it is now. */

@@ -19,9 +19,9 @@ export function Gauges({ engine, idle }) {
       share=${now.memory}
     />
     <${Gauge}
-      name="Found of prompts"
+      name="Prefix cache hits"
       value=${now.hits === null ? "–" : percent(now.hits)}
-      unit=${`of ${grouped(finished.requests)} that ended`}
+      unit=${`of ${grouped(finished.requests)} ended requests`}
       share=${now.hits}
     />
     <${Gauge}
@@ -38,8 +38,8 @@ function preempted(count) {
 }
 
 function saidShare({ device }, share) {
-  if (device === null) return "nothing is predicted";
-  return share === null ? "of what steps take" : html`of what 120 steps took; <span class="since">${digits(share, 3)}</span> since the start`;
+  if (device === null) return "no predictions";
+  return share === null ? "of the measured time of steps" : html`of the measured time of 120 steps; <span class="since">${digits(share, 3)}</span> since the start`;
 }
 
 function sayDevice({ device, calibrated }) {

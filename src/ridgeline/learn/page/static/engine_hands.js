@@ -120,7 +120,7 @@ export function Hands({ source, model, active }) {
   useEffect(() => () => hands.abortAll(), []);
   const send = (count) => () => hands.add(prompts(count));
   return html`<section class="card hands" aria-labelledby="hands-title">
-    <h2 id="hands-title">Hands <small>what you send is real work for this server</small></h2>
+    <h2 id="hands-title">Send requests <small>your requests are real work for this server</small></h2>
     <div class="controls">
       ${[1, 10, 100].map((count) => html`<button type="button" class="act" onClick=${send(count)}>Send ${count}</button>`)}
       <button type="button" class="act" onClick=${() => hands.addLong()}>A long prompt</button>
@@ -139,9 +139,9 @@ export function Hands({ source, model, active }) {
 }
 
 function sayOf({ sent, queue }) {
-  if (sent === 0) return "Nothing of yours is under way.";
-  const waits = queue.length ? `; ${grouped(queue.length)} wait for a connection of this browser` : "";
-  return `${grouped(sent)} of yours under way${waits}.`;
+  if (sent === 0) return "None of your requests is running.";
+  const waits = queue.length ? `; ${grouped(queue.length)} wait for a connection from this browser` : "";
+  return `${grouped(sent)} of your requests running${waits}.`;
 }
 
 /** Requests at random times, so many a second on average. */

@@ -16,10 +16,10 @@ export function Lanes({ engine, dark }) {
   const scale = 2 ** Math.ceil(Math.log2(longest)); // so that bars do not shrink with every token
   const lane = (title, rows, all, empty) => html`<${Lane} ...${{ title, rows, all, empty, scale, dark }} />`;
   return html`<section class="card lanes" aria-labelledby="lanes-title">
-    <h2 id="lanes-title">Requests <small>computed catches up with known</small></h2>
-    ${lane("Waiting", seen[0], waiting.length, "Nobody waits.")}
-    ${lane("Running", seen[1], running.length, "Nothing runs.")}
-    ${lane("Ended", seen[2], engine.finished.requests, "None has ended since this view was opened.")}
+    <h2 id="lanes-title">Requests <small>computed positions catch up with known tokens</small></h2>
+    ${lane("Waiting", seen[0], waiting.length, "No request is waiting.")}
+    ${lane("Running", seen[1], running.length, "No request is running.")}
+    ${lane("Ended", seen[2], engine.finished.requests, "No request has ended since this view was opened.")}
   </section>`;
 }
 
@@ -51,7 +51,7 @@ function Bar({ lane, scale, dark }) {
 /** What a bar says, in words. */
 function words({ computed, known, cached, preemptions, finish }) {
   const parts = [`${grouped(computed)} of ${grouped(known)}`];
-  if (cached) parts.push(`${grouped(cached)} found`);
+  if (cached) parts.push(`${grouped(cached)} cached`);
   if (preemptions) parts.push(`preempted ${preemptions === 1 ? "once" : `${preemptions} times`}`);
   if (finish) parts.push(finish);
   return parts.join(" · ");

@@ -9,10 +9,10 @@ import { grouped, percent } from "page/numbers.js";
 const CHAIN = 4; // pages of a prefix that are said
 const FLASH = 350; // milliseconds that a page stands out after it was published
 const MEANS = {
-  held: "one request's, not full yet",
-  published: "one request's, full: can be found",
-  shared: "several requests'",
-  cached: "nobody's, kept for its contents",
+  held: "used by one request, not full yet",
+  published: "used by one request, full: in the prefix cache",
+  shared: "shared by several requests",
+  cached: "not in use, kept in the prefix cache",
   free: "empty",
 };
 const PUBLISHED = STATES.indexOf("published");
@@ -46,7 +46,7 @@ export function PageMap({ engine, revision }) {
       ${cell >= 0 && html`<${Chain} ...${{ engine, layout, cell }} /><span class="cursor" style=${cursorOf(layout, cell)} />`}
     </div>
     <output class="looked" aria-live=${at >= 0 ? "polite" : "off"}>
-      ${cell >= 0 ? sayCell(engine, layout, cell) : "Point at a cell to see whose it is."}
+      ${cell >= 0 ? sayCell(engine, layout, cell) : "Point at a cell to see which request uses it."}
     </output>
     <${Counts} counts=${engine.counts} pages=${engine.pages.count} />
   </section>`;

@@ -76,7 +76,7 @@ export function Player({ runs, run, choose, place, setPlace, active }) {
       <button type="button" class="main" onClick=${play}>${plays && !ended ? "Pause" : ended ? "Again" : "Play"}</button>
       <button type="button" class="quiet" aria-label="A step back" onClick=${() => go(place - 1)}>◂</button>
       <button type="button" class="quiet" aria-label="A step on" onClick=${() => go(place + 1)}>▸</button>
-      <label>Steps a second
+      <label>Steps per second
         <select onChange=${(event) => setPace(Number(event.target.value))}>
           ${PACES.map((each) => html`<option value=${each} selected=${each === pace}>${each}</option>`)}
         </select>

@@ -21,10 +21,10 @@ export function KeyForm({ refused, onKey }) {
     if (SENDABLE.test(said)) onKey(said);
   };
   const trouble = unsendable
-    ? "A key is made of letters, digits and signs, without blanks."
-    : refused && "The server does not take this key.";
+    ? "A key consists of letters, digits and signs, without spaces."
+    : refused && "The server does not accept this key.";
   return html`<form class="card entrance" onSubmit=${send}>
-    <h1>This server wants a key</h1>
+    <h1>This server needs a key</h1>
     <p>It is sent with every request to this server, and kept until this browser tab is closed.</p>
     <${Field} name="API key" type="password" value=${key} onInput=${setKey} autocomplete="off" spellcheck="false" />
     ${trouble && html`<${Trouble}>${trouble}<//>`}
@@ -35,11 +35,11 @@ export function KeyForm({ refused, onKey }) {
 /** What is there, where no tab can show it. */
 export function Overview({ context }) {
   if (!context.served) {
-    return html`<${Notice}>This file holds no data that a view could show.<//>`;
+    return html`<${Notice}>This file contains no data that a view could show.<//>`;
   }
   return html`<div class="card entrance">
-    <h1>What this server answers</h1>
-    <p>None of the views is for a model of this sort. Programs can ask it:</p>
+    <h1>Routes of this server</h1>
+    <p>There is no view for this kind of model. Programs can use these routes:</p>
     <div class="scroll">
       <table>
         <thead><tr><th scope="col">model</th><th scope="col">routes</th></tr></thead>

@@ -12,11 +12,11 @@ export function examplesOf(tabs, context) {
 
 /** A sentence and a button for each example. onTry is called with the example that was chosen. */
 export function Home({ tabs, context, onTry }) {
-  const where = context.served ? "on this server as it works" : "in runs that were recorded";
+  const where = context.served ? "on this server while it runs" : "in recorded runs";
   return html`<section class="home" aria-label="What this is">
     <p>
       <strong>Ridgeline runs language models, and predicts, measures and explains their speed:</strong> on hardware that you
-      think of buying, and ${where}.
+      might buy, and ${where}.
     </p>
     <div class="tries" role="group" aria-label="Things to try">
       ${examplesOf(tabs, context).map(

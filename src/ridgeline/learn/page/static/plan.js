@@ -27,10 +27,10 @@ import { decodeWork, segment, workOf } from "page/work.js";
 const SPEECH_PROMPT = 3; // tokens before what a speech model says of a window
 
 export function makeCase(table, card, engine, { utilization = 0.9 } = {}) {
-  if (table.devices > 1 && card.link === null) throw new Error(`nothing known joins cards of ${card.title}; give one`);
+  if (table.devices > 1 && card.link === null) throw new Error(`${card.title} has no known link between GPUs; choose one GPU`);
   if (engine.own_attention !== table.ranks > 1) {
     const [has, lacks] = engine.own_attention ? ["the engine", "the table"] : ["the table", "the engine"];
-    throw new Error(`${has} has requests of each card's own, ${lacks} has not; give --enable-dp-attention for both or none`);
+    throw new Error(`${has} uses --enable-dp-attention, but ${lacks} does not: use it for both or for neither`);
   }
   const device = drive(card, engine, table.devices);
   return { table, device, engine, devices: table.devices, ranks: table.ranks, utilization };

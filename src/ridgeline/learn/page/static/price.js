@@ -209,7 +209,7 @@ function kernelSeconds(efficiency, launches, arithmetic, traffic, isRecorded) {
 }
 
 function communicationSeconds(cost, device, devices) {
-  if (device.link === null) throw new Error(`${device.name} has no link to other cards; use one, or a card with a link`);
+  if (device.link === null) throw new Error(`${device.name} has no link to other GPUs; use one GPU, or a GPU with a link`);
   const time = { bound: 0, expected: 0, limit: "communication" };
   for (const [collective, bytes] of Object.entries(cost.communication)) {
     const rounds = ROUNDS[collective];
@@ -285,7 +285,7 @@ function checkDevice(table, device) {
   if (table.otherwise.includes(device.kind)) {
     throw new Error(`${device.title} has ${table.model} stored in another way than its table; ridgeline plan prices it`);
   }
-  if (device.native && table.ranks > 1) throw new Error(`${device.title} has no experts of several ranks' rows`);
+  if (device.native && table.ranks > 1) throw new Error(`${device.title} cannot be priced for experts that take rows of several ranks`);
 }
 
 // The classes of a work that an op has something to do for: [name, case, values that its lines are in].

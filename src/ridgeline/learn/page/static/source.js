@@ -46,7 +46,7 @@ class FileSource {
   /** Data by its name, unpacked each time that it is asked for. */
   async data(name) {
     const block = this.blocks.get(name);
-    if (!block) throw new RequestError(`this file has no ${name}; export it with what you want to see`);
+    if (!block) throw new RequestError(`this file has no ${name}; export the page again with this data`);
     if (block.type === "application/json") return JSON.parse(block.textContent);
     const packed = Uint8Array.from(atob(block.textContent), (letter) => letter.charCodeAt(0));
     const text = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -109,7 +109,7 @@ class ServerSource {
       for await (const said of frames(response.body)) {
         if (said === "[DONE]") return;
         const event = JSON.parse(said);
-        if (event.error) throw new RequestError(event.error.message ?? "the stream broke off", 200, event.error.code);
+        if (event.error) throw new RequestError(event.error.message ?? "the stream ended unexpectedly", 200, event.error.code);
         yield event;
       }
     } catch (error) {
@@ -145,15 +145,15 @@ async function json(response) {
 /** A server's own words, where it has some. */
 async function refused(response) {
   const said = await response.json().catch(() => null);
-  const message = said?.error?.message ?? `the server answered ${response.status}`;
+  const message = said?.error?.message ?? `the server responded with status ${response.status}`;
   return new RequestError(String(message), response.status, said?.error?.code ?? "");
 }
 
 /** An abort stays what it is: whoever asked for it knows. */
 function asRequestError(error) {
   if (error instanceof RequestError || error.name === "AbortError") return error;
-  if (error instanceof SyntaxError) return new RequestError("the server's answer cannot be read");
-  return new RequestError("the server cannot be reached, or has closed the connection");
+  if (error instanceof SyntaxError) return new RequestError("the server's response cannot be read");
+  return new RequestError("the server cannot be reached or has closed the connection");
 }
 
 /** The data of server-sent events; comments and other fields are passed over. */

@@ -19,8 +19,8 @@ export const GROUPS = [
   { title: "Many users", statements: MANY_USERS },
   { title: "Keys and values", statements: KEYS_AND_VALUES },
   { title: "Models and their configs", statements: MODELS },
-  { title: "Words and chances", statements: WORDS },
-  { title: "Pictures", statements: PICTURES },
+  { title: "Tokens and probabilities", statements: WORDS },
+  { title: "Images", statements: PICTURES },
 ];
 
 export const statesOf = ({ state, beside }) => [state, beside].filter(Boolean);

@@ -16,32 +16,32 @@ const readAt = ({ table, ranks }, context) => stepCost(table, decodeWork(table, 
 export const KEYS_AND_VALUES = [
   {
     id: "kv-of-a-token",
-    text: "Llama-3-8B keeps 2 × 32 × 8 × 128 × 2 = 131,072 bytes a token; 2,000 tokens take 256 MB.",
+    text: "Llama-3-8B keeps 2 × 32 × 8 × 128 × 2 = 131,072 bytes per token; 2,000 tokens take 256 MB.",
     state: { ...SMALL, input: 1999, output: 1 },
     find: ({ table }) => ({ token: table.memory.token, all: 2000 * table.memory.token }),
     ledger: ({ token, all }) => `${grouped(token)} bytes; 2,000 tokens take ${sayGB(all)}, which is ${three(all / 2 ** 20)} MiB.`,
-    why: "256 MB are MiB that lost their i, and were rounded to a power of two.",
+    why: "The 256 MB are really MiB, rounded to a power of two.",
   },
   {
     id: "grouped-heads",
-    text: "Grouped keys and values save a factor of four.",
+    text: "Grouped-query attention saves a factor of four of KV memory.",
     state: { ...SMALL, input: 1999, output: 1 },
     beside: { ...SMALL, model: "llama-2-7b", input: 1999, output: 1 },
     find: ({ table }, other) => ({ token: table.memory.token, ungrouped: other.table.memory.token }),
-    ledger: ({ token, ungrouped }) => `Llama-2-7B, of the same depth and width, has keys for each head: ${grouped(ungrouped)} bytes a token against ${grouped(token)}, ${three(ungrouped / token)} times as many.`,
-    why: "Several heads of queries look at the same keys, and only keys and values are kept.",
+    ledger: ({ token, ungrouped }) => `Llama-2-7B, of the same depth and width, has a KV head for each query head: ${grouped(ungrouped)} bytes per token compared with ${grouped(token)}, ${three(ungrouped / token)} times as many.`,
+    why: "Several query heads share one KV head, and the cache stores only keys and values.",
   },
   {
     id: "kv-of-70b",
-    text: "Llama-3-70B: 320 KB a token, 8k tokens are 2.6 GB; its 140 GB do not fit into 80.",
+    text: "Llama-3-70B: 320 KB per token, 2.6 GB for 8k tokens; its 140 GB do not fit into 80 GB.",
     state: { ...LARGE, input: 8191, output: 1 },
     find: ({ table }) => ({ token: table.memory.token, all: 8192 * table.memory.token, parameters: table.parameters.total, nbytes: table.parameters.bytes }),
-    ledger: ({ token, all, parameters, nbytes }) => `${grouped(token)} bytes a token, 8,192 tokens ${sayGB(all)}; ${billions(parameters, 3)} parameters, ${sayGB(nbytes)}.`,
-    why: "320 KiB: the text's KB are 1,024 bytes and its GB are not.",
+    ledger: ({ token, all, parameters, nbytes }) => `${grouped(token)} bytes per token; 8,192 tokens take ${sayGB(all)}; ${billions(parameters, 3)} parameters, ${sayGB(nbytes)}.`,
+    why: "The 320 KB are KiB of 1,024 bytes, but the GB are not GiB.",
   },
   {
     id: "kv-cache",
-    text: "Without a cache of keys and values 1,000 tokens cost N(N + 1)/2 positions instead of N: 500 times.",
+    text: "Without a KV cache, 1,000 tokens cost N(N + 1)/2 positions instead of N: 500 times.",
     state: { ...SMALL, input: 1, output: 1000 },
     find: ({ asked: { table, device, ranks } }) => {
       const seconds = (works) => add(works.map((work) => priceStep(table, device, work, ranks).floor));
@@ -53,7 +53,7 @@ export const KEYS_AND_VALUES = [
     },
     ledger: ({ positions, without, with: kept }) =>
       `${grouped(positions)} positions, but ${saySeconds(without)} against ${saySeconds(kept)} at best: ${three(without / kept)} times.`,
-    why: "Positions of one step share the weights that it reads, so that short steps take as long as a single token.",
+    why: "All positions of a step share the weights that it reads, so a short step takes as long as a single token.",
   },
   {
     id: "linear-with-cache",
@@ -63,8 +63,8 @@ export const KEYS_AND_VALUES = [
       const sums = [1000, 2000].map((count) => add(upTo(count).map((context) => readAt(asked, context))));
       return { step: readAt(asked, 2000) / readAt(asked, 1000), all: sums[1] / sums[0] };
     },
-    ledger: ({ step, all }) => `A step is: at 2,000 tokens it reads ${three(step)} times what it reads at 1,000. All steps up to there read ${three(all)} times as much.`,
-    why: "The sum of steps that grow by one each is half a square: the cache saves the factor, not the square.",
+    ledger: ({ step, all }) => `One step is linear: at 2,000 tokens it reads ${three(step)} times as much as at 1,000. All steps up to 2,000 tokens together read ${three(all)} times as much as those up to 1,000.`,
+    why: "The work of a step grows linearly, so the sum over all steps grows quadratically. The cache saves a constant factor only.",
   },
 ];
 
@@ -80,7 +80,7 @@ export const MODELS = [
     },
     ledger: ({ attention, ffn, all, total, nbytes }) =>
       `A layer has ${fixed(attention / 1e9, 3)} + ${fixed(ffn / 1e9, 3)} and norms = ${billions(all, 3)}; the model ${grouped(total)}, ${sayGB(nbytes)}.`,
-    why: "The sum is right; the walk through a single layer is off by ten.",
+    why: "The sum is right, but the textbook's calculation for a single layer is off by a factor of ten.",
   },
   {
     id: "active-experts",
@@ -92,17 +92,17 @@ export const MODELS = [
       touched: [1, 8, 32, 64].map((rows) => touchedBy(table.ops.find((op) => op.touched).touched, rows)),
     }),
     ledger: ({ total, active, nbytes, one, together, touched }) =>
-      `${fixed(total / 1e9, 2)} and ${billions(active)}. 1, 8, 32, 64 users touch ${touched.map((count) => fixed(count, 1)).join(", ")} experts of a layer; ` +
-      `a step of one reads ${sayGB(one)}, of 32 ${sayGB(together)}; memory holds all ${sayGB(nbytes)}.`,
-    why: "Each user hits other experts: arithmetic is saved, memory is not, and bytes hardly.",
+      `${fixed(total / 1e9, 2)} and ${billions(active)}. 1, 8, 32, 64 users activate ${touched.map((count) => fixed(count, 1)).join(", ")} experts of a layer; ` +
+      `a step of one user reads ${sayGB(one)}, of 32 users ${sayGB(together)}; memory must hold all ${sayGB(nbytes)}.`,
+    why: "Each user activates other experts, so the mixture saves arithmetic, hardly any memory traffic, and no memory.",
   },
   {
     id: "small-are-dense",
     text: "Models under 32 billion parameters are dense.",
     state: { ...SMALL, model: "qwen3-30b-a3b" },
     find: ({ table: { parameters } }) => ({ total: parameters.total, active: parameters.active }),
-    ledger: ({ total, active }) => `Qwen3-30B-A3B has ${billions(total)} parameters, of which a token takes ${billions(active)}.`,
-    why: "Whether a model is a mixture stands in its config, not in its size.",
+    ledger: ({ total, active }) => `Qwen3-30B-A3B has ${billions(total)} parameters, of which a token uses ${billions(active)}.`,
+    why: "The config states whether a model is a mixture of experts; the size does not tell.",
   },
   {
     id: "feed-forward",
@@ -113,15 +113,15 @@ export const MODELS = [
       return { all: of(parameters.by_part), single: of(parameters.layer) };
     },
     ledger: ({ all, single }) => `Of Llama-3-8B ${fixed(100 * all, 1)} %, of a single layer ${fixed(100 * single, 1)} %.`,
-    why: "Two thirds are of two matrices, four times as wide, beside attention without groups. Gated ones have three.",
+    why: "Two thirds is right for two matrices of four times the width and attention without grouped heads. Gated layers have three matrices.",
   },
   {
     id: "embedding",
     text: "The embedding of Llama-3-8B has about 525 million parameters.",
     state: SMALL,
     find: ({ table: { parameters, memory }, decode }) => ({ count: parameters.by_part.embedding, unread: memory.weights - decode.cost.weights }),
-    ledger: ({ count, unread }) => `${grouped(count)}, and a step reads rows of it: ${sayGB(unread)} less than memory holds.`,
-    why: "The head is a table of the same size, of which every step reads all.",
+    ledger: ({ count, unread }) => `${grouped(count)}, but a step reads only single rows: ${sayGB(unread)} less than memory holds.`,
+    why: "The head is a table of the same size, and every step reads all of the head.",
   },
   {
     id: "tying",
@@ -129,13 +129,13 @@ export const MODELS = [
     state: { ...SMALL, model: "gpt2", input: 500, output: 500 },
     beside: { ...SMALL, model: "llama-2-7b" },
     find: (...both) => ({ heads: both.map(({ table }) => table.parameters.by_part.head) }),
-    ledger: ({ heads: [gpt2, llama] }) => `GPT-2 ${gpt2 ? "does not" : "does"}; Llama 2 ${llama ? `does not: its head has ${grouped(llama)} parameters of its own` : "does"}.`,
-    why: "Each config says it for itself. Read it; what a family did before does not tell.",
+    ledger: ({ heads: [gpt2, llama] }) => `GPT-2 ${gpt2 ? "does not" : "does"}; Llama 2 ${llama ? `does not: its head has ${grouped(llama)} separate parameters` : "does"}.`,
+    why: "Each config states it (tie_word_embeddings). Earlier models of a family do not tell.",
   },
   {
     id: "name",
     text: "Qwen3MoeForCausalLM: of the family Qwen, version 3, a mixture of experts, a causal language model.",
-    ledger: () => "So ridgeline show reads it. It is all that a name says.",
-    why: "How many experts, layers and heads there are stands in the config beside the name; for a few families, that they are mixtures too.",
+    ledger: () => "ridgeline show reads it in this way. The name says no more.",
+    why: "The config states the numbers of experts, layers and heads, and for a few families also that they are mixtures of experts.",
   },
 ];

@@ -27,28 +27,28 @@ function attentionOvertakes({ table, device, ranks }) {
 export const ONE_USER = [
   {
     id: "ops-per-byte",
-    text: "An H100 does 295 operations in FP16 in the time that a byte takes to come.",
+    text: "An H100 does 295 FP16 operations in the time in which it reads one byte.",
     state: { ...SMALL, card: "h100-sxm" },
     find: ({ card, decode }) => ({ ridge: decode.ridge, peak: decode.ridge * card.bandwidth, bandwidth: card.bandwidth }),
     ledger: ({ ridge, peak, bandwidth }) => `${fixed(ridge, 1)}: ${say(peak, "FLOP/s")} over ${say(bandwidth, "B/s")}.`,
-    why: "Of dense matrices. Data sheets print twice that first, for matrices of which half are zeros.",
+    why: "This is the rate for dense matrices. Data sheets often print twice the rate, which holds for 2:4 sparse matrices.",
   },
   {
     id: "one-user",
-    text: "8B on an A100: 16 GB a token, 8 ms, 125 tokens a second; 16 GFLOP take 0.05 ms.",
+    text: "8B on an A100: 16 GB per token, 8 ms, 125 tokens per second; 16 GFLOP take 0.05 ms.",
     state: { ...SMALL, input: 1, output: 1 },
     find: ({ decode }) => ({ weights: decode.cost.weights, floor: decode.seconds.floor, arithmetic: decode.arithmetic, times: decode.memory / decode.arithmetic }),
     ledger: ({ weights, floor, arithmetic, times }) =>
-      `${sayGB(weights)}, ${saySeconds(floor)}, ${three(1 / floor)} tokens a second at best; arithmetic ${saySeconds(arithmetic)}, ${three(times)} times less.`,
-    why: "Of the embedding's table a token reads one row, not all of it.",
+      `${sayGB(weights)}, ${saySeconds(floor)}, ${three(1 / floor)} tokens per second at best; the arithmetic takes ${saySeconds(arithmetic)}, ${three(times)} times less.`,
+    why: "A token reads only one row of the embedding table.",
   },
   {
     id: "large-model",
-    text: "70B in FP16 takes 42 ms a token on one H100; arithmetic is less than half a percent of it.",
+    text: "70B in FP16 takes 42 ms per token on one H100; arithmetic takes less than half a percent of that.",
     state: LARGE,
     find: ({ decode, serving }) => ({ floor: decode.seconds.floor, share: decode.arithmetic / decode.memory, missing: serving.memory.missing }),
-    ledger: ({ floor, share, missing }) => `${saySeconds(floor)} and ${fixed(100 * share, 2)} %, if it fitted: ${sayGiB(missing)} are missing.`,
-    why: "140 GB do not go into 80: two cards, or narrower weights.",
+    ledger: ({ floor, share, missing }) => `${saySeconds(floor)} and ${fixed(100 * share, 2)} %, if it fitted: ${sayGiB(missing)} of memory are missing.`,
+    why: "140 GB do not fit into 80 GB: use two GPUs or quantised weights.",
   },
   {
     id: "haiku",
@@ -60,16 +60,16 @@ export const ONE_USER = [
       for (let at = 1; at < state.output; at++) all += decodeOf(asked, 1, state.input + at).seconds.floor;
       return { first: first.seconds.floor, arithmetic: first.arithmetic, all };
     },
-    ledger: ({ first, arithmetic, all }) => `Prefill ${saySeconds(first)}, of which arithmetic would take ${saySeconds(arithmetic)}; all of it ${saySeconds(all)} at best.`,
-    why: "The prefill already gives the first token, so 29 steps follow; and 8 ms a step are an A100's, not an H100's.",
+    ledger: ({ first, arithmetic, all }) => `Prefill ${saySeconds(first)}, of which arithmetic would take ${saySeconds(arithmetic)}; the whole request takes ${saySeconds(all)} at best.`,
+    why: "The prefill already gives the first token, so 29 steps follow. And 8 ms per step is an A100's time, not an H100's.",
   },
   {
     id: "prefill",
     text: "Prefill is compute-bound.",
     state: { ...SMALL, card: "h100-sxm", input: 8, output: 30 },
     find: ({ asked }) => ({ length: computeBoundPrompt(asked) }),
-    ledger: ({ length }) => `From ${grouped(length)} prompt tokens on; a shorter prompt waits for memory.`,
-    why: "Short prompts read all weights for a handful of tokens, as decoding does.",
+    ledger: ({ length }) => `Only from ${grouped(length)} prompt tokens on; a shorter prompt is memory-bound.`,
+    why: "A short prompt reads all weights for a few tokens, as decoding does.",
   },
   {
     id: "attention-of-eight",
@@ -80,7 +80,7 @@ export const ONE_USER = [
       return { attention: attentionOf(phase), all: phase.seconds.bound };
     },
     ledger: ({ attention, all }) => `Attention takes ${saySeconds(attention)} of ${saySeconds(all)}.`,
-    why: "Its work grows with pairs of tokens, and eight tokens make few; the matrices are read whole for them.",
+    why: "Eight tokens make few query-key pairs, but the step reads the matrices in full.",
   },
   {
     id: "attention-dearest",
@@ -91,16 +91,16 @@ export const ONE_USER = [
       return { attention: attentionOf(phase), all: phase.seconds.bound, ...attentionOvertakes(asked) };
     },
     ledger: ({ attention, all, level, overtakes }) =>
-      `Of a prompt of 1,024 tokens ${saySeconds(attention)} of ${saySeconds(all)}. ` +
-      (level < overtakes ? `At ${grouped(level)} tokens it does as much arithmetic as the matrices, from ${grouped(overtakes)} on more.` : `It does more arithmetic than the matrices from ${grouped(overtakes)} tokens on.`),
-    why: "Attention grows with the square of a prompt, but from a small beginning. Models of video get there, chats do not.",
+      `For a prompt of 1,024 tokens it takes ${saySeconds(attention)} of ${saySeconds(all)}. ` +
+      (level < overtakes ? `At ${grouped(level)} tokens it does as many FLOPs as the matrices, and from ${grouped(overtakes)} on more.` : `It does more FLOPs than the matrices from ${grouped(overtakes)} tokens on.`),
+    why: "Attention grows with the square of the prompt length but is small at first. Video models reach such lengths, chats do not.",
   },
 ];
 
 export const MANY_USERS = [
   {
     id: "batch-150",
-    text: "A batch of about 150 fills an A100.",
+    text: "A batch of about 150 makes an A100 compute-bound.",
     state: { ...SMALL, users: 150 },
     find: ({ asked, wall, decode }) => ({
       wall, ridge: decode.ridge,
@@ -108,9 +108,9 @@ export const MANY_USERS = [
       never: firstFrom((context) => criticalBatch(asked, context) === null),
     }),
     ledger: ({ wall, ridge, batches: [none, ...more], never }) =>
-      `${three(none)} without context; ${more.map(three).join(", ")} at 128, 256, 512 tokens of it; from ${grouped(never)} on no batch does. ` +
-      `At 2,000 none gets past ${three(wall)} FLOP a byte, the ridge is at ${three(ridge)}.`,
-    why: "Weights are shared by a batch, keys and values are not: each user brings bytes that nobody else needs.",
+      `${three(none)} without context; ${more.map(three).join(", ")} at 128, 256, 512 tokens of context; from ${grouped(never)} tokens on, no batch size is enough. ` +
+      `At 2,000 tokens the intensity stays below ${three(wall)} FLOP/byte, but the ridge is at ${three(ridge)}.`,
+    why: "A batch shares the weights, but each user's keys and values are read for that user only.",
   },
   {
     id: "batching-32",
@@ -120,34 +120,34 @@ export const MANY_USERS = [
       gains: [128, 512, 2000].map((context) => (state.users * decodeOf(asked, 1, context).seconds.floor) / decodeOf(asked, state.users, context).seconds.floor),
     }),
     ledger: ({ gains }) => `${gains.map((gain) => fixed(gain, 1)).join(", ")} times at 128, 512, 2,000 tokens of context.`,
-    why: "The step becomes longer by 32 users' keys and values.",
+    why: "The step takes longer, because it reads the keys and values of 32 users.",
   },
   {
     id: "little",
-    text: "Requests under way are those that come in a second times the seconds that each stays (Little's law).",
+    text: "The number of concurrent requests is the arrival rate times the seconds that each request stays (Little's law).",
     state: { ...SMALL, users: 32 },
     find: ({ serving, state, workload }) => {
       const { requestsPerSecond, ttft, tpot } = serving.load(state.users);
       return { rate: requestsPerSecond.expected, stay: ttft.expected + (workload.output - 1) * tpot.expected };
     },
-    ledger: ({ rate, stay }) => `So it is: ${three(rate)} a second × ${saySeconds(stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
-    why: "It holds for any queue that neither grows nor empties; of batch, rate and stay, two are free.",
+    ledger: ({ rate, stay }) => `It is: ${three(rate)} per second × ${saySeconds(stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
+    why: "It holds for every queue that neither grows nor shrinks in the long run. Two of concurrency, rate and stay determine the third.",
   },
   {
     id: "users-on-24-gb",
-    text: "24 GB hold 8B in bf16 and about 30 users of 2,000 tokens: 8 GB over 256 MB.",
+    text: "24 GB hold an 8B in bf16 and about 30 users of 2,000 tokens: 8 GB divided by 256 MB.",
     state: { ...SMALL, card: "rtx-4090", input: 1999, output: 1 },
     find: ({ serving: { memory } }) => ({ users: memory.users, left: memory.left, each: memory.requestBytes }),
     ledger: ({ users, left, each }) => `${grouped(users)} users: ${sayGiB(left)} are left, ${sayGiB(each)} each.`,
-    why: "Activations, the driver and its graphs, and a reserve that no engine fills live there too.",
+    why: "A reserve, activations, the driver and CUDA graphs take memory too.",
   },
   {
     id: "concurrency",
-    text: "An engine's log: maximum concurrency for 2,048 tokens a request is 68.65 times.",
+    text: "An engine's log: maximum concurrency for 2,048 tokens per request is 68.65x.",
     state: { ...SMALL, card: "h100-sxm", input: 1024, output: 1024 },
     find: ({ serving: { memory }, workload }) => ({ tokens: memory.kvTokens, pages: memory.pages, times: memory.concurrency, said: 140595 / workload.tokens }),
     ledger: ({ tokens, pages, times, said }) =>
-      `That log had 140,595 tokens of keys and values: ${fixed(said, 2)}. This card has ${grouped(tokens)}, ${grouped(pages)} pages: ${fixed(times, 2)} times.`,
-    why: "Free memory over that of one request at its longest: neither how many are admitted, nor how fast they are.",
+      `That log had 140,595 tokens of keys and values: ${fixed(said, 2)}. This GPU has ${grouped(tokens)}, ${grouped(pages)} pages: ${fixed(times, 2)} times.`,
+    why: "It is the free KV memory divided by that of a request of full length. It says neither how many requests are admitted nor how fast they are.",
   },
 ];

@@ -151,14 +151,14 @@ export function view({ source, context, active, state: said, set }) {
   const known = useCallback((name, model) => (models.tables ? models.tables.includes(name) : models.models.some((each) => each.name === model)), [models]);
   const names = useMemo(() => (all ? Object.keys(all.cards) : []), [all]);
   if (error) return html`<${Trouble}>${error}<//>`;
-  if (!all) return html`<p class="notice busy" role="status">Prices are being read.</p>`;
+  if (!all) return html`<p class="notice busy" role="status">Loading prices.</p>`;
   const has = (own) => !models.tables || models.tables.includes(nameOf({ ...state, ...own }));
   return html`
     <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names}>
       <${Given} ...${{ source, active }} model=${state.model} onGiven=${(model, config) => (give(model, config), change({ model }))} />
     <//>
     ${trouble && html`<${Trouble}>${trouble}<//>`}
-    <p class="pending" role="status">${waits ? `The price of ${whatOf(state)} is being read.` : ""}</p>
+    <p class="pending" role="status">${waits ? `Loading the prices of ${whatOf(state)}.` : ""}</p>
     ${shown &&
     html`<div class="figures" inert=${!setting} aria-busy=${setting ? null : "true"}>
       <div class="first">
@@ -183,7 +183,7 @@ export function view({ source, context, active, state: said, set }) {
 
 /** Return a model and how it is stored, in words. */
 function whatOf({ model, weights, kv, cards }) {
-  const stored = [weights && `${weights} weights`, kv && `${kv} KV`, cards > 1 && `${cards} cards`].filter(Boolean);
+  const stored = [weights && `${weights} weights`, kv && `${kv} KV`, cards > 1 && `${cards} GPUs`].filter(Boolean);
   return [model, ...stored].join(", ");
 }
 

@@ -29,7 +29,7 @@ export function available(context) {
 
 export function example(context) {
   const model = modelsOf(context, "/v1/completions")[0];
-  const says = converses(model) ? `Talk with ${model.id}` : `Continue a text with ${model.id}`;
+  const says = converses(model) ? `Chat with ${model.id}` : `Continue a text with ${model.id}`;
   return { says, shows: "and see what each response took" };
 }
 
@@ -126,7 +126,7 @@ export function view({ context, source, active, state, set }) {
 
 /** For who listens: that an answer comes, and then the whole of it, not each token. */
 function announced(talk, last) {
-  if (talk.writing) return "The model is writing.";
+  if (talk.writing) return "The model is generating.";
   if (last?.role !== "assistant") return "";
   return last.error ? "" : `The model wrote: ${last.text.slice(0, 2000)}`;
 }
@@ -156,8 +156,8 @@ function Greeting({ model }) {
       <path class="under" d="M10 110 150 30H310V110Z" /><path d="M10 110 150 30H310" />
       <circle cx="45" cy="90" r="6" />
     </svg>
-    <h1>${converses(model) ? "Talk with" : "Continue a text with"} <span class="name">${model.id}</span></h1>
-    <p>Under each answer stands what it took, beside what its price said before.</p>
+    <h1>${converses(model) ? "Chat with" : "Continue a text with"} <span class="name">${model.id}</span></h1>
+    <p>Each response shows its measured time next to the time that was predicted for it.</p>
   </div>`;
 }
 
@@ -177,15 +177,15 @@ function Composer({ model, talk, onSay, onClear }) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
     if (event.key === "Escape" && talk.writing) talk.stop();
   };
-  const name = converses(model) ? "Say something" : goesOn ? "Add text, or let it go on" : "A text to continue";
+  const name = converses(model) ? "Type a message" : goesOn ? "Add text, or let the model continue" : "A text to continue";
   return html`<form class="composer" onSubmit=${send}>
     <${Grown} ...${{ value: draft, onInput: setDraft, onKeyDown, inner: area }} aria-label=${name} placeholder=${name} />
     <div class="acts">
       ${talk.turns.length > 0 && html`<button type="button" class="quiet" onClick=${onClear}>New</button>`}
-      <span class="gap hint">Enter sends, Shift+Enter begins a line</span>
+      <span class="gap hint">Enter sends, Shift+Enter starts a new line</span>
       ${talk.writing
         ? html`<button type="button" class="main" onClick=${talk.stop}>Stop</button>`
-        : html`<button type="submit" class="main" disabled=${!ready}>${goesOn && !draft.trim() ? "Go on" : "Send"}</button>`}
+        : html`<button type="submit" class="main" disabled=${!ready}>${goesOn && !draft.trim() ? "Continue" : "Send"}</button>`}
     </div>
   </form>`;
 }

@@ -40,7 +40,7 @@ function Live({ context, source, active }) {
   const { engine, revision, idle, trouble } = useLive(source, active);
   const [model] = modelsOf(context, "/v1/completions");
   if (!engine.begun) {
-    return trouble ? html`<${Trouble}>${trouble}<//>` : html`<${Notice} busy>The engine is asked what it does.<//>`;
+    return trouble ? html`<${Trouble}>${trouble}<//>` : html`<${Notice} busy>Loading the state of the engine.<//>`;
   }
   return html`
     ${trouble && html`<${Trouble}>${trouble}<//>`}
@@ -57,7 +57,7 @@ function Recorded({ source, active, state, set }) {
     source.data(RUNS).then(setData, (error) => setTrouble(error.message));
   }, []);
   if (trouble) return html`<${Trouble}>${trouble}<//>`;
-  if (!data) return html`<${Notice} busy>The recorded runs are unpacked.<//>`;
+  if (!data) return html`<${Notice} busy>Unpacking the recorded runs.<//>`;
   return html`<${Replayed} ...${{ runs: data.runs, active, state, set }} />`;
 }
 

@@ -66,15 +66,15 @@ function Live({ context, source, state, set }) {
       <${Slider} name="Steps" value=${steps} shown=${String(steps)} least=${1} most=${Math.max(50, steps)} step=${1} onInput=${(own) => set({ steps: own })} />
       <${Slider} name="Guidance" value=${guidance} shown=${String(guidance)} least=${0} most=${Math.max(12, guidance)} step=${0.5} onInput=${(own) => set({ guidance: own })} />
       <${WholeField} name="Seed" value=${state.seed} least=${0} most=${Number.MAX_SAFE_INTEGER} usual="another each time" onInput=${(seed) => set({ seed })} />
-      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no pipeline ${state.model}; ${model.id} draws.<//>`}
+      ${state.model && state.model !== model.id && html`<${Trouble}>This server has no pipeline ${state.model}; ${model.id} is used.<//>`}
       ${state.size && state.size !== size && html`<${Trouble}>${model.id} does not draw ${state.size}; the size is ${size}.<//>`}
       <div class="acts">
         ${busy ? html`<button type="button" class="main" onClick=${stop}>Stop</button>` : html`<button type="submit" class="main" disabled=${!prompt.trim()}>Draw</button>`}
       </div>
       ${trouble && html`<${Trouble}>${trouble}<//>`}
     </form>
-    ${drawing ? html`<${Drawing} ...${{ drawing, busy }} name=${prompt} />` : html`<p class="greeting">What is drawn stands here, with what it takes beside what its price says.</p>`}
-    <${Said}>${busy ? "It is being drawn." : drawing?.file || drawing?.clip ? "It is drawn." : ""}<//>`;
+    ${drawing ? html`<${Drawing} ...${{ drawing, busy }} name=${prompt} />` : html`<p class="greeting">The image appears here, with its measured time next to the predicted time.</p>`}
+    <${Said}>${busy ? "The image is being drawn." : drawing?.file || drawing?.clip ? "The image is finished." : ""}<//>`;
 }
 
 /** One drawing at a time: how far it is, and ways to begin and to end it. */
@@ -139,7 +139,7 @@ function Recorded({ source, active, state, set }) {
   }, []);
   const run = runs[which];
   if (trouble) return html`<${Trouble}>${trouble}<//>`;
-  if (!run) return html`<p class="notice busy" role="status">It is being read.</p>`;
+  if (!run) return html`<p class="notice busy" role="status">The recording is being read.</p>`;
   return html`<${Played} key=${which} ...${{ runs, run, which, choose, active, state, set }} />`;
 }
 

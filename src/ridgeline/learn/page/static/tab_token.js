@@ -71,7 +71,7 @@ export function view({ context, source, active, state, set }) {
     ${context.served && html`<${TraceForm} context=${context} busy=${recordings.busy} onAsk=${recordings.ask} />`}
     ${recordings.trouble && html`<${Trouble}>${recordings.trouble}<//>`}
     ${recordings.list.length > 1 && html`<${Recorded} recordings=${recordings} />`}
-    <${Said}>${recordings.busy ? "The engine measures." : recording ? `Recorded. The model goes on with: ${recording.answer}` : ""}<//>
+    <${Said}>${recordings.busy ? "The engine is measuring." : recording ? `Recorded. The model continues with: ${recording.answer}` : ""}<//>
     ${recording && html`<${Way} key=${recordings.place} ...${{ recording, active, state, set }} />`}
   `;
 }

@@ -45,10 +45,10 @@ export function view({ context, source, active }) {
   useEffect(() => (active ? onFiles(setOver, take) : undefined), [active]);
   return html`
     <div class="head">
-      <p>${results.length ? "A result that is dropped here stands beside the last one." : html`What a server did under load. Put this one, or any that speaks OpenAI's API, under some, and drop the result here; two are compared:`}</p>
+      <p>${results.length ? "A result dropped here is compared with the last one." : html`Results of load tests. Run one against this server, or any with OpenAI's API, and drop its result here; two results are compared:`}</p>
       ${results.length === 0 && html`<pre><code>${commandOf(context)}</code></pre>`}
       <button type="button" class="quiet" onClick=${() => input.current.click()}>Open results</button>
-      ${results.length > 0 && html`<button type="button" class="quiet" onClick=${() => setResults([])}>Put away</button>`}
+      ${results.length > 0 && html`<button type="button" class="quiet" onClick=${() => setResults([])}>Remove</button>`}
       <input type="file" accept=".json,application/json" multiple hidden ref=${input} aria-label="Results"
         onChange=${(event) => {
           const files = [...event.target.files];
@@ -77,11 +77,11 @@ function commandOf(context) {
 /** What the runs came to, a column each. */
 function Answers({ results }) {
   const rows = [
-    ["requests answered", (result) => `${grouped(result.metrics.ok ?? 0)} of ${grouped(result.metrics.requests ?? result.count)}`],
-    ["requests a second, answered", (result) => rate(result.metrics.requests_per_second)],
-    ["requests a second, offered", (result) => rate(result.metrics.offered_per_second)],
-    ["output tokens a second", (result) => rate(result.metrics.tokens_per_second)],
-    ["good requests a second", goodOf],
+    ["completed requests", (result) => `${grouped(result.metrics.ok ?? 0)} of ${grouped(result.metrics.requests ?? result.count)}`],
+    ["completed requests per second", (result) => rate(result.metrics.requests_per_second)],
+    ["offered requests per second", (result) => rate(result.metrics.offered_per_second)],
+    ["output tokens per second", (result) => rate(result.metrics.tokens_per_second)],
+    ["good requests per second", goodOf],
     ...Object.entries(LATENCIES).flatMap(([key, name]) => ["p50", "p90", "p99"].map((at) => [`${name} ${at}`, (result) => quantile(result.metrics.latencies?.[key], at)])),
     ...["prefill", "decode"].flatMap((phase) => [
       [`${phase} step, measured`, (result) => stepOf(result.server[phase], "measured", "count")],
@@ -98,7 +98,7 @@ function Answers({ results }) {
       </table>
     </div>
     ${results.map((result) => html`<p class="dim">${[result.verdict, ...result.reasons].filter(Boolean).length > 0 && html`<strong>${result.name}</strong>: ${[result.verdict, ...result.reasons].filter(Boolean).join("; ")}`}</p>`)}
-    <p class="hint">A percentile takes ten samples beyond it; with fewer it is left out. Latencies count from the moment at which a request was to be sent.</p>
+    <p class="hint">A percentile is shown only with at least ten samples beyond it. Latencies count from the intended send time of a request.</p>
   </section>`;
 }
 
@@ -142,12 +142,12 @@ function Charts({ results }) {
       (name) => html`<${Lines} key=${name} title=${`${LATENCIES[name]} of requests`} xName="at most" yName="share of requests" say=${share} log most=${1} marks=${marks(name)}
         series=${of((result) => ({ points: cumulative(result, name), steps: true }))} />`,
     )}
-    <${Lines} title="Requests under way" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).all, steps: true }))} />
-    <${Lines} title="Waiting for a first token" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).waiting, steps: true }))} />
-    <${Lines} title="Output tokens a second" xName="time" yName="tokens" say=${moment} series=${of((result) => ({ points: tokensOver(result), steps: true }))} />
-    <${Lines} title="Good requests over the rate" xName="requests a second" yName="good a second" say=${[three, three]} series=${overRate("good")} />
-    <${Lines} title="Median TTFT over the rate" xName="requests a second" yName="TTFT" say=${[three, saySeconds]} series=${overRate("ttft")} />
-    <${Lines} title="Median TPOT over the rate" xName="requests a second" yName="TPOT" say=${[three, saySeconds]} series=${overRate("tpot")} />
+    <${Lines} title="Concurrent requests" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).all, steps: true }))} />
+    <${Lines} title="Waiting for the first token" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).waiting, steps: true }))} />
+    <${Lines} title="Output tokens per second" xName="time" yName="tokens" say=${moment} series=${of((result) => ({ points: tokensOver(result), steps: true }))} />
+    <${Lines} title="Good requests by rate" xName="requests a second" yName="good a second" say=${[three, three]} series=${overRate("good")} />
+    <${Lines} title="Median TTFT by rate" xName="requests a second" yName="TTFT" say=${[three, saySeconds]} series=${overRate("ttft")} />
+    <${Lines} title="Median TPOT by rate" xName="requests a second" yName="TPOT" say=${[three, saySeconds]} series=${overRate("tpot")} />
     <${Predicted} results=${results} />
   `;
 }

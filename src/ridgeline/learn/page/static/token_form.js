@@ -27,7 +27,7 @@ export function TraceForm({ context, busy, onAsk }) {
     <${Grown} value=${text} onInput=${setText} onKeyDown=${onKeyDown} aria-label="A text of at most 64 tokens" />
     <div class="acts">
       <details class="gap">
-        <summary class="dim">How its tokens are drawn</summary>
+        <summary class="dim">Sampling</summary>
         <div class="rules">
           <${Slider} name="Temperature" value=${rules.temperature} shown=${three(rules.temperature)} least="0" most="2" step="0.05" onInput=${change("temperature")} />
           <${Slider} name="Top-p" value=${rules.top_p} shown=${three(rules.top_p)} least="0.05" most="1" step="0.05" onInput=${change("top_p")} />
@@ -36,8 +36,8 @@ export function TraceForm({ context, busy, onAsk }) {
           <${Slider} name="Seed" value=${rules.seed} shown=${rules.seed} least="0" most="99" step="1" onInput=${change("seed")} />
         </div>
       </details>
-      <button type="submit" class="main" disabled=${!ready}>${busy ? "Measuring…" : "Follow it"}</button>
+      <button type="submit" class="main" disabled=${!ready}>${busy ? "Measuring…" : "Trace it"}</button>
     </div>
-    <p class="hint">Its prefill and its first decode step are measured again and again, each op by itself. All other requests wait meanwhile; where that would be longer than ${rules.max_pause} s, it is refused.</p>
+    <p class="hint">The engine measures its prefill and its first decode step several times, op by op. All other requests wait meanwhile; if that would take longer than ${rules.max_pause} s, the server refuses.</p>
   </form>`;
 }

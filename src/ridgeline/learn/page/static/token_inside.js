@@ -30,11 +30,11 @@ export function Inside({ recording, position, state, set }) {
 /** The logit lens; the chart is a table. */
 function Lens({ lens }) {
   return html`<section class="card" aria-label="Lens">
-    <h2>What each layer would have said</h2>
-    <p class="dim">After the last token of the prompt the model says <code>${shown(lens.word)}</code> first${lens.settled === "embedding" ? " all along" : ` from layer ${lens.settled} on`}.</p>
+    <h2>Logit lens: what each layer predicts</h2>
+    <p class="dim">After the last token of the prompt the model predicts <code>${shown(lens.word)}</code> first${lens.settled === "embedding" ? " all along" : ` from layer ${lens.settled} on`}.</p>
     <div class="scroll" tabindex="0" role="group" aria-label="Lens">
     <table class="facts lens">
-      <thead><tr><th scope="col" class="words">after</th><th scope="col" class="words">says</th><th scope="col"><span class="unseen">chart</span></th><th scope="col">rank</th><th scope="col" class="words">and then</th></tr></thead>
+      <thead><tr><th scope="col" class="words">after</th><th scope="col" class="words">says</th><th scope="col"><span class="unseen">chart</span></th><th scope="col">rank</th><th scope="col" class="words">next</th></tr></thead>
       <tbody>
         ${lens.rows.map((row) => html`<tr key=${row.after}>
           <th scope="row">${row.after === "embedding" ? "embedding" : `layer ${row.after}`}</th>
@@ -46,14 +46,14 @@ function Lens({ lens }) {
       </tbody>
     </table>
     </div>
-    <p class="hint">Bar and rank: the chance that the layer gives to the model's word, and its place there.</p>
+    <p class="hint">Bar and rank: the probability and the rank that the layer gives to the model's word.</p>
   </section>`;
 }
 
 function Neurons({ neurons }) {
   return html`<section class="card" aria-label="Neurons">
-    <h2>Neurons that fired most</h2>
-    <p class="dim">Of each feed-forward part, at the last token of the prompt, and the tokens that they raise.</p>
+    <h2>Most active neurons</h2>
+    <p class="dim">In each feed-forward layer at the last token of the prompt, with the tokens whose logits they raise.</p>
     <div class="scroll" tabindex="0" role="group" aria-label="Neurons">
     <table class="facts">
       <thead><tr><th scope="col" class="words">layer</th><th scope="col">neuron</th><th scope="col">activation</th><th scope="col" class="words">raises</th></tr></thead>
@@ -72,11 +72,11 @@ function Neurons({ neurons }) {
 
 function Experts({ experts }) {
   return html`<section class="card" aria-label="Experts">
-    <h2>Experts that were asked</h2>
-    <p class="dim">By the last token of the prompt, and how many all its tokens hit.</p>
+    <h2>Chosen experts</h2>
+    <p class="dim">Experts of the last token of the prompt, and the number that all its tokens use.</p>
     <div class="scroll" tabindex="0" role="group" aria-label="Experts">
     <table class="facts">
-      <thead><tr><th scope="col" class="words">layer</th><th scope="col" class="words">experts and weights</th><th scope="col">hit by all</th><th scope="col">if balanced</th></tr></thead>
+      <thead><tr><th scope="col" class="words">layer</th><th scope="col" class="words">experts and weights</th><th scope="col">used by all tokens</th><th scope="col">if balanced</th></tr></thead>
       <tbody>
         ${experts.layers.map((each) => html`<tr key=${each.layer}>
           <th scope="row">${each.layer}</th>

@@ -3,7 +3,7 @@
 import { html } from "page/dom.js";
 import { percent, say, saySeconds, three } from "page/numbers.js";
 
-const ROOF = { memory: "memory", compute: "arithmetic", communication: "the link between cards" };
+const ROOF = { memory: "memory", compute: "arithmetic", communication: "the link between GPUs" };
 
 export function OpCard({ step, op, device }) {
   return html`<aside class="card op" aria-label="The op">
@@ -18,12 +18,12 @@ export function OpCard({ step, op, device }) {
         <tr><th scope="row">intensity</th><td>${op.nbytes ? `${say(op.flops, "FLOP")} ÷ ${say(op.nbytes, "B")} = ${three(op.intensity)} FLOP/B` : "no bytes"}</td></tr>
         <tr><th scope="row">arithmetic</th><td>${alone(op.flops, op.compute, "FLOP")}</td></tr>
         <tr><th scope="row">memory</th><td>${alone(op.nbytes, op.memory, "B")}</td></tr>
-        <tr><th scope="row">its roof</th><td>${ROOF[op.limit] ?? op.limit}: the longer of the two</td></tr>
+        <tr><th scope="row">its roof</th><td>${ROOF[op.limit] ?? op.limit}: the larger of the two</td></tr>
       </tbody>
     </table>
     <${Times} op=${op} />
-    <p>${percent(op.share)} of the ${step.name} step${op.impossible ? "" : `, ${percent(op.reached)} of its roof`}.${op.reached > 1 && !op.impossible ? " A memory nearer than the step's held its bytes." : ""}</p>
-    ${op.impossible && device.at_hand && html`<p class="trouble">Impossible: shape, spec or timer. Nothing takes less than ${saySeconds(op.floor)} for this.</p>`}
+    <p>${percent(op.share)} of the ${step.name} step${op.impossible ? "" : `, ${percent(op.reached)} of its roof`}.${op.reached > 1 && !op.impossible ? " Its bytes came from a faster memory than the step's." : ""}</p>
+    ${op.impossible && device.at_hand && html`<p class="trouble">Impossible: shape, spec or timer. No kernel can take less than ${saySeconds(op.floor)} for this.</p>`}
     ${op.note && html`<p class="hint">${op.note}</p>`}
   </aside>`;
 }
@@ -50,7 +50,7 @@ function Times({ op }) {
   const rows = [["floor", op.floor], ["bound", op.bound], ["expected", op.expected], ["measured", op.measured]];
   const widest = Math.max(...rows.map(([, value]) => value), 1e-12);
   return html`<table class="facts times">
-    <caption class="unseen">Its times</caption>
+    <caption class="unseen">Times of the op</caption>
     <tbody>
       ${rows.map(([name, value]) => html`<tr key=${name}>
         <th scope="row">${name}</th>

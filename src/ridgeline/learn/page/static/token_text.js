@@ -35,6 +35,6 @@ export function TokenText({ recording, position, state, onPosition }) {
         </li>`;
       })}
     </ol>
-    <p class="hint">${recording.prompt.length} tokens in, ${recording.written.length} written (underlined). Control tokens are dashed. Darker: the chosen one looks at it more.</p>
+    <p class="hint">${recording.prompt.length} tokens in, ${recording.written.length} generated (underlined). Control tokens are dashed. Darker: the chosen token attends to it more.</p>
   </section>`;
 }

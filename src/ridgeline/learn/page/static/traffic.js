@@ -26,7 +26,7 @@ export function readResult(name, text) {
 export function checkedResult(name, told) {
   const columns = told?.per_request;
   if (!isObject(told?.metrics) || !isObject(columns)) {
-    throw new Error(`${name} holds no result of a run; ridgeline bench serve URL --json writes one`);
+    throw new Error(`${name} is not the result of a run; ridgeline bench serve URL --json writes one`);
   }
   if (told.format !== FORMAT) throw new Error(`${name} has format ${String(told.format).slice(0, 20)}; this page reads ${FORMAT}`);
   const count = Array.isArray(columns.outcome) ? columns.outcome.length : -1;

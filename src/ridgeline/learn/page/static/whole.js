@@ -66,7 +66,7 @@ export function useWhole({ name, value, least, most, usual = null, eager = false
 }
 
 function refusal({ name, text, value, least, most, usual }) {
-  const said = text.trim() === "" ? "it is empty" : `${text.trim().slice(0, 40)} is none`;
+  const said = text.trim() === "" ? "it is empty" : `${text.trim().slice(0, 40)} is not a number`;
   const holds = value === null ? usual : grouped(value);
   return `${name} takes a whole number from ${grouped(least)} to ${grouped(most)}, and ${said}. The value is still: ${holds}.`;
 }
