@@ -67,6 +67,13 @@ def test_a_phrase_is_found_across_lines_and_not_within_words() -> None:
     assert rules_of(function("Return what is besides in it, and the list of items.")) == []
 
 
+def test_strings_of_data_may_have_any_phrase() -> None:
+    (path,) = plain_english.DATA
+    source = f'TEXT = "a part {"of"} it."\n# There are so\n# many.\n'
+    assert path.is_file()
+    assert [finding.rule for finding in plain_english.check_source(path, source)] == ["phrase"]
+
+
 def test_entries_in_prose_are_found() -> None:
     prose = "Return a page.\n\n    size: in bytes. first: the first one. last: the last one.\n    "
     assert rules_of(function(prose)) == ["entries"]

@@ -31,6 +31,7 @@ RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 RELATIVE = frozenset(RULES["relative"].split())
 VERBS = frozenset(RULES["verbs"].split())
 PHRASES: dict[str, str] = RULES["phrases"]
+DATA = frozenset(ROOT / name for name in RULES["data"])
 ENTRIES = 3
 """The number of `name:` entries in prose from which on a list is easier to read."""
 _PHRASE = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, PHRASES))})(?![\w-])|\bof it(?=\s*(?:[.,;:)]|$))")
@@ -70,7 +71,7 @@ def check_source(path: Path, source: str) -> list[Finding]:
     docstrings = list(docstrings_of(tree))
     found = [Finding(path, doc.node.lineno, *rule) for doc in docstrings for rule in docstring_faults(doc)]
     own = {id(doc.node) for doc in docstrings}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if path not in DATA else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in own:
             found += [Finding(path, node.lineno, *rule) for rule in phrase_faults(node.value)]
     found += [Finding(path, line, *rule) for line, text in comments_of(source) for rule in phrase_faults(text)]

@@ -329,7 +329,7 @@ def test_a_rate_gives_cards(plan: Any) -> None:
     assert fleet["requests_per_second"] == 12
     assert shown["queue"]["rate"] == pytest.approx(12 / fleet["replicas"])
     assert "at random times: TTFT" in answered(out)["queue"]
-    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
+    assert f"12.0 requests/s: {fleet['replicas']} replicas of one device" in answered(out)["users"]
     assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
     users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
     assert users["replicas"] == 1
@@ -393,8 +393,8 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
-        (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
-        ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; ridgeline plan --list"),
+        (("--device", "m4-max", "--devices", "2"), "has no link of m4-max; give a device file with `link`"),
+        ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; `ridgeline plan --list`"),
         ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
         ((*CARD, "--slo", "e2e=1s"), "--slo has 'e2e=1s'; write one of ttft, tpot, like"),
         ((*CARD, "--slo", "fast"), "--slo has 'fast'"),

@@ -39,7 +39,8 @@ def test_the_pages_count_what_there_is() -> None:
     """Models, pipelines and devices of `plan --list`, statements of `lab numbers`."""
     plan = " ".join((ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split())
     models, pipelines, known = len(model_names()), len(pipeline_names()), len(catalogue_devices())
-    assert f"({models} models and {pipelines} pipelines that draw), and one of {known} devices" in plan
+    assert f"({models} models and {pipelines} image and video pipelines)" in plan
+    assert f"The device is one of {known} devices" in plan
     said = f"{len(statements(CostCalculator()))} statements of textbooks"
     assert said in (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
 

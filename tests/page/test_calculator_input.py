@@ -223,8 +223,8 @@ def test_a_rival_that_is_none_is_said(open_page: OpenPage, one_file: str) -> Non
 
 
 def test_chat_refuses_a_seed_that_is_none(open_page: OpenPage, tales_server: Running) -> None:
-    page = open_page(f"{tales_server.url}/#tab=chat&model=nobody&temperature=9", **STILL).page
-    page.get_by_role("alert").filter(has_text="This server has no model nobody; the chat uses tales.").wait_for()
+    page = open_page(f"{tales_server.url}/#tab=chat&model=unknown&temperature=9", **STILL).page
+    page.get_by_role("alert").filter(has_text="This server has no model unknown; the chat uses tales.").wait_for()
     seed = page.get_by_label("Seed")
     for text in ("1.5", "text", "1e99"):
         seed.fill(text)
