@@ -129,7 +129,7 @@ def _flops(price: Price, segments: Sequence[StepSegment]) -> tuple[float, float]
     return total, total - sum(one.cost(work).total_flops * one.count for one in heads for work in works)
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 _HEAD = ("tokens", "positions without cache", "with", "ratio", "seconds without cache", "with", "ratio")
 

@@ -142,7 +142,7 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
     return sorted(prefills[1:])[repeats // 2], sorted(decodes)[len(decodes) // 2]
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured", "fits")
 

@@ -139,7 +139,7 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
     return found
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 _SHOWN, _DRAWN, _RANKS = 10, 24, 100  # rows of the table, points per curve, and the last rank in the figure
 _TEXT = 56  # characters of a text in the table

@@ -21,7 +21,7 @@ def statements(ledger: CostCalculator) -> list[Statement]:
     return sorted(found, key=lambda one: (one.row is None, one.row or 0))
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 
 def document(found: Sequence[Statement]) -> Document:

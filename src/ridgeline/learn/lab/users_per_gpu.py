@@ -153,7 +153,7 @@ def on_the_box(parameters: int) -> float:
     return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
 
 
-# -- what it says -----------------------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------------------------
 
 _HEAD = ("", "textbook, GB", "cost model, GiB", "left, GiB")
 
