@@ -98,7 +98,7 @@ def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: 
     write_folder(tmp_path, TOO_LARGE[what])
     load = load_model if what == "10 M wide" else load_engine
     with pytest.raises(
-        ModelRefused, match=r"needs [\d,.]+ GiB of weights.*; 20\.0 GiB of memory is available"
+        ModelRefused, match=r"needs [\d,.]+ GiB of weights.*, but only 20\.0 GiB of memory is available"
     ) as caught:
         load(str(tmp_path), dummy_weights=True)
     assert len(str(caught.value).splitlines()) == 1
@@ -107,7 +107,9 @@ def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: 
 def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them counts; what is asked for KV is the user's to lower, the rest is the model's."""
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 1e6)
-    with pytest.raises(ModelRefused, match=r"tales needs 0\.0045 GiB of weights; 0\.00093 GiB of memory is available"):
+    with pytest.raises(
+        ModelRefused, match=r"tales needs 0\.0045 GiB of weights, but only 0\.00093 GiB of memory is available"
+    ):
         load_model("tales")
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 5.5e6)
     load_model("tales")
@@ -122,7 +124,9 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
 
 
 def test_what_takes_nothing_is_not_listed() -> None:
-    with pytest.raises(ModelRefused, match=r"^tales needs 1\.00 GiB of weights; 0\.50 GiB of memory is available"):
+    with pytest.raises(
+        ModelRefused, match=r"^tales needs 1\.00 GiB of weights, but only 0\.50 GiB of memory is available"
+    ):
         weight_loader.remaining_memory(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
 
 

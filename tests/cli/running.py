@@ -32,5 +32,5 @@ def assert_one_line(ended: Ended, code: int, *says: str) -> None:
     assert re.fullmatch(r"ridgeline: [^\n]+\n", ended.err), ended.err
     assert "Traceback" not in ended.err
     for part in says:
-        assert part in ended.err
+        assert part in ended.err, ended.err
     assert ended.out == ""

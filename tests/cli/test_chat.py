@@ -94,8 +94,8 @@ def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server
     other = ridgeline("chat", server.url, "--server-model", "nobody", stdin=said)
     assert other.code == OK
     assert (
-        f"{server.url} responded with status 404: no such model is served here; this server has mine, other"
-        in other.err
+        f"{server.url} responded with status 404: no such model is served here; "
+        "the models of this server are mine, other" in other.err
     )
     server.idle()
 

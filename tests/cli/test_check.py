@@ -97,8 +97,11 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "a hole": (lambda t: t[MATRIX].zero_(), f"numbers: tensor {MATRIX} is all zeros"),
     "one that is missing": (lambda t: t.pop(MATRIX), f"tensors: {MATRIX} is missing; fetch"),
     "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is not a tensor of this model"),
-    "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} is [5,"),
-    "a dtype": (lambda t: t.update({NORM: t[NORM].char()}), f"tensors: tensor {NORM} is torch.int8, the config"),
+    "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} has shape [5,"),
+    "a dtype": (
+        lambda t: t.update({NORM: t[NORM].char()}),
+        f"tensors: tensor {NORM} has dtype torch.int8, but the config",
+    ),
 }
 
 

@@ -354,7 +354,7 @@ def test_a_package_without_kernels_says_so_and_runs(
             "Ridgeline's compiled CPU kernels are missing, and PyTorch's alone are several times slower: none "
             "were compiled"
         )
-        assert "apt install g++, then install it again" in said
+        assert "apt install g++, then reinstall ridgeline" in said
 
 
 def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, 
         assert ended.code == OK, ended.err
         assert kept.search(ended.err), ended.err
         assert "maximum concurrency for 64 tokens: " in ended.err
-    said = "--prefix-cache has no effect for this model: layers keep a state, and what it was"
+    said = "--prefix-cache has no effect for this model: layers keep a recurrent state, which is"
     assert [said in ended.err for ended in (asked, unasked, off)] == [True, False, False]
     assert said not in ridgeline("run", folder, *flags, "--enable-prefix-caching").err
 

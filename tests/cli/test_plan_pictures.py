@@ -96,9 +96,9 @@ def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((TURBO, *CARD, "--batch", "8", "--input", "2k"), "--input and --batch are for models that write"),
-        ((TURBO, *CARD, "--kv", "fp8"), "--kv is for models that write"),
-        ((TURBO, *CARD, "--weights", "int4"), "of a pipeline it must be one of fp32, fp16, bf16"),
+        ((TURBO, *CARD, "--batch", "8", "--input", "2k"), "--input and --batch are for language models"),
+        ((TURBO, *CARD, "--kv", "fp8"), "--kv is for language models"),
+        ((TURBO, *CARD, "--weights", "int4"), "for a diffusion pipeline it must be one of fp32, fp16, bf16"),
         ((TURBO, *CARD, "--size", "1000x1000"), "this model cannot make size 1000x1000; give one of 1024x1024"),
         ((TURBO, *CARD, "--size", "large"), "width x height in pixels"),
         ((TURBO, *CARD, "--guidance", "nan"), "guidance is nan"),

@@ -127,7 +127,7 @@ def test_a_trace_shows_what_was_read_for_each_token(ridgeline: Run, folder: Path
         assert len(layer) == len(cross["produced"]) >= 2
         assert [sum(row) for row in layer] == pytest.approx([1.0] * len(layer))
     lens = ridgeline("trace", folder, "stone", "--lens")
-    assert_one_line(lens, USAGE, "of an encoder-decoder a trace shows --attention")
+    assert_one_line(lens, USAGE, "for an encoder-decoder, a trace shows only --attention")
 
 
 def test_a_request_is_priced_with_its_encoder(ridgeline: Run) -> None:
@@ -137,4 +137,4 @@ def test_a_request_is_priced_with_its_encoder(ridgeline: Run) -> None:
     prefill, decode = (ended.json["steps"][name]["flops"] for name in ("prefill", "decode"))
     assert prefill > 50 * decode > 0
     long = ridgeline("trace", "flan-t5-base", "--priced", "h100-sxm", "--input", "1k")
-    assert_one_line(long, USAGE, "a prompt of 1,024 tokens; the model's encoder takes 512")
+    assert_one_line(long, USAGE, "the prompt has 1,024 tokens, but the model's encoder takes at most 512")

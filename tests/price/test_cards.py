@@ -268,5 +268,5 @@ def test_files_that_are_no_cards(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not valid TOML"):
         load_device(str(tmp_path / "broken.toml"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="is not text in UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         load_device(str(tmp_path / "binary.json"))

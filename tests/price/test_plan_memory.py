@@ -401,7 +401,7 @@ def test_an_encoders_positions_take_pages_of_their_own() -> None:
     assert short.kv_tokens == short.pages * 4, "a page holds the six layers' K and V of 4 positions"
     with pytest.raises(ValueError, match="encoded is -1; it must be at least 0"):
         PlanWorkload(encoded=-1)
-    with pytest.raises(AssertionError, match="keeps nothing"):
+    with pytest.raises(AssertionError, match="stores nothing"):
         deal_layers([kept(1, 2, 3, FULL)], 16, 1000)
 
 

@@ -276,7 +276,7 @@ def test_a_template_may_come_from_a_file_of_the_operators(tmp_path: Path) -> Non
     assert texts.templates.pick().variables == {"mood"}
     assert texts.encode_chat([{"role": "user", "content": "Once"}], 512, mood=" upon") == texts.encode("Once upon", 512)
     file.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"chat\.jinja: the chat template cannot be read: it is not text in UTF-8"):
+    with pytest.raises(ValueError, match=r"chat\.jinja: the chat template cannot be read: it is not UTF-8 text"):
         load_text_processor("tales", chat_template=str(file))
     file.write_text("{% for %}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"chat\.jinja: not valid Jinja"):

@@ -160,7 +160,7 @@ def config(**changes: Any) -> Damage:
         ("48-layers", config(num_hidden_layers=10**9), "layers"),
         ("48-no-heads", config(num_attention_heads=0), "heads"),
         ("48-theta", config(rope_theta=float("nan")), "NaN|nan|theta"),
-        ("48-vocabulary", config(vocab_size=7), r"wants \[7, 32\]"),
+        ("48-vocabulary", config(vocab_size=7), r"requires \[7, 32\]"),
         ("48-negative", config(hidden_size=-64), "hidden_size"),
         ("48-huge", config(hidden_size=2**40), "hidden_size"),
     ),

@@ -65,7 +65,7 @@ def test_an_engine_that_cannot_be_loaded_says_so() -> None:
 def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) -> None:
     source = tmp_path / "in"
     source.write_bytes(line("0", "Once"))
-    with pytest.raises(ValueError, match=r"on processors; leave --(device|tensor-parallel) out"):
+    with pytest.raises(ValueError, match=r"of one CPU process each; leave out --(device|tensor-parallel)"):
         run_batch("tales", flags, (), str(source), "-", (), BatchFleet(2))
 
 

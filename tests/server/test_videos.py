@@ -444,7 +444,7 @@ def test_metrics(pipeline: Pipeline) -> None:
         ),
         ({"num_frames": 0}, "num_frames", "invalid_value", "this model cannot make 0 frames: it makes 1 to "),
         ({"num_frames": 10**6}, "num_frames", "invalid_value", "it makes 1 to "),
-        ({"seconds": "4"}, "num_frames", "invalid_value", "give one of the two"),
+        ({"seconds": "4"}, "num_frames", "invalid_value", "give only one of the two"),
         ({"seconds": "4000", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
         ({"seconds": "10", "num_frames": None}, "seconds", "invalid_value", "it makes 1 to "),
         ({"seconds": 0, "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
