@@ -45,7 +45,6 @@ EXPERIMENTS = ("kv_cache", "users_per_gpu", "prefill_decode", "sampling_from_scr
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_is_short_enough_to_be_read(name: str) -> None:
-    """The experiment stands above the sentences that it prints."""
     assert lab.__file__ is not None
     lines = code_lines(Path(lab.__file__).parent / f"{name}.py")
     (border,) = (number for number, line in enumerate(lines) if line.startswith("# -- the report "))

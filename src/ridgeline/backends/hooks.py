@@ -1,11 +1,11 @@
-"""Detection of hooks on the modules of a model, because a replayed step would not call them."""
+"""Detection of forward hooks on the modules of a model, because a replayed step would not call them."""
 
 from torch import nn
 from torch.nn.modules import module as every_module
 
 
 class Hooks:
-    """The PyTorch hooks on the modules of a model, or on all modules."""
+    """The PyTorch forward hooks and forward pre-hooks on the modules of a model, or on all modules of the process."""
 
     def __init__(self, model: nn.Module) -> None:
         # PyTorch's hook dictionaries, which stay the same objects: a step only checks whether one is not empty.
@@ -15,5 +15,5 @@ class Hooks:
 
     @property
     def there(self) -> bool:
-        """Whether any module currently has a PyTorch hook."""
+        """Whether any module currently has a forward hook or forward pre-hook."""
         return any(self._kept)

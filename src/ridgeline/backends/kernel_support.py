@@ -35,8 +35,8 @@ def own_product(op: MatrixOp, launch: Launch) -> Launch:
     """Return the launch of our kernel that replaces PyTorch's matrix product.
 
     Our kernel reads the matrix as it is in memory, which can be larger than in the checkpoint, and computes in the
-    model's dtype, whatever the number format of the product. It multiplies rows with all matrices of an op in one call
-    if they have the same storage format.
+    model's dtype, whatever the number format of the product. The launch counts as one call if all matrices of the op
+    have the same storage format.
     """
     first = launch.matrices[0]
     read = launch.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in launch.matrices)

@@ -45,7 +45,7 @@ def load_model(
         shard: Part of the model that this tensor-parallel rank holds.
         dummy_weights: Whether to use random weights.
         progress: Receives the bytes done and the total bytes.
-        draws: Whether to load the model that generates image tokens, if the folder has one.
+        draws: Whether to load the model as a generator of image tokens, which its architecture must support.
         weights: Format to which plain weights are quantised, as in `build_to_run`.
         kv: Format to which keys and values are quantised, as in `build_to_run`.
 
@@ -109,8 +109,8 @@ def load_autoencoder(
 
     Args:
         model: Source or name of the autoencoder.
-        dtype: fp32 or bf16. The default is the dtype of the stored weights, or fp32 for fp16, whose range the
-            activations of some releases exceed.
+        dtype: fp32 or bf16. The default is the dtype of the stored weights if it is one of these. It is fp32 for fp16,
+            whose range the activations of some releases exceed.
         progress: Receives the bytes done and the total bytes.
 
     Raises:

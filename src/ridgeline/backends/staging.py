@@ -23,7 +23,7 @@ def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: t
 
 
 class PinnedBuffer:
-    """A pinned host buffer for a device tensor that the host updates repeatedly.
+    """A host buffer (pinned if its device is a GPU) for a device tensor that the host updates repeatedly.
 
     Updates need no allocation and no second copy.
     """
@@ -36,7 +36,7 @@ class PinnedBuffer:
         self._sent = torch.cuda.Event() if self._on_card else None  # type: ignore[no-untyped-call]
 
     def begin(self) -> NDArray[Any]:
-        """Return the pinned host buffer with the numbers of the last `send`, for changes.
+        """Return the host buffer as a NumPy array with the numbers of the last `send`, for changes.
 
         If the last copy is still in progress, which is rare, wait for it.
         """
@@ -45,7 +45,7 @@ class PinnedBuffer:
         return self._host.numpy()
 
     def send(self) -> None:
-        """Copy the pinned host buffer to its device tensor, in stream order."""
+        """Copy the host buffer to its device tensor, in stream order."""
         self._numbers.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record()

@@ -68,7 +68,7 @@ class OpTimer:
                 delattr(op, part)
 
     def _watched(self, part: Part) -> Any:
-        """Return an op's method with a timer around it; while a step is recorded, it notes its kernel calls instead."""
+        """Return an op's method with a timer around it, which notes kernel calls instead while a step is recorded."""
         op, name = part
         forward, backend = getattr(op, name), self.backend
         timed = _timed(forward, self.now, self.seconds[part])
@@ -99,7 +99,8 @@ class OpTimer:
     def again(self, graph: StepGraph) -> Tensor:
         """Replay a recorded step and add the time of its kernel calls to the op methods that made them.
 
-        All calls of one method in the step count as one measured call. `know` must have seen the step's graph before.
+        All calls of one method in the step count as one measured call. The step must have been registered with
+        `know`.
         """
         spent = dict[Part, float]()
         moments = graph.moments(self.now)
@@ -151,7 +152,7 @@ def look_seconds(now: Callable[[], float]) -> float:
 
 
 class TimedBackend(Backend):
-    """The backend of a model with a timer; it measures steps that are replayed call by call."""
+    """A wrapper of a model's backend that measures steps that are replayed call by call, with an `OpTimer`."""
 
     def __init__(self, watch: OpTimer) -> None:
         self._watch, self._backend = watch, watch.backend

@@ -22,7 +22,7 @@ class RenamedOption:
     names: tuple[str, ...]
     """The names that are accepted as aliases, such as vLLM's spelling."""
     option: str
-    """The name of the Ridgeline option that the alias stands for."""
+    """The name of the Ridgeline option or argument that the alias stands for."""
     flag: bool = False
     values: Mapping[str, str] | None = None
     """The values to translate into Ridgeline's; an empty string omits the option."""
@@ -242,7 +242,7 @@ class OptionNames:
         """Return all long option names and aliases.
 
         Args:
-            refused: Whether to include options that have no effect.
+            refused: Whether to include the aliases that have no effect or are refused.
         """
         kinds = RenamedOption | NoOpOption if refused else RenamedOption
         others = [name for alias in self.aliases if isinstance(alias, kinds) for name in alias.names]
@@ -275,15 +275,16 @@ class OptionNames:
 def normalise_args(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
     """Return a command's arguments with canonical option names, and with the model first if it was an option.
 
-    Values are unchanged, as is everything after `--`. If the command already has all its arguments, further words after
-    the value of a repeatable option count as values of that option (`--served-model-name a b`).
+    Values are unchanged unless an alias translates them, and everything after `--` is unchanged. If the command already
+    has all its arguments, further words after the value of a repeatable option count as values of that option
+    (`--served-model-name a b`).
 
     Args:
         arguments: The arguments as the user gave them.
         spellings: The option names of the command.
 
     Raises:
-        ValueError: If an option is unknown or refused.
+        ValueError: If an option is unknown, refused, or lacks its value.
     """
     given, first, out = iter(arguments), list[str](), list[str]()
     words, repeated = 0, list[str]()

@@ -49,7 +49,7 @@ class EarlierOutput:
     """The content of a batch output file from an earlier run, which is resumed."""
 
     done: frozenset[str] = frozenset()
-    """The custom ids of the requests that the earlier run answered."""
+    """The custom ids of the requests to which the output of the earlier run contains a response or an error."""
     wrong: frozenset[int] = frozenset()
     """The line numbers of invalid requests in the input, as the earlier run reported them."""
     size: int = 0

@@ -105,7 +105,7 @@ def _check_continues(model: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a progress callback: a changing line on stderr, or a line per run if that is no terminal."""
+    """Yield a progress callback: a changing line on stderr, or a line per message if that is no terminal."""
     if not err.is_terminal:
         yield say
         return

@@ -139,7 +139,7 @@ async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindin
 
     Raises:
         NoResponse: If the server does not respond.
-        ValueError: If the server answers no request.
+        ValueError: If the server refuses, does not have the model, or answers no request.
     """
     job = asked.job
     told(f"reading the models of {job.target.base}")
@@ -204,7 +204,10 @@ async def _sweep(
 
 
 def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
-    """Return the limits of one rate of a sweep in requests or seconds, with enough requests to judge the rate."""
+    """Return the changes to a load's limits for one rate of a sweep, so that it has enough requests to judge the rate.
+
+    The result maps `requests` and `seconds` of `LoadPattern` to new values; it is empty if the limits already suffice.
+    """
     if load.requests is None and load.seconds is None:
         return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
     if load.seconds is not None and rate * load.seconds < MIN_REQUESTS:

@@ -228,7 +228,8 @@ class DataFlags:
         """Return `data` with default lengths shortened to fit a context.
 
         The prompt gets half of the remaining context, then the output half of the rest. Lengths that the user stated
-        never change. The data stay unchanged if the context is unknown, or if the stated lengths leave no room.
+        never change. The data stay unchanged if prompts come from a file or a trace, if the context is unknown, or if
+        the stated lengths leave no room.
         """
         if context is None or data.kind != "random" or data.output is None:
             return data

@@ -86,7 +86,7 @@ def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | Non
 
 @dataclass(slots=True)
 class ResponseTiming:
-    """The latency and the token counts of a response, measured by this process."""
+    """The latency of a response as this process observes it, with its token counts."""
 
     began: float = field(default_factory=time.monotonic)
     first: float | None = None

@@ -47,6 +47,7 @@ class ChatBackend(Protocol):
         """Yield a response piece by piece; closing the generator ends it.
 
         Raises:
+            Unreachable: If the server does not respond or closes the connection.
             ValueError: If there is no response. The message has one line.
         """
 

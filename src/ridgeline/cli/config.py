@@ -1,7 +1,8 @@
 """The option file of `--config FILE.toml`, whose values rank below command-line flags and above defaults.
 
-A key is an option without its hyphens, under any of its names, or an argument such as `model`. Top-level keys apply to
-the command that is run. A table such as [run] or [bench.serve] applies to the command of that name and overrides them.
+A key is an option without its leading hyphens, under any of its names, or an argument such as `model`. Top-level keys
+apply to the command that is run. A table such as [run] or [bench.serve] applies to the command of that name and
+overrides them.
 """
 
 import json
@@ -134,7 +135,7 @@ def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapp
 
 
 def _toml(value: Any) -> str:
-    """Return a value in TOML, which matches JSON except for surrogates and a raw DEL character."""
+    """Return a value in TOML. Strings are those of JSON, except that a raw DEL character is escaped."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):

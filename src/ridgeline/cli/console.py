@@ -110,7 +110,7 @@ def rough_time(seconds: float) -> str:
 
 @contextmanager
 def changing_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress, in place on a terminal, otherwise as a line every ten seconds."""
+    """Yield a function that shows a line of progress, in place on a terminal, otherwise at most every ten seconds."""
     if err.is_terminal:
         with err.status("") as shown:
             yield lambda text: shown.update(printable(text))

@@ -155,7 +155,7 @@ class _DiffusionRun:
         self.compiling: float | None = None
         """The seconds that compiling the blocks took; None if they are not compiled."""
         self.meanwhile = Interference()
-        """The interference by other processes, recorded while this thread does not wait for a second process."""
+        """The interference by other processes; it is not recorded if a second process shares the passes of a step."""
         self._written: list[Path] = []
         self._previewed = 0  # the step of the current group's latest preview; 0 for none
 

@@ -75,10 +75,10 @@ def embed(
 
 
 def _read(texts: list[str], file: Path | None) -> list[str]:
-    """Return all texts in order, without the empty lines of files.
+    """Return all texts in order, without the empty lines of standard input and of the file.
 
     Raises:
-        ValueError: If there are none, or a text given as an argument is empty.
+        ValueError: If there are none, a text given as an argument is empty, or the input is not UTF-8.
     """
     every: list[str] = []
     for text in texts:

@@ -108,7 +108,7 @@ def said_device(device: Device) -> str:
 def measured_lines(
     predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Interference
 ) -> Iterator[str]:
-    """Yield predicted and measured seconds by stage and in total, with an explanation if they differ much."""
+    """Yield predicted and measured seconds by stage and in total, then the known reasons for a difference."""
     yield f"{'':10}{'predicted':>12}{'measured':>12}"
     rows = {name: (seconds, measured[name]) for name, seconds in predicted.items()}
     rows["all"] = sum(predicted.values()), sum(measured.values())

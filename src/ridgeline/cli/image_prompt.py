@@ -46,7 +46,7 @@ class ImagePrompt:
         Without a chat template or with `raw`, the text alone follows the images.
 
         Raises:
-            ValueError: If --system is given without a chat template.
+            ValueError: If --system is given without a chat template or with `raw`.
         """
         tokens, count = ImageTokens.read(self.folder, llm.tokenizer), len(self.images)
         if raw or llm.loaded.templates is None:

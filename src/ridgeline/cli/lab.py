@@ -68,7 +68,7 @@ Write = Callable[[Path, Document], None]
 
 
 def checked(path: Path | None) -> Path | None:
-    """Return the path of an SVG file, after checking before the experiment runs that it can be written."""
+    """Return the path of an SVG file after a check, made before the experiment runs, that the file can be written."""
     if path is not None:
         check_writable(path)
     return path
@@ -223,7 +223,8 @@ def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -
 def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
     """Return the number of users of a given context that fit on a device.
 
-    Return None for a model whose users need something else than a KV cache of that context.
+    Return None for a context of one token, or for a model whose users need something else than a KV cache of that
+    context.
     """
     family = family_of(read_config(name))
     if _encodes(name) or not family.writes or context < 2:

@@ -120,7 +120,7 @@ ServerLimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[nam
 
 
 def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
-    """Raise ValueError for a limit that no request to this server can reach.
+    """Raise ValueError for a limit that the user set but that applies to none of the served models.
 
     Args:
         flags: The limits from the command line.

@@ -128,8 +128,8 @@ def _configurable_group(group: typer.Typer) -> typer.Typer:
 def main() -> None:
     """Run a command. An error prints one line on stderr and sets the exit code.
 
-    Exit codes are 1 for an internal error of Ridgeline, 2 for wrong usage, 3 for a refused model, 4 for an unreachable
-    server and 130 for an interrupt.
+    Exit codes are 1 for an internal error of Ridgeline or a command that reports a failure (such as `check`), 2 for
+    wrong usage, 3 for a refused model, 4 for an unreachable server and 130 for an interrupt.
     """
     arguments = sys.argv[1:]
     try:

@@ -116,7 +116,7 @@ def _refuse_short(title: str, shown: DisplayFlags) -> None:
 def _tail(made: DeploymentPlan) -> "TailEstimate | None":
     """Return the simulated tail latencies of a replica under the demand.
 
-    Return None without a demand, if it cannot be served, or for models that cannot be simulated.
+    Return None without a demand, if it cannot be served, or for models and deployments that cannot be simulated.
     """
     if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
         return None

@@ -228,7 +228,7 @@ class MoneyFlags:
 
     @property
     def of_others(self) -> "MoneyFlags":
-        """The options for devices other than the one that the stated price is for."""
+        """The price options without the stated price, for all devices but the one that the price is for."""
         return replace(self, price=None)
 
     def sellers(self) -> tuple[PriceSnapshot, ...]:
@@ -329,7 +329,7 @@ def quoted_cards(
         named: The name of the device that a price stated by the user applies to.
 
     Raises:
-        ValueError: If a price is stated but `named` is None.
+        ValueError: If a price is stated but `named` is None, or if the selected seller or the price file is invalid.
     """
     given, sellers = money.given(), money.sellers()
     if given is not None and named is None:

@@ -308,7 +308,7 @@ def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
 def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
     """Yield the lines of `--verbose` about loading: its time, and estimates for memory, disks and a GPU.
 
-    The second line reads the file again.
+    The second line takes a measurement that reads a part of the checkpoint again.
 
     Args:
         loading: The report of the loader; None for random weights.

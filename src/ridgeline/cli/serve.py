@@ -303,7 +303,7 @@ def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Map
     Args:
         models: The models to serve.
         server: The server options.
-        given: The values of all options, by field name.
+        given: The values of the server, engine and adapter options and of the seed, by field name.
     """
     writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:

@@ -39,7 +39,7 @@ class PricedFlags:
 
 
 def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
-    """Raise ValueError for options that only apply to a model that runs.
+    """Raise ValueError for options that only apply to a model that runs, or for --priced-devices without --priced.
 
     Args:
         flags: The simulation options.

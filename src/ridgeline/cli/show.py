@@ -191,9 +191,9 @@ def _layer(sizes: ModelSizes) -> str:
 
 
 def _sharing(sizes: ModelSizes) -> DocumentTable:
-    """Return the KV bytes per token of the model's form of attention, compared with the other forms.
+    """Return the KV bytes per token of the model's form of attention, of MHA and, except for MLA, of MQA.
 
-    The others have the most KV heads (one per query head) and the fewest (one for all).
+    MHA has the most KV heads (one per query head), and MQA has one for all.
     """
     rows = tuple(
         TableRow(

@@ -100,7 +100,7 @@ def simulate(
 
 
 def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: ObjectiveFlags) -> None:
-    """Raise ValueError for replica and page options that cannot be combined with the requested analysis."""
+    """Raise ValueError for replica and memory options that contradict each other or the requested analysis."""
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
@@ -263,7 +263,8 @@ def _compared(
 def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
     """Return the users per replica if the closed-loop law applies, otherwise 0.
 
-    It applies if all users have a slot and do not think between requests.
+    It applies if the users divide evenly among the replicas, all have a slot, and each sends single requests without
+    thinking in between.
     """
     users, replicas = traffic.users or 0, asked.fleet.size
     known = (

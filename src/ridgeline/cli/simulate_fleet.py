@@ -109,7 +109,9 @@ class FleetFlags:
         return SimulatedFleet(count, name, age, seed, others, split, scaling)
 
     def check_router(self, *, other_counts: bool) -> None:
-        """Raise ValueError for router options if there is only one replica to choose from.
+        """Raise ValueError for router options that have no effect.
+
+        These are any for a single replica, and --signal-age for a router that uses no load figures.
 
         Args:
             other_counts: Whether other numbers of replicas will be tried.

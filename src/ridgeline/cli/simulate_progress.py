@@ -42,7 +42,7 @@ class SimulationProgress:
         self._from = 0.0  # time of the first line of progress
 
     def expect(self, asked: SimulationQuery, traffic: TrafficFlags, runs: int, about: str = "") -> None:
-        """Print a time estimate for all runs, based on the beginning of one.
+        """Estimate the time of all runs from the beginning of one, and print the estimate if they will take long.
 
         Args:
             asked: The simulation.
@@ -89,9 +89,11 @@ class SimulationProgress:
 def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
     """Return the maximum number of requests of a run, or None if only time limits them.
 
+    At most a million requests of a trace are counted.
+
     Args:
         traffic: The traffic options.
-        offered: The requests, which are consumed.
+        offered: The requests, which may be consumed.
     """
     if traffic.turns > 1:
         return None if traffic.requests is None else traffic.requests * traffic.turns
@@ -111,7 +113,7 @@ def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
 
 
 def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
-    """Return the number of runs of a command, and `up to` or `some` if it depends on their results."""
+    """Return the number of runs of a command, and `up to` or `some` if it depends on their results, otherwise ""."""
     prices = 3 if asked.error.share else 1
     if judged.capacity:
         return prices * (_LEVELS + 1), "some"
@@ -161,7 +163,7 @@ def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
 def simulation_progress() -> Iterator[SimulationProgress]:
     """Yield the progress of a command's runs.
 
-    It is a changing line on stderr, or a line every ten seconds if stderr is no terminal.
+    It is a changing line on stderr, or a line every ten seconds at most if stderr is no terminal.
     """
     with changing_line() as show:
         yield SimulationProgress(show)

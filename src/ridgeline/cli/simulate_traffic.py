@@ -108,7 +108,7 @@ class TrafficFlags:
         """Return the traffic for a capacity search, with the same number of requests at each rate.
 
         Raises:
-            ValueError: If the options already state a rate.
+            ValueError: If an option contradicts the search, such as --rate or --duration.
         """
         if self.rate is not None or self.users is not None:
             raise ValueError("--capacity searches for the rate; leave out --rate and --users")
@@ -227,7 +227,7 @@ class TrafficFlags:
         """Return a function that generates the requests, the same ones at each call.
 
         Raises:
-            ValueError: If a file cannot be read, now or in a later call.
+            ValueError: If an option is invalid, or a file cannot be read, now or in a later call.
         """
         self.check()
         if self.profile is not None:

@@ -50,7 +50,7 @@ class SamplingFlags:
     ignore_eos: options.IgnoreEos = False
 
     def given(self) -> dict[str, Any]:
-        """Return the fields of SamplingParams that the user set."""
+        """Return the fields of SamplingParams that the user set, without `max_tokens`."""
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
         off: dict[str, Any] = {"min_tokens": 0, "ignore_eos": False}
         return {name: value for name, value in values.items() if value not in (None, off.get(name))}
@@ -64,7 +64,7 @@ class SamplingFlags:
 
 
 def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
-    """Load a model into an engine with a progress bar, and warm it up on a GPU.
+    """Load a model into an engine with a progress bar, and warm it up if a GPU captures its steps.
 
     A model without a tokenizer (under --dummy-weights) counts bytes as tokens, which is reported.
     """
@@ -116,7 +116,7 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
     """Return the token ids of a text, as a chat message if the model has a chat template and `raw` is false.
 
     Raises:
-        ValueError: If the model reads audio, or --system is given without a chat template.
+        ValueError: If the model reads audio, or --system is given without a chat template or with `raw`.
     """
     if llm.loaded.model.encoder_width:
         raise ValueError(SOUND)

@@ -105,7 +105,7 @@ class InspectionFlags:
         """Return the texts of --source with their names.
 
         Raises:
-            ValueError: If an entry is malformed or a file cannot be read.
+            ValueError: If an entry is malformed, there is only one, a name occurs twice, or a file cannot be read.
         """
         named = [part.partition("=") for part in self.source or ()]
         if any(not equals or not name for name, equals, _ in named):
@@ -227,8 +227,8 @@ def trace(
     """Trace one request through the model, op by op, with predicted and measured times.
 
     Shows the text, the token ids, every op with its bound, expected and measured time, the candidate tokens, and a
-    summary of where the time went. For a diffusion pipeline it shows the text encoders, one
-    denoising step and the decoder.
+    summary of where the time went. For a diffusion pipeline it shows the text encoders, one denoising step and the
+    decoder.
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
 

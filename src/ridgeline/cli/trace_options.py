@@ -51,7 +51,7 @@ def traced_on(device: str) -> torch.device:
 
 
 def clock_of(place: torch.device) -> Clock:
-    """Return a clock that reports when the work issued to the device is complete."""
+    """Return a clock that waits until a device has finished all queued work before it reads the time."""
     return perf_counter if place.type == "cpu" else gpu_clock(perf_counter)
 
 

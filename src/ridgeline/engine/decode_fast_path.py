@@ -85,7 +85,7 @@ class DecodeFastPath:
 
         Args:
             outcomes: The items of the step, each with its outcome.
-            requests: The running requests, by id. The outcomes of others are dropped.
+            requests: The requests that have not ended, by id. The outcomes of others are dropped.
             now: The time of the events, in nanoseconds of the engine's clock.
             events: The list to append the events to.
             general: Takes the outcomes that are not taken on the path.

@@ -60,7 +60,8 @@ class EngineSettings:
     weights: str | None = None
     """The weight format to which plain weights are quantised while they load; None to keep the stored format.
 
-    One of int8, int4, int4-g64, int4-g32 and fp8; int8+head quantises the embedding and the head, too.
+    One of int8, int4, int4-g64, int4-g32, fp8 and w8a8. With +head, as in int8+head, the embedding and the head are
+    quantised, too.
     """
     kv: str | None = None
     """The format of the KV cache, int8 or fp8; None for the one in the model's config."""

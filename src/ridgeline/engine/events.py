@@ -49,7 +49,7 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     hidden: NDArray[np.float32] | None = None
     """The last hidden states of the prompt, fp32 [positions, hidden], if the model has no head.
 
-    They come with the end of the request.
+    They come with the end of the request. A model that pools gives a single row, its vector or scores.
     """
     out_of_memory: bool = False
     """Whether the request failed because a memory allocation was refused."""
@@ -107,7 +107,7 @@ class Event(NamedTuple):
     out_of_memory: bool = False
     """Whether the request failed because a memory allocation was refused."""
     hidden: NDArray[np.float32] | None = None
-    """The last hidden states of the prompt, fp32 [positions, hidden], if the model has no head."""
+    """The last hidden states of the prompt, or a pooled vector as one row, if the model has no head; else None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""The scheduler, which decides which positions of which requests run next. One law: `computed` catches up with `known`.
+"""The scheduler, which decides which positions of which requests run next.
 
+Its one rule is that `computed`, a request's positions in KV memory, has to catch up with `known`, its tokens with ids.
 There are no phases. A request that needs one position ("decode") and one that needs a thousand ("prefill") are
 candidates for the same token budget; the order of candidates is the policy.
 """

@@ -133,7 +133,8 @@ class TextProcessor:
             **template: Variables that the chat template reads.
 
         Raises:
-            ValueError: If the model has no chat template, or the template refuses the messages.
+            ValueError: If the model has no chat template, the template refuses the messages, or they are malformed or
+                far too long.
         """
         if self.templates is None:
             raise ValueError("the model has no chat template: use generate with a prompt that you format yourself")

@@ -53,7 +53,7 @@ class CachedOps:
             device: The device that runs the step.
             work: The step as requested.
             ran: The step as the kernels run it, which may include padding.
-            working_set: The bytes of weights and KV that the step reads.
+            working_set: The bytes of weights and KV that the step reads and writes.
             backend: The backend whose kernels run.
             recorded: Whether the step is replayed.
         """

@@ -85,7 +85,7 @@ def compute_bound_prompt(
 def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: int = 0) -> int | None:
     """Return the context length from which a decode step reads more KV than weights.
 
-    Return None if sliding windows keep the KV smaller at any length.
+    Return None if no length is enough, for example because sliding windows limit the KV that a step reads.
 
     Args:
         price: The priced model.

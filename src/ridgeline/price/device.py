@@ -116,7 +116,7 @@ class HostTime:
     If so, only the part of the issuing time that exceeds the ops' execution time counts.
     """
     prompts: float = 0.0
-    """The additional host seconds of a step that runs prompts, or any position that no token is sampled from."""
+    """The additional host seconds of a step that runs prompts, an encoder, or positions without a sampled token."""
 
     def at(self, pace: Slowdown) -> "HostTime":
         """Return the host overhead of steps for a machine slowed down by `pace`."""
@@ -175,7 +175,7 @@ class Device:
     bandwidth: float
     """The bandwidth of the device's main memory in bytes per second."""
     memory: float
-    """The size of the device's main memory in bytes, as the driver reports it."""
+    """The size of the device's main memory in bytes, as the driver reports it or as sold."""
     caches: tuple[Cache, ...] = ()
     link: Interconnect | None = None
     host_link: float | None = None
@@ -191,7 +191,7 @@ class Device:
     host: HostTime | None = None
     """The host overhead per step and op; None if unknown."""
     all_reduce: str = "custom"
-    """The kind of kernels for all-reduce between devices, "custom" or "nccl"; the default is a good engine's."""
+    """The kind of kernels for all-reduce between devices: "custom" (an engine's own) or "nccl"."""
     rereads: bool = False
     """Whether decode attention reads keys and values again for each query head that shares them."""
     dequantise: Mapping[str, float] = field(default_factory=dict)
@@ -234,7 +234,8 @@ class Device:
         many accelerators), the next narrower format gives an upper bound.
 
         Raises:
-            ValueError: If `number_format` is not a known number format.
+            ValueError: If the format is unknown, or the device states a peak neither for it nor for a wider or narrower
+                format.
         """
         if number_format in self.peaks:
             return self.peaks[number_format]

@@ -16,8 +16,8 @@ def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
     """Return the one of the `known` names that a spelling means: `rtx4090`, `RTX 4090` and `4090` all mean rtx-4090.
 
     Raises:
-        ValueError: If the name is ambiguous (the message lists the exact names for `a100`) or unknown (it lists the
-            nearest names). The message has one line.
+        ValueError: If the name is ambiguous, such as `a100` (the message lists the exact names), or unknown (it lists
+            the nearest names, if any). The message has one line.
     """
     name = wanted.strip().lower()
     if name in known:

@@ -55,7 +55,10 @@ def implausible(field: str, value: float) -> str | None:
 
 
 def memory_instead(name: str, value: object) -> str | None:
-    """Return how to write a memory size of an unknown unit, such as `mib = 49152` for 48 in `gib`, or None."""
+    """Return how to write a memory size whose unit is not accepted, such as `mib = 49152` for 48 in `gib`.
+
+    Return None if the unit is unknown or the value is not a number.
+    """
     unit, factor = _MEMORY.get(name.lower(), ("", 0))
     if not unit or not isinstance(value, int | float):
         return None
@@ -65,7 +68,7 @@ def memory_instead(name: str, value: object) -> str | None:
 class TableReader:
     """A reader of a TOML or JSON table with checked access to its fields.
 
-    Its accessors raise ValueError that names the field, the value and the fix.
+    Its accessors raise ValueError that names the field and the fix.
     """
 
     def __init__(self, values: object, source: str, path: str = "") -> None:

@@ -14,7 +14,9 @@ def roofline(
     unplaced: Sequence[str] = (),
     note: str = "",
 ) -> Roofline:
-    """Return a roofline chart of a model on a device, with a slope per memory and a ceiling per number format.
+    """Return a roofline chart of a model on a device, with a slope per cache and memory and a ceiling per compute peak.
+
+    Number formats with the same peak share a ceiling.
 
     Args:
         model: The name of the model, for the title.

@@ -141,7 +141,7 @@ def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
     """Return the profile of the engine called `name`, including those that only published measurements use.
 
     Raises:
-        ValueError: If there is no such engine. The message lists the known names.
+        ValueError: If there is no such engine. The message lists the names that `ridgeline plan` accepts.
     """
     if name not in _engines():
         raise _unknown(name)
@@ -177,7 +177,10 @@ def with_own_attention(engine: EngineProfile) -> EngineProfile:
 
 
 def engines_with_own_attention() -> tuple[str, ...]:
-    """Return the names of the profiles with data-parallel attention, which are selected by an option of their own."""
+    """Return the names of the profiles with data-parallel attention whose base engine `ridgeline plan` accepts.
+
+    They are selected by an option of their own.
+    """
     offered = engines()
     return tuple(name for like, name in _with_own_attention().items() if like in offered)
 

@@ -19,7 +19,7 @@ _FORM = "title, date, source and dollars = { h100-sxm = 2.5 }"
 
 @dataclass(frozen=True, slots=True)
 class PriceSnapshot:
-    """The hourly prices of devices that one seller asked on one day."""
+    """The hourly prices of devices that one seller asked at one date, which may be a day, a month or a year."""
 
     seller: str
     """The seller's key in the price file, in lower case."""

@@ -54,7 +54,7 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
     """Return the bound and the expected seconds of the collectives over `devices` devices.
 
     Raises:
-        ValueError: If the device has no link to others.
+        ValueError: If there are collectives but the device has no link to others.
     """
     if not cost.communication:
         return 0.0, 0.0
@@ -97,7 +97,7 @@ def op_seconds(
         cost: The cost of the call.
         launches: The kernels that run.
         device: The device that runs them.
-        working_set: The bytes of weights and KV that the step reads.
+        working_set: The bytes of weights and KV that the step reads and writes.
         devices: The number of devices that a collective spans.
         recorded: Whether the step is recorded and replayed.
 
@@ -121,7 +121,7 @@ def op_seconds(
 
 
 def _rereading_seconds(kernel: Launch, device: Device) -> float:
-    """Return the seconds that decode attention spends on reading keys and values once per query head.
+    """Return the additional seconds of decode attention that reads keys and values again for each query head.
 
     Heads that share keys and values run concurrently, so the first fetches what the others then read from the largest
     cache.

@@ -85,7 +85,8 @@ class _StandingTime:
 class Price:
     """The cost model of one model: its op calls, grouped by cost, and the price of any step. It needs no weights.
 
-    Step traffic counts calls, so an op that is called twice is read twice. Memory counts ops.
+    The traffic of a step counts calls, so the weights of an op that is called twice are read twice. Memory counts each
+    op once.
     """
 
     def __init__(self, model: PricedModule, devices: int = 1) -> None:

@@ -22,8 +22,8 @@ MAX_RETRY_SECONDS = 60
 class RequestQueue:
     """The counter of requests in the server, where each choice takes one place (n = 8 takes eight).
 
-    Its bounds are `places`, the choices that may be in the server at once, and `tokens`, the prompt tokens that may
-    wait for their first step.
+    Its bounds are `capacity`, the choices that may be in the server at once, and `tokens`, the prompt tokens that may
+    wait for their first step. A request is never rejected for its tokens if no other waits.
     """
 
     def __init__(self, info: EngineInfo, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:

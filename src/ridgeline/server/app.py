@@ -175,9 +175,9 @@ VIDEOS = "/v1/videos"
 """The path of the route for video generation."""
 
 GENERATES_NO_IMAGES = f"generates text only: use {CHAT}"
-"""The end of the error message for an image request to a language model.
+"""The end of the error message for an image or video request to a language model.
 
-Janus could generate images, but only a command does that.
+It applies to Janus models too, because only the command line generates images with them.
 """
 
 TEXT_ROUTES = (
@@ -192,7 +192,7 @@ TEXT_ROUTES = (
     "/tokenize",
     "/detokenize",
 )
-"""The paths of all POST routes of a language model."""
+"""The paths of the POST routes that every language model has; the trace route is not among them."""
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:
@@ -342,7 +342,7 @@ async def _api_error(request: Request, error: Any) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    """Return the error response for the router's 404 and 405 errors."""
+    """Return the error response for an HTTPException of Starlette, mostly the router's 404 and 405 errors."""
     assert isinstance(error, HTTPException)
     said = {
         404: ("there is no such route", "not_found"),

@@ -32,7 +32,7 @@ class LoadCancellation:
 
 
 async def load_in_thread(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:
-    """Run `load` in a thread and return its result; if this coroutine is cancelled, `load` stops at the next tensor."""
+    """Run `load` in a thread and return its result; a cancelled `load` stops at its next progress report."""
     waiting = LoadCancellation()
     try:
         return await asyncio.to_thread(load, waiting)

@@ -1,4 +1,4 @@
-"""The only form in which an error reaches a client: OpenAI's error object with a fixed text, no exception's message."""
+"""The form in which an error reaches a client: OpenAI's error object, without messages of unexpected exceptions."""
 
 from collections.abc import Mapping
 

@@ -62,7 +62,7 @@ class InFlightRequest:
     place: int = 0
     """The index of the prompt within its HTTP request."""
     id: str = field(init=False)
-    """The id that the client sees (`chatcmpl-...`)."""
+    """The id of the response (`chatcmpl-...`), followed by the index of the prompt for all prompts but the first."""
     spec: GenerationRequest = field(init=False)
     """The request, in the engine's format, that completes this prompt."""
     request: int | None = None

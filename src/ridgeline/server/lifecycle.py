@@ -142,7 +142,7 @@ class ServedLLM:
         """Return the vocabulary of a speech model, or None for any other model.
 
         Raises:
-            ValueError: If the packages that read audio uploads are not installed.
+            ValueError: If the model is a speech model, but the packages that read audio uploads are not installed.
         """
         vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
         if vocabulary is not None:
@@ -215,7 +215,7 @@ def run_server(served: Servable[Model], settings: ServerSettings, ready: Callabl
 
     Raises:
         ModelRefused: If the model cannot be served; a ValueError.
-        ValueError: If the port is not available.
+        ValueError: If the port is not available, or the settings do not fit the model.
     """
     return asyncio.run(serve(served, settings, ready))
 

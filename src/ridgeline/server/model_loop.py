@@ -2,7 +2,7 @@
 
 The participant with the fewest priced seconds so far runs the next step (fair_queue.py) and has the whole processor for
 it. Two that ran at once would compete for cores and caches, and neither would take the time that its price predicts. A
-step is never divided, so each participant waits for at most one step of every other.
+step is never divided, so a participant may have to wait for a whole step of another.
 """
 
 import queue

@@ -210,7 +210,7 @@ class LoopedEngine:
         return self._loaded.engine.has_work
 
     def step(self) -> float:
-        """Run one engine step and return its predicted seconds; 0 for a step that failed.
+        """Run one engine step and return its predicted seconds; 0 if it has no prediction or failed.
 
         A failed step has no price, because it only ends a request or isolates the one at fault.
         """

@@ -56,7 +56,7 @@ class Tally:
     answered: int = 0
     """The number of lines in a batch file whose response has status 200."""
     refused: int = 0
-    """The number of lines in a batch file whose response is an error of the server."""
+    """The number of lines in a batch file whose response is an error."""
     wrong: int = 0
     """The number of lines in a batch file that are not valid requests."""
     skipped: int = 0
@@ -110,7 +110,7 @@ class _AdmitAll:
 
 
 class BatchReader:
-    """A parser of batch lines that skips answered lines and writes an error output for each invalid one.
+    """A parser of batch lines that skips answered lines and writes an error output for each newly found invalid one.
 
     Args:
         tally: Counts skipped and invalid lines.

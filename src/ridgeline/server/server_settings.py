@@ -133,17 +133,17 @@ class ServerSettings:
     headers: int = 100
     """The most headers of a request."""
     header_bytes: int = 32 << 10
-    """The most bytes of all headers of a request."""
+    """The most bytes of a request's target and headers together."""
     header_seconds: float = 5.0
     """The most seconds from the first byte of the headers to their last."""
     body_seconds: float = 30.0
-    """The most seconds from the first byte of the body to its last."""
+    """The most seconds from the end of the headers to the last byte of the body."""
     body_rate: int = 1024
     """The least average bytes per second of a body, enforced once `header_seconds` have passed."""
     idle_seconds: float = 60.0
-    """The most seconds between two requests of a connection."""
+    """The most seconds that a connection may be idle, before its first request or between two."""
     send_buffer_bytes: int = 256 << 10
-    """The bytes of a response that a client may leave unread before the server waits for it.
+    """The bytes of a response that a client may leave unread before the server waits for it, or ends a stream.
 
     A client that then reads less than `body_rate` times `body_seconds` within `body_seconds` is disconnected.
     """
@@ -166,7 +166,7 @@ class ServerSettings:
     """The most seconds from the admission of a request to its end; not enforced on video jobs."""
 
     drain_seconds: float = 30.0
-    """The seconds that requests in progress get to finish after SIGTERM."""
+    """The seconds that requests in progress get to finish after the first SIGTERM or SIGINT."""
     stalled_seconds: float = 60.0
     """The seconds without a step, while requests wait, after which /health/live fails."""
 

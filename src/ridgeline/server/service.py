@@ -1,4 +1,4 @@
-"""The service between the routes and the engine: it admits requests, informs observers and always ends a request."""
+"""The service between the routes and the engine: it admits requests, informs observers, and ensures that each ends."""
 
 import asyncio
 import math
@@ -225,7 +225,7 @@ class Service:
                 self._loop.call_soon_threadsafe(callback, *arguments)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Handle the report of an engine step: update the progress of each prompt and call the step observers."""
+        """Handle the report of an engine step: update the progress of prefilled prompts and call the step observers."""
         if not report.decodes_only:
             for request, _, start, count in report.items:
                 live = self.by_request.get(request) if count > 1 else None

@@ -29,13 +29,13 @@ def check_writable(path: Path) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Raise ValueError if a file, or a link with this path, exists already."""
+    """Raise ValueError if a file or a link with this path exists already; a device or pipe may exist."""
     if (path.exists() or path.is_symlink()) and not _is_device(path):
         raise ValueError(f"{path} exists already; name another file, or write over it with --force")
 
 
 def check_apart(paths: Mapping[str, Path]) -> None:
-    """Raise ValueError if two options name the same file, directly or through links.
+    """Raise ValueError if two options name the same file, directly or through links; a device or pipe may be shared.
 
     Args:
         paths: The files by option.
@@ -59,11 +59,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file next to `path`, which replaces it at the end of the `with` block.
 
-    A reader never sees an incomplete file, and a full disk leaves the old one unchanged. A device such as /dev/null is
-    written directly.
+    If `path` is a link, the file that it leads to is replaced. A reader never sees an incomplete file, and a full disk
+    leaves the old one unchanged. A device such as /dev/null is written directly.
 
     Raises:
-        ValueError: If the disk refuses to write.
+        ValueError: If the file cannot be written.
     """
     temporary = _temporary(path)
     try:
@@ -85,7 +85,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_device(path: Path) -> bool:
-    """Return whether a path is a terminal, a pipe or a device, which is written to but never replaced."""
+    """Return whether a path exists but is no regular file, such as a terminal, a pipe or a device.
+
+    Those are written to but never replaced. A folder counts too; callers refuse it.
+    """
     return path.exists() and not path.is_file()
 
 

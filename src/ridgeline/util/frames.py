@@ -14,7 +14,7 @@ M = TypeVar("M")
 def _plain(value: object) -> Any:
     """Return a custom mapping as a dict, and an fp32 array as its shape and bytes, for msgpack.
 
-    The decoder converts a dict back to the mapping's type if it can.
+    The receiver decodes a mapping as a dict; a message class may convert it back.
     """
     if isinstance(value, Mapping):
         return dict(value)

@@ -146,7 +146,7 @@ def read_in_huge_pages(address: int, nbytes: int) -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return the memory that this process has freed to the system; glibc keeps it otherwise.
+    """Return to the system the memory that this process has freed; glibc may keep it otherwise.
 
     With another C library this does nothing.
     """

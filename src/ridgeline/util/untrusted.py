@@ -67,8 +67,8 @@ def read_json(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> Any
         unique: Whether an object with a repeated name is an error.
 
     Raises:
-        ValueError: If the file cannot be read or is invalid. The line names the file and the problem; the caller names
-            the fix.
+        ValueError: If the file cannot be read or is invalid. The message is one line that names the file and the
+            problem; the caller adds the fix.
     """
     text = _read(path, most, "JSON")
     try:
@@ -106,7 +106,7 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """Return the first non-empty line of an error's message, cut to `most` characters."""
+    """Return the first non-empty line of an error's message, or else its class name, cut to `most` characters."""
     lines = str(error).split("\n")
     return next((line.strip() for line in lines if line.strip()), type(error).__name__)[:most]
 

@@ -55,7 +55,7 @@ class _Heads(Structure):
 
 
 class CpuStepSequences:
-    """The lengths and pages of a step's sequences for the layers of one KV group, created once and used by each."""
+    """The lengths and pages of a step's sequences for the layers of one KV group, created once for all these layers."""
 
     def __init__(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]

@@ -213,7 +213,7 @@ class CpuBackend(Backend):
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add y to the residual stream and return the sum and its RMS norm, in one call that reads the sum once."""
+        """Add y to the residual stream and return the sum and its RMS norm, in one kernel call if the op is fused."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -224,7 +224,7 @@ class CpuBackend(Backend):
 
     @override
     def rotate(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
-        """Apply the rotary embedding to queries and keys in one call, unless it rotates adjacent pairs."""
+        """Apply the rotary embedding to queries and keys in one call, unless the op rotates adjacent pairs."""
         if op.rotates_neighbours or q_THD.stride(-1) != 1:
             return super().rotate(op, q_THD, k_TKD, angles, start)
         turned_THD, turned_TKD = rotate(self.library, (q_THD, k_TKD), angles, start)

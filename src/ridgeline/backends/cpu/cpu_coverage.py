@@ -50,8 +50,8 @@ def fuses(op: Op) -> bool:
 def attends(op: Attention) -> bool:
     """Return whether the C++ kernels support the attention of an op.
 
-    The op must store its own keys and values in a supported format, must not rotate adjacent pairs, and must not add a
-    position bias.
+    The op must cache keys and values in a model dtype of fp32 or bf16, must not rotate adjacent pairs of numbers, must
+    not add a position bias, and must not be latent attention.
     """
     kept = op.spec.kept and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
     return kept and not op.rotates_neighbours and op.bias is None
@@ -63,9 +63,10 @@ def reads_latents(op: LatentAttention) -> bool:
 
 
 def in_one_call(op: Experts) -> bool:
-    """Return whether one call runs all experts of a layer: experts with a gate whose matrices have one storage format.
+    """Return whether one kernel call runs all experts of a layer.
 
-    Experts that weight their inputs run in PyTorch.
+    They must have a gate, and matrices in one storage format that our kernels support. Experts that weight their inputs
+    run in PyTorch, and those over the rows of several ranks are only priced.
     """
     return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
 

@@ -141,7 +141,7 @@ class LayerExperts:
         self._hidden, self._dtype = hidden, dtype
 
     def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
-        """Return the weighted sum of the outputs of each row's experts, in one kernel call.
+        """Return the weighted sum of each row's experts, added to `onto_TD` unless that is None, in one kernel call.
 
         Every id must be that of an expert.
         """

@@ -34,7 +34,7 @@ class _Inputs:
         self.kv = CpuKV(pages, self.slots, dict(enumerate(self.sequences)))
 
     def fill(self, step: PlannedStep, tables: PageTables) -> None:
-        """Write a step's token ids, positions, KV slots and sequences to the addresses that its recording reads."""
+        """Write a step's token ids, positions, KV slots and sequences to the memory that its recording reads."""
         items = step.items
         starts: Sequence[int] = self.each
         if len(self.ids_T) == len(items):
@@ -56,8 +56,8 @@ class _Inputs:
 class CpuGraphs(StepGraphs):
     """The recorded decode steps of a model, including those that verify draft tokens.
 
-    Steps are recorded if the model computes only with our kernels and none of its modules has a hook. The weights must
-    not move. A bucket is a number of rows.
+    Steps of at most MAX_RECORDED_ROWS rows are recorded if the model computes only with our kernels and none of its
+    modules has a hook. The weights must not move. A bucket is a number of rows.
     """
 
     by_call = True

@@ -61,9 +61,9 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the launches of an attention layer: one that rotates queries and keys, and one for all queries.
+    """Return the launches of an attention layer: one that rotates queries and keys, if needed, and one for all queries.
 
-    The second reads each page once.
+    The second reads each page once. If our kernels do not support the layer, the launches are those of PyTorch.
     """
     total = work.attention[op.reach].total
     if not attends(op) or not (total.queries or total.written):
@@ -102,8 +102,9 @@ def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 def _own(op: MatrixOp, launch: Launch) -> Launch:
     """Return the launch of our CPU kernel that replaces PyTorch's matrix product.
 
-    It computes in integers if the codes are interleaved. Otherwise it adds up vector lanes, which for many rows with
-    few inputs is as much work as the products.
+    It computes in integers if the codes are interleaved. For plain matrices it adds up vector lanes, which for many
+    rows with few inputs is as much work as the products. A launch without matrices that our kernels support is returned
+    unchanged.
     """
     if not launch.matrices or not has_operands(op):
         return launch

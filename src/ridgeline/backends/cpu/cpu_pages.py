@@ -56,7 +56,8 @@ class CpuPages(KVPages):
 class CpuKV(PartialKV):
     """A KVContext in which our CPU kernels attend over pages.
 
-    Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
+    Its sequences belong to a batch, or, in a replayed step, are structures at fixed addresses whose contents change
+    from step to step.
     """
 
     _pages: CpuPages

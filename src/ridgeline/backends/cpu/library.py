@@ -53,7 +53,8 @@ class _KeptCalls(threading.local):
 class Library:
     """The compiled CPU kernels for one instruction set, for fp32 and bf16.
 
-    The instruction set and the thread count are global in the process: the last created instance determines them.
+    The instruction set and the thread count are global in the process: the last created instance determines the former,
+    and the last call of `threads` the latter.
     """
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:

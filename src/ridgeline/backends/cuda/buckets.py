@@ -17,13 +17,13 @@ from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.work import ENCODER, Work
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""The batch sizes for which decode steps are captured as CUDA graphs; a batch runs as the next larger size.
+"""The batch sizes for which decode steps are captured as CUDA graphs; a batch is padded to the smallest that holds it.
 
 The kernels of larger batches run for longer than Python needs to launch them.
 """
 
 CAPTURED_ROWS = (*range(16, 129, 16), *range(160, 513, 32), *range(576, 2049, 64))
-"""The row counts for which steps with prompts are captured as CUDA graphs; a step runs as the next larger.
+"""The row counts for which steps with prompts are captured as CUDA graphs; a step is padded to the next of them.
 
 From 64 rows on, padding adds less than a quarter to a step, and from 512 rows on, less than an eighth.
 """
@@ -37,7 +37,7 @@ ASKED_FLOPS = 1e11
 
 @dataclass(frozen=True, slots=True)
 class CapturedSteps:
-    """The sizes of a model's steps that are captured as CUDA graphs, without LoRA adapters and encoder."""
+    """The sizes of a model's steps that are captured as CUDA graphs; they use no LoRA adapters and run no encoder."""
 
     most_rows: int
     """The maximum number of rows of a step with prompts that is captured as a CUDA graph."""
@@ -53,9 +53,10 @@ class CapturedSteps:
         return captured_shape(*sizes, self.most_rows, verifies=work.is_verify)
 
     def largest(self, tokens: int) -> ReplayShape:
-        """Return the largest padded size of a captured step, if steps have at most this many tokens.
+        """Return a padded size that no captured step exceeds, if steps have at most this many tokens.
 
-        Its rows are those of a step with prompts or of a decode step; its rows of logits are those of a decode step.
+        Its rows are those of the largest step with prompts or of the largest captured batch. Its rows of logits are
+        those of the largest captured batch.
         """
         most = CAPTURED_BATCHES[-1]
         prompts = captured_shape(min(tokens, self.most_rows), 0, 0, self.most_rows, verifies=False)
@@ -68,8 +69,8 @@ class CapturedSteps:
 def captures(model: nn.Module) -> bool:
     """Return whether steps of a model need nothing from the host, so that they can be captured as CUDA graphs.
 
-    The kernels must read all keys and values through page tables on the GPU, and there must be no experts, whose rows
-    are counted on the host.
+    The kernels must read all keys and values through page tables on the GPU. There must be no cross-attention, latent
+    attention or recurrence, and no experts, whose rows are counted on the host.
     """
     if not isinstance(model, Model) or not model.has_head or model.encodes:
         return False

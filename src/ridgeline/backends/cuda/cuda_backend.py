@@ -166,7 +166,7 @@ class CudaBackend(Backend):
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add y to the residual stream and return the sum and its RMS norm, in one call that reads the sum once."""
+        """Add y to the residual stream and return the sum and its RMS norm, in one kernel call if the op is fused."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -186,7 +186,8 @@ def _join(op: Projections) -> Operands | None:
     """Place the plain matrices of an op next to each other in memory, so that one product returns all their results.
 
     A GPU needs as long to start a small product as to compute it. The matrices keep their names. Returns the operands
-    of the product, or None if a matrix is not plain.
+    of the product, or None, without a change, if the op has only one matrix, one is not plain, or only some have a
+    bias.
     """
     weights = [own for own in map(_plain, op.matrices) if own is not None]
     biased = {own.bias is not None for own in weights}
@@ -201,6 +202,9 @@ def _join(op: Projections) -> Operands | None:
 
 
 def _plain(matrix: Matrix) -> Operands | None:
-    """Return the operands of an unquantised matrix in the model's dtype without a LoRA adapter; None for any other."""
+    """Return the operands of an unquantised matrix without a LoRA adapter; None for any other matrix.
+
+    A matrix that is stored transposed has no operands either.
+    """
     own = matrix.operands if isinstance(matrix, PlainMatrix) else None
     return own if own is not None and own.codes is None else None

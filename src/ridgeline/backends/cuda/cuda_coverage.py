@@ -35,7 +35,8 @@ def covers(op: Op) -> bool:
 def attends(op: Attention) -> bool:
     """Return whether the Triton kernels support the attention of an op.
 
-    They need separate keys and values, a limited head size, and no position bias.
+    The op must cache separate keys and values in a model dtype of fp32 or bf16. Its head size and the query heads per
+    KV head are limited, and it must not add a position bias.
     """
     spec = op.spec
     sized = max(spec.k_dim, spec.v_dim) <= MAX_HEAD_DIM and op.heads // spec.heads <= MAX_SHARERS
@@ -43,5 +44,8 @@ def attends(op: Attention) -> bool:
 
 
 def keeps(op: Attention) -> bool:
-    """Return whether one GPU kernel rotates and stores an op's keys and values; adjacent pairs are not supported."""
+    """Return whether one GPU kernel rotates an op's queries and keys and stores its keys and values.
+
+    The kernel cannot rotate adjacent pairs of numbers (`rotates_neighbours`).
+    """
     return attends(op) and not op.rotates_neighbours

@@ -42,8 +42,8 @@ class CapturedGraph(StepGraph):
 class CudaGraphs(StepGraphs):
     """The steps of a model that are captured as CUDA graphs and replayed.
 
-    Steps are captured if they need nothing from the host (`captures`) and no module of the model has a hook. The
-    weights must not move.
+    Steps are captured if they need nothing from the host (`captures`), their size fits a bucket, they have no adapter,
+    encoder or prompt log-probabilities, and no module of the model has a hook. The weights must not move.
     """
 
     def __init__(self, model: Model, pages: CudaPages) -> None:
@@ -141,8 +141,8 @@ class _CudaArray:
 def _copied(step: PlannedStep, rows: int) -> int:
     """Return the number of rows of the copied keys and values that a step's prompts read, or 0 if they read pages.
 
-    They read pages if the prompts are short, or if the keys and values, including earlier positions, do not fit into
-    twice the rows of the step.
+    They read pages if all prompt chunks are short, or if the keys and values, including earlier positions, do not fit
+    into twice the rows of the step.
     """
     from ridgeline.backends.cuda.triton import FEWEST_QUERIES
 
@@ -154,7 +154,7 @@ def _copied(step: PlannedStep, rows: int) -> int:
 
 
 class _GraphRow(NamedTuple):
-    """One row of a step as an item of its own."""
+    """One token row of a step in the form of a step item (RowItem), as if it were a request of its own."""
 
     request: int
     start: int

@@ -31,7 +31,7 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return an attention layer's launches: rotate and store, sequences with a single query, and all others."""
+    """Return an attention layer's launches: rotation and storage, single-query sequences, and the other sequences."""
     total = work.attention[op.reach].total
     attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.part == "attend"]
     if not total.written:
@@ -43,5 +43,5 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 @cache
 def _keep_class(head_dim: int) -> str:
-    """Return the kernel class of rotating queries and keys and storing keys and values."""
+    """Return the kernel class of the kernel that rotates queries and keys and stores keys and values."""
     return by_head("elementwise.keep", head_dim)

@@ -89,7 +89,8 @@ class CudaPages(KVPages):
 class CudaKV(PartialKV, FusedRotaryKV):
     """A KVContext in which our GPU kernels attend over pages.
 
-    Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
+    Its sequences belong to a batch, or, in a replayed step, are tensors at fixed addresses whose contents change from
+    step to step.
     """
 
     _pages: CudaPages

@@ -1,6 +1,6 @@
 """Page tables of requests on the GPU, for steps that are captured as CUDA graphs.
 
-Each request has a seat (a row of each table tensor), and a step sends only new entries.
+Each request has a seat (one row per KV group in a flat tensor), and a step sends only new entries.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class _Seat:
 
 
 class GpuPageTables:
-    """The page tables of requests on a GPU: the int32 tensor `pages` has one row per request and KV group."""
+    """The page tables of requests on a GPU: the flat int32 tensor `pages` has one row per KV group and request."""
 
     def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:
         """Allocate the GPU's page tables.

@@ -81,7 +81,7 @@ class GraphInputs:
         self.kv = CudaKV(pages, slots, dict(enumerate(seen)))
 
     def _parts(self, numbers: _Numbers) -> list[_Numbers]:
-        """Return the numbers of rows, of sequences with one row, of sequences with several, and of logits as views."""
+        """Return views of the input numbers of rows, one-row sequences, sequences with several rows, and logits."""
         ends = [*accumulate(a * b for a, b in self._shapes)]
         return [numbers[end - a * b : end].reshape(a, b) for (a, b), end in zip(self._shapes, ends, strict=True)]
 

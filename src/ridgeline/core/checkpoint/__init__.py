@@ -2,8 +2,8 @@
 
 `source.py` resolves the name of a model and reads its configs, `folder.py` finds the tensors of a folder,
 `safetensors_header.py` validates safetensors headers, `weight_loader.py` loads each tensor into its parameter exactly
-once, and `source_tokenizer.py` loads the tokenizer. `backends/model_loader.py` does all of this and prepares the model
-for its device.
+once, and `source_tokenizer.py` loads the tokenizer. `backends/model_loader.py` builds a model, loads its weights with
+these modules and prepares it for its device.
 """
 
 from ridgeline.core.checkpoint.source import ModelSource, open_source, read_config

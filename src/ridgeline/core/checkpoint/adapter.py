@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT format: reads adapter_config.json and adapter_model.safetensors, and adds them to a model.
+"""LoRA adapters in PEFT format: reads adapter_config.json and adapter_model.safetensors, and attaches them to a model.
 
 The files: https://huggingface.co/docs/peft/developer_guides/checkpoint
 """
@@ -52,7 +52,7 @@ class AdapterTarget:
 def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
     """Return a model's matrices that a LoRA adapter can add to, by checkpoint name.
 
-    These are all matrices except those of the head and the experts.
+    These are the matrices of linear layers, except those of the head and the experts.
     """
     found: dict[str, AdapterTarget] = {}
     for path, op in model.ops():
@@ -145,10 +145,11 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
     Args:
         name: Name by which requests select the adapter.
         path: Folder of the adapter, or an id in the Hugging Face cache.
-        most_rank: Largest allowed rank.
+        most_rank: Largest allowed rank, or None for no limit.
 
     Raises:
-        ModelRefused: If there is no adapter or it needs a feature that is not supported.
+        ModelRefused: If there is no adapter, its files are invalid, its rank is too large, or it needs a feature that
+            is not supported.
     """
     try:
         component = open_source(path).components.get(ADAPTER)
@@ -200,9 +201,12 @@ def _refuse_unbuilt(config: Fields) -> None:
 
 
 def _listed(config: Fields) -> tuple[str, ...]:
-    """Return the names in an adapter's target_modules; none if that is a pattern or all-linear.
+    """Return the module names in an adapter's target_modules; none if that is a pattern or all-linear.
 
-    The tensors then decide.
+    The names of the tensors then decide which modules are adapted.
+
+    Raises:
+        ModelRefused: If target_modules is neither a list of names nor a string.
     """
     targets = config.values.get("target_modules")
     if isinstance(targets, str):
@@ -216,7 +220,7 @@ def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> d
     """Return A and B of each matrix in a LoRA adapter, with the rank and the scale from its config.
 
     Raises:
-        ModelRefused: If the file has other tensors or none.
+        ModelRefused: If the file has other tensors or none, or the tensors do not match the config.
     """
     pairs: dict[str, dict[str, TensorEntry]] = {}
     for name, entry in entries.items():
@@ -230,7 +234,7 @@ def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> d
 
 
 def _why_not(name: str, entry: TensorEntry) -> str:
-    """Return the reason why a tensor in a LoRA adapter's file is not supported."""
+    """Return the reason why a tensor in a LoRA adapter's file is not supported, for an error message."""
     if "lora_embedding" in name:
         return f"{name}: LoRA on embeddings is not supported"
     if "lora_magnitude_vector" in name:
@@ -264,7 +268,7 @@ def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntr
 def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
     """Return a module's value (rank or alpha) from an adapter config's table of patterns, as PEFT does.
 
-    The first expression that matches the end of the module's name decides.
+    The first expression that matches the end of the module's name decides. If none matches, the result is `default`.
     """
     patterns = config.values.get(key) or {}
     if not isinstance(patterns, dict):
@@ -310,7 +314,7 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
         The number of adapters.
 
     Raises:
-        ModelRefused: If an adapter was made for another model.
+        ModelRefused: If an adapter does not fit the model, or the model or an adapted matrix does not support LoRA.
     """
     if not adapters:
         return 0
@@ -362,7 +366,7 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
 
 
 def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
-    """Raise ModelRefused if an adapter's target_modules has a name that no matrix of the model has."""
+    """Raise ModelRefused if target_modules has a name that no matrix of the model or of the adapter's file has."""
     for wanted in adapter.targets:
         if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
             raise ModelRefused(
@@ -379,7 +383,7 @@ def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> 
     """Load the weights of LoRA adapters that are attached to a model, in the model's dtype.
 
     Raises:
-        ModelRefused: If the weights cannot be read.
+        ModelRefused: If the weights cannot be read, or contain NaN, infinity or numbers beyond the range of the dtype.
     """
     targets, casts = targets_of(model, family), Casts()
     for number, adapter in enumerate(adapters, 1):
@@ -391,7 +395,11 @@ def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> 
 
 
 def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield the module name, A and B of each matrix of a LoRA adapter, read from its file."""
+    """Yield the module name, A and B of each matrix of a LoRA adapter, read from its file.
+
+    Raises:
+        ModelRefused: If the file cannot be read, or contains NaN or infinity.
+    """
     path = adapter.folder / _WEIGHTS
     try:
         with safe_open(path, framework="pt", device="cpu") as file:

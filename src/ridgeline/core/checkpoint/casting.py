@@ -15,7 +15,7 @@ def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 class Casts:
-    """The casts of tensors while a checkpoint was loaded, counted by source and target dtype."""
+    """The casts while loading a checkpoint that could change numbers, by source and target dtype."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[torch.dtype, torch.dtype], int] = {}
@@ -25,7 +25,7 @@ class Casts:
         """Cast a checkpoint tensor as the function `cast` does, and record the cast if it could change numbers.
 
         Raises:
-            ModelRefused: If a number is beyond the range of the dtype.
+            ModelRefused: If a finite number is beyond the range of the dtype.
         """
         made = cast(tensor, dtype)
         kinds = tensor.dtype, made.dtype

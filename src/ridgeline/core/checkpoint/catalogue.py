@@ -1,7 +1,7 @@
 """The catalogue: the configs of model releases by their common names.
 
-A text model is one config.json. An image or video pipeline is a file with the configs of its components, one of which
-can be a catalogue model, and with the usual settings of its requests.
+A text model is one JSON file, its config.json. An image or video pipeline is a file with the configs of its components,
+each of which can be the name of a text model of the catalogue, and with the usual settings of its requests.
 """
 
 import re
@@ -71,7 +71,7 @@ def pipeline_entry(name: str) -> tuple[str, dict[str, Fields], Mapping[str, Any]
 
 @cache
 def parameter_counts() -> Mapping[str, tuple[int, int]]:
-    """Return the parameters of each catalogue model by name, and the parameters that each token passes through.
+    """Return the parameters of each catalogue model by name: all of them, and those that each token passes through.
 
     For a pipeline these are those of its denoiser: of all its experts, and of one. The counts are stored because
     counting requires building every model. A test compares them with the built models.
@@ -81,6 +81,9 @@ def parameter_counts() -> Mapping[str, tuple[int, int]]:
 
 
 def _letters(name: str) -> str:
-    """Return a name without hyphens and without publishers' words that do not change the config."""
+    """Return a name in lower case, without separators and words such as "instruct".
+
+    The words are those of publishers that do not change the config.
+    """
     words = re.split(r"[-_ ]+", name.lower())
     return "".join(word for word in words if word not in _ADDED)

@@ -43,7 +43,7 @@ class QuantiseResult:
     matrices: int
     """The number of matrices that were quantised."""
     kept: tuple[str, ...]
-    """The names of a checkpoint's matrices that were not quantised."""
+    """The names of the matrices of the checkpoint that were not quantised."""
     before: int
     """The size of all tensors in the original checkpoint, in bytes."""
     after: int
@@ -66,7 +66,7 @@ def quantise_folder(
 
     Raises:
         ModelRefused: If the checkpoint cannot be quantised to this format.
-        ValueError: If the folder cannot be written.
+        ValueError: If the format is not a narrower one that other engines can read, or the folder cannot be written.
     """
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
@@ -110,7 +110,11 @@ def quantise_folder(
 
 
 def _check_place(folder: Path, source: Path, *, force: bool) -> None:
-    """Raise ValueError if the folder to write exists and is not a model folder that can be replaced."""
+    """Raise ValueError if the quantised checkpoint must not be written to this folder.
+
+    That is the case if it is the folder to quantise or contains it, if its parent does not exist, or if it exists,
+    unless it is a model folder and `force` is set.
+    """
     target = folder.resolve()
     if target == source.resolve() or target in source.resolve().parents:
         raise ValueError(f"{folder} holds the model to quantise; name another folder for the result")
@@ -133,7 +137,7 @@ def _matrices(
     """Return a checkpoint's matrices to quantise, by the names of their weights.
 
     Raises:
-        ModelRefused: If compressed-tensors has no layout for a matrix.
+        ModelRefused: If compressed-tensors has no layout for a matrix, or if no matrix can be quantised.
     """
     naming, found = ParameterMap(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
@@ -265,7 +269,7 @@ def _write_beside(folder: Path, source: ModelSource, weights: str, stored: Weigh
 
 
 def _beside(folder: Path) -> Iterator[Path]:
-    """Yield the files of a model folder that are copied unchanged; none of them contains weights."""
+    """Yield the files of a model folder that are copied unchanged, such as the tokenizer; none has weights."""
     seen = sorted({path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()})
     yield from (path for path in seen if path.name not in (*_REWRITTEN, _CARD_BEFORE))
 

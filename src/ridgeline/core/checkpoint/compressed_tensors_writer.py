@@ -100,6 +100,6 @@ def _layout(stored: WeightFormat) -> str:
 
 
 def _packed_zeros(zero_OG: Tensor, bits: int) -> Tensor:
-    """Pack zero points uint8 [O, G] into int32 words [O / zero points per word, G]."""
+    """Pack zero points uint8 [O, G] into int32 words [O / zero points per word, rounded up, G]."""
     padded_GO = functional.pad(zero_OG.t(), (0, -len(zero_OG) % (WORD // bits)))
     return bytes_of(padded_GO, bits).contiguous().view(torch.int32).t().contiguous()

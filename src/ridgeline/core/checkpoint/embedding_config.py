@@ -59,15 +59,15 @@ class EmbeddingConfig:
     stages: tuple[PostPoolingLayer, ...] = ()
     """The layers of an embedding model after the pooling, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """The texts (prompts), by name, of which one is put before each text to embed."""
+    """The texts (prompts), by name, of which at most one is put before each text to embed."""
     default_prompt: str | None = None
-    """The name of the prompt before texts of requests that select none."""
+    """The name of the prompt before texts of requests that select none, or None for no prompt."""
     most_tokens: int | None = None
     """The maximum number of tokens of a text to embed, or None if the folder does not say."""
     cuts: tuple[int, ...] | None = None
     """The lengths to which embeddings can be truncated: () for any length, None if truncation is not supported."""
     stated: bool = True
-    """Whether the folder or the architecture defines the embedding settings; False if they are only defaults.
+    """Whether the folder, catalogue or architecture defines the embedding settings; False if they are only defaults.
 
     The defaults are those of sentence-transformers.
     """
@@ -242,7 +242,7 @@ def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
 
 
 def _embedder(trunk: Model, said: EmbeddingConfig) -> Embedder:
-    """Build an embedding model from a model of hidden states: add the pooling and the layers after it."""
+    """Build an embedding model from a model that computes hidden states: add the pooling and the layers after it."""
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
     for stage in said.stages:

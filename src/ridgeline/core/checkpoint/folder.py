@@ -38,7 +38,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The tensors of a checkpoint folder, with access to their bytes."""
+    """The tensors of a checkpoint (a folder, or a GGUF file in a subclass), with access to their bytes."""
 
     folder: Path
     entries: Mapping[str, TensorEntry]
@@ -75,7 +75,7 @@ class Checkpoint:
             yield torch.frombuffer(bytearray(piece), dtype=_FLOATS[kind]).to(dtype)
 
     def pieces(self, name: str, size: int = _PIECE) -> Iterator[bytes]:
-        """Yield the bytes of a tensor in pieces of `size` bytes."""
+        """Yield the bytes of a tensor in pieces of `size` bytes; the last piece can be shorter."""
         entry = self.entries[name]
         with self.files[name].open("rb") as file:
             file.seek(self.data_offset(file) + entry.begin)
@@ -122,7 +122,7 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The plain float dtype that occupies the most bytes in a checkpoint, for models whose config states none.
 
-        If it is fp64, the result is fp32.
+        If that is fp64, the result is fp32.
 
         Raises:
             ModelRefused: If there are no plain floats.
@@ -148,11 +148,11 @@ class Checkpoint:
 
         Args:
             mapped: Whether to map the tensors. If not, each is read into new memory, for callers that store another
-                form and want no page of the file to stay in memory.
+                form and want no page of the file to stay mapped.
 
         Raises:
-            ModelRefused: If a file is not a valid safetensors file.
-            MemoryError: If the system refuses the memory.
+            ModelRefused: If a file is not a valid safetensors file, or is truncated.
+            MemoryError: If the system refuses the memory to map a file.
         """
         if not mapped:
             for name in self.entries:
@@ -179,8 +179,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """Find the tensors of a checkpoint folder and validate its files.
 
     Raises:
-        NoWeights: If there are none.
-        ModelRefused: If a file is invalid.
+        NoWeights: If the folder has no weights.
+        ModelRefused: If a file is invalid or missing, or the weights are stored only as pickle.
     """
     paths = _files(folder)
     if not paths:
@@ -223,8 +223,8 @@ def _files(folder: Path) -> list[Path]:
     """Return the weight files of a folder: the shards of its index, or its single file, or otherwise all files.
 
     Raises:
-        ModelRefused: If there is another weight file, which would be ignored, and it is not a second copy as in known
-            releases.
+        ModelRefused: If the index is invalid, a shard is missing, or there is another weight file, which would be
+            ignored, and it is not a second copy as in known releases.
     """
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     for whole in _WHOLE:

@@ -1,4 +1,4 @@
-"""Conversion of GGUF metadata to the config.json of the model's release, and of GGUF tensor names to its names.
+"""Conversion of GGUF metadata to a config.json, and of GGUF tensor names to the names in Hugging Face checkpoints.
 
 The keys are those of ggml/docs/gguf.md. `Fields` decides by name how to treat an unknown key, as in any config: one
 that changes the result is rejected.
@@ -51,7 +51,8 @@ def read_gguf_config(header: GGUFHeader) -> Fields:
     """Return the config of the model in a GGUF file.
 
     Raises:
-        ModelRefused: If its architecture or a tensor type is not supported.
+        ModelRefused: If its architecture, a tensor type or a value is not supported, or the file is only a part of a
+            model.
     """
     metadata, path = header.metadata, header.path
     kind, parts, name = (metadata.get(key) for key in ("general.type", "split.count", "general.architecture"))
@@ -157,8 +158,8 @@ def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
 def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: object) -> dict[str, Any]:
     """Return the rotary scaling of a GGUF file in the form of `rope_scaling`, or {} if there is none.
 
-    The converter turns Llama 3.1's scaling into one factor per frequency. These are LongRoPE factors without its
-    attention scaling.
+    The GGUF converter turns Llama 3.1's scaling into one factor per frequency. They are returned as LongRoPE factors
+    without LongRoPE's attention scaling.
     """
     kind, factor = own.pop("rope.scaling.type", None), own.pop("rope.scaling.factor", None)
     original = own.pop("rope.scaling.original_context_length", None)

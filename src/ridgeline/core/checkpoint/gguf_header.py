@@ -139,7 +139,7 @@ class _Reader:
         return GGUFHeader(self.path, metadata, entries)
 
     def bytes(self, count: int) -> bytes:
-        """Read the next `count` bytes of a GGUF header; raise ModelRefused if the file is truncated."""
+        """Read the next `count` bytes of a GGUF header; raise ModelRefused if the header ends before."""
         if count > self.end - self.at:
             raise ModelRefused(
                 f"{self.path} is truncated or broken: its header claims {count} bytes at byte {self.at} of {self.end}; "

@@ -1,7 +1,7 @@
 """The tensors of a GGUF file in the form of a Hugging Face checkpoint.
 
-The changes of its converter (convert_hf_to_gguf.py) are undone: it permutes the rows of Llama's queries and keys for a
-rotary embedding that rotates adjacent pairs, and adds 1 to Gemma's norms.
+The changes that the converter to GGUF (convert_hf_to_gguf.py) made are undone: it permutes the rows of Llama's queries
+and keys for a rotary embedding that rotates adjacent pairs, and adds 1 to Gemma's norms.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class GGUFCheckpoint(Checkpoint):
-    """A checkpoint of one GGUF file, with Hugging Face tensor names; entries have the names of the file."""
+    """The checkpoint in one GGUF file, by Hugging Face tensor names; the header entries have the GGUF names."""
 
     model_dtype: torch.dtype
     """The dtype to which GGUF tensors without quantised blocks are converted."""

@@ -1,4 +1,4 @@
-"""The cache of huggingface_hub: finds models that another tool has downloaded, by their id, and downloads nothing.
+"""Access to the cache of huggingface_hub: finds models there that another tool has downloaded, and downloads nothing.
 
 Its layout (huggingface_hub's guide "Understand caching"): models--ORG--NAME/refs/main contains a commit, and
 models--ORG--NAME/snapshots/COMMIT the files.

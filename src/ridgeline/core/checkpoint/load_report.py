@@ -30,7 +30,7 @@ class LoadReport:
     The rest came from the page cache.
     """
     casts: Casts
-    """The tensors that were cast to the model's dtype while loading."""
+    """The casts to the model's dtype while loading that could change numbers."""
     quantised: bool = False
     """Whether a model's tensors were read and quantised instead of mapped."""
 

@@ -75,7 +75,7 @@ def data_offset(file: BinaryIO) -> int:
 
 
 def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
-    """Return the JSON header of a safetensors file as bytes; raise ModelRefused if the file is truncated."""
+    """Return the JSON header of a safetensors file as bytes; raise ModelRefused if it is truncated or too long."""
     start = file.read(_LENGTH_BYTES)
     if len(start) < _LENGTH_BYTES:
         raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
@@ -100,7 +100,7 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
 
 
 def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> None:
-    """Raise ModelRefused if the tensors of a file have wrong sizes, overlap, leave gaps or exceed the file."""
+    """Raise ModelRefused if tensors have an unknown dtype or a wrong size, overlap, or do not fill the file."""
     previous, reached = "", 0
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.dtype not in _WIDTHS:

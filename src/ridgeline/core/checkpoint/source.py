@@ -47,11 +47,11 @@ class Component:
     """A model or an adapter, with its config: a part of a pipeline (text model, encoder, VAE), or of a folder."""
 
     name: str
-    """The name of a component in its pipeline."""
+    """The name of a component in its pipeline; "model" or "adapter" if the source is no pipeline."""
     folder: Path
-    """The folder of a pipeline's component."""
+    """The folder of a component; for a GGUF file the file, for a catalogue config the folder of the catalogue."""
     kind: str
-    """The class of a component, from its config or its pipeline; "" if neither states it."""
+    """The class of a component, from its config or its pipeline, or the type of an adapter; "" if none is stated."""
     config: Fields | None
     """The config of a component, or None if it has none.
 
@@ -70,7 +70,7 @@ class ModelSource:
     components: Mapping[str, Component]
     """The models found under a name, by component name: the parts of a pipeline, or a model, an adapter or both."""
     generation: Mapping[str, Any]
-    """The contents of generation_config.json.
+    """The contents of generation_config.json; empty if there is none.
 
     For a pipeline of the catalogue it is the pipeline's usual request settings, for a GGUF file the ids of the end
     tokens.
@@ -82,7 +82,10 @@ class ModelSource:
 
     @property
     def title(self) -> str:
-        """The short name of the model: the folder name of a path, or the file name if the file is not config.json."""
+        """The short name of a model: the name as given, or for a path the name of its folder or file.
+
+        A path to a config.json gives the name of its folder, and a path to another file its name without the suffix.
+        """
         path = Path(self.name).resolve()
         if not path.exists() or _steps_back(self.name):
             return self.name
@@ -159,7 +162,8 @@ def open_source(name: str) -> ModelSource:
     model.
 
     Raises:
-        ModelRefused: If a config is broken. UnknownModel if no model has this name.
+        ModelRefused: If a config is broken, or the name is that of a model that is known not to be supported.
+        UnknownModel: If no model has this name.
     """
     if not name.strip():
         raise ModelRefused(f"the name of the model is empty; give {_wanted()}")
@@ -235,9 +239,10 @@ def read_config(name: str) -> Fields:
 
 
 def catalogue_name(name: str) -> str | None:
-    """Return the catalogue model that an unknown name spells, for example qwen3-8b for `Qwen/Qwen3-8B` or `qwen3_8b`.
+    """Return the catalogue model that a name spells, for example qwen3-8b for `Qwen/Qwen3-8B` or `qwen3_8b`.
 
-    The result is None for a path, a known name, and a name that spells none: `qwen3-8b-fp8` is another checkpoint.
+    The result is None for an existing path, a built-in model, a model in the Hugging Face cache, and a name that spells
+    none: `qwen3-8b-fp8` is another checkpoint.
     """
     if Path(name).exists() or name in (*builtin_names(), *cached_ids(hub_cache())):
         return None
@@ -316,7 +321,7 @@ def _with_dtype(component: Component) -> Component:
 
 
 def _with_quantisation(fields: Fields) -> Fields:
-    """Return a config with the settings that a quantiser stored in a separate file, as the section of a config.
+    """Return a config with a quantiser's settings added as a section, if the quantiser stored them in a separate file.
 
     Raises:
         ModelRefused: If the file has no settings.
@@ -381,7 +386,10 @@ def _files_in(folder: Path | None) -> str:
 
 
 def _nowhere(name: str) -> ModelRefused:
-    """Return the error for a model name that is neither a path nor known, with the most similar known names."""
+    """Return the error for a name that is neither a path nor a known model, with similar known names.
+
+    The similar names are omitted if the name has the form of a file or folder.
+    """
     missing = not_built(name)
     if missing is not None:
         return ModelRefused(missing)

@@ -15,12 +15,12 @@ from ridgeline.core.text.gguf_tokenizer import read_gguf_templates, read_gguf_to
 def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokenizer:
     """Return the tokenizer of a model source or model name.
 
-    A folder without a tokenizer is read as bytes if the vocabulary of its config has 256 bytes and one end token,
-    whatever its weights are.
+    A folder without a tokenizer gets a byte tokenizer if its config has a vocabulary of 257 ids (256 bytes and one end
+    token), whatever its weights are.
 
     Args:
         model: Source, or a name for `open_source`.
-        or_bytes: Whether a missing tokenizer is replaced by a byte tokenizer.
+        or_bytes: Whether a missing tokenizer is always replaced by a byte tokenizer.
 
     Raises:
         ModelRefused: If there is no tokenizer or it is broken.

@@ -87,13 +87,13 @@ def load_weights(
         dummy_weights: Whether to use random weights.
         progress: Receives the bytes done and the total bytes.
         family: Family that the model was built as. The default is the family of the config.
-        device: Device of random weights. Mapped weights stay in CPU memory (`prepare_on_gpu` moves them).
+        device: Device of random weights. Weights from the source stay in CPU memory (`prepare_on_gpu` moves them).
 
     Returns:
         The time and reads of the load, or None for random weights.
 
     Raises:
-        ModelRefused: If the weights do not match the model or do not fit into memory.
+        ModelRefused: If there are no weights, they do not match the model, or they do not fit into memory.
     """
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
@@ -148,11 +148,11 @@ def load_tensors(
         progress: Receives the bytes done and the total bytes.
 
     Returns:
-        The casts that were necessary.
+        The casts that could change numbers.
 
     Raises:
-        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or is a vector that contains NaN
-            or infinity.
+        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or has numbers beyond the range
+            of its dtype, or if a vector contains NaN or infinity.
     """
     naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
@@ -234,7 +234,7 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
 
 
 def _page_in(tensor: Tensor) -> None:
-    """Touch every page of a mapped tensor during loading, so that the first prefill does not wait for the disk."""
+    """Touch every page of a contiguous mapped tensor, so that the first prefill does not wait for the disk."""
     if tensor.is_contiguous():
         tensor.view(-1).view(torch.uint8)[::_PAGE_BYTES].sum()
 
@@ -249,7 +249,7 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
 
 
 def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:
-    """Fill a model with random weights of standard deviation 0.02, for speed tests; norms and biases are ones.
+    """Fill a model with random weights of standard deviation 0.02, for speed tests; vectors (norms, biases) are ones.
 
     Args:
         model: Model on meta.

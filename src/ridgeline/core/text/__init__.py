@@ -1,15 +1,16 @@
 """Conversion of prompts to token ids, and of generated token ids to text.
 
 Input: `ChatTemplate` renders messages to text that records its author, and `Tokenizer.encode_parts` encodes it to ids;
-`Tokenizer.encode` encodes plain text. User text never becomes a control token.
+`Tokenizer.encode` encodes plain text. User text never becomes a control token in a rendered conversation.
 
-Output: `Detokenizer` turns ids into whole characters, `Reasoning` separates the reasoning from the response, and
-`StopMatcher` releases the text that is safe to show. `OutputStream` combines the three, with one push per token.
+Output: `Detokenizer` turns ids into whole characters, `Reasoning` separates the reasoning from the response,
+and `StopMatcher` releases the text that is safe to show. `OutputStream` combines the three, with one push per token.
 
-`tokenizer_loader` selects the tokenizer of a folder; `fast_tokenizer`, `bpe`, `sentencepiece` and `byte_tokenizer` read
-it; `tokenizer_config` holds the declarations of the side files. `protect_control_tokens` (in `fast_tokenizer`) and
-`provenance` together guarantee that user text yields no control tokens. Model folders are untrusted:
-`tokenizers_library` limits the time and memory of a tokenizer, `template_budget` those of a template.
+`tokenizer_loader` selects the tokenizer of a folder; `fast_tokenizer`, `bpe`, `wordpiece`, `sentencepiece` and
+`byte_tokenizer` read it, and `gguf_tokenizer` reads that of a GGUF file; `tokenizer_config` holds the declarations of
+the side files. `protect_control_tokens` (in `fast_tokenizer`) and `provenance` together guarantee that user text yields
+no control tokens. Model folders are untrusted: `tokenizers_library` limits the time and memory of a tokenizer,
+`template_budget` those of a template.
 """
 
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template

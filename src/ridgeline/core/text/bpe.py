@@ -149,7 +149,8 @@ _SCHEMES: Mapping[str, Scheme] = {
 def _with_defaults(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, scheme: Scheme) -> TokenizerConfig:
     """Add the default special tokens of a tokenizer class that a model folder does not declare.
 
-    GPT-2 and Qwen2 end a text with `<|endoftext|>`. RoBERTa has default names for all special tokens.
+    RoBERTa has default names for all special tokens. In the other classes `<|endoftext|>`, if it is in the vocabulary
+    and the folder declares no EOS, is EOS, and for GPT-2 also BOS.
     """
     if scheme is _roberta:
         return replace(declared, names={**_ROBERTA, **declared.names})

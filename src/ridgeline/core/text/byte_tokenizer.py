@@ -1,4 +1,4 @@
-"""A byte tokenizer for models with random weights that have no tokenizer of their own."""
+"""A byte tokenizer for models that have no tokenizer of their own, such as models with random weights."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ BYTE_SYMBOLS = 257
 class ByteTokenizer(Tokenizer):
     """A tokenizer with 257 symbols: ids 0 to 255 are the bytes, and 256 is both BOS and EOS.
 
-    `add_bos` is what the model folder declares.
+    `add_bos` says whether encoding puts BOS before a text.
     """
 
     def __init__(self, *, add_bos: bool = False) -> None:

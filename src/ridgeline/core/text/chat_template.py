@@ -37,7 +37,7 @@ ROLES = frozenset(
 """The roles that a template can build control tokens from (`'<|' + role + '|>'`); other roles are user text."""
 
 MAX_DEPTH = 64
-"""The deepest allowed nesting of a message, tool or document that a chat template receives."""
+"""The nesting limit of a message, tool, document or variable that a chat template receives."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
 
@@ -97,8 +97,8 @@ class ChatTemplate:
     ) -> RenderedPrompt:
         """Render a conversation and encode it to token ids.
 
-        The messages are first converted to the form that the template accepts (`for_template`). No character of
-        `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is changed.
+        The messages are first converted to the form that the template accepts (`for_template`). Apart from the roles in
+        `ROLES`, no character of `messages`, `tools`, `documents` or `variables` becomes part of a control token.
 
         Args:
             messages: The conversation in OpenAI's format.
@@ -106,12 +106,12 @@ class ChatTemplate:
             documents: Documents for templates that support retrieval.
             add_generation_prompt: Whether the prompt ends with the opening of an assistant response.
             add_special: Whether to add the tokenizer's own tokens (BOS). Most templates write them themselves.
-            most_tokens: Maximum prompt length. A prompt that cannot fit is rejected before it is encoded.
+            most_tokens: Maximum prompt length. A prompt that certainly exceeds it is rejected before it is encoded.
             **variables: Values of the template's own variables.
 
         Raises:
             ValueError: If the template rejects the conversation (raise_exception) or would omit a part, if a variable
-                is unknown, or if text is not valid Unicode.
+                is unknown, if the prompt certainly exceeds `most_tokens`, or if text is not valid Unicode.
             ModelRefused: If the template fails or exceeds its budget.
         """
         unknown = sorted(variables.keys() - self.variables)
@@ -199,17 +199,17 @@ class ChatTemplate:
         )
 
     def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
-        """Render messages that are already in the form that the chat template accepts."""
+        """Render the prompt of messages that are already in the form that the chat template accepts."""
         told = [_message(turn.message) for turn in turns]
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
     def check(self) -> None:
-        """Render the shortest conversation to test a chat template.
+        """Render a minimal conversation to test a chat template.
 
         Other failures are ignored, because the template may need a different conversation (tools, documents).
 
         Raises:
-            ModelRefused: If the template exceeds its budget or accesses what the sandbox forbids.
+            ModelRefused: If the template exceeds its budget, recurses too deeply or accesses what the sandbox forbids.
         """
         try:
             self._render_probe([{"role": "user", "content": "hi"}], None, True)

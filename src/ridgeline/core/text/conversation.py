@@ -62,8 +62,8 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
         probe: Probe of the template.
 
     Raises:
-        ValueError: If the template would omit a message, or the arguments of a call are not a JSON object. The message
-            names the faulty one.
+        ValueError: If a message has no role, the template omits messages of its role, or the arguments of a call are
+            not a JSON object. The message names the faulty one.
     """
     turns = [TemplateMessage(index, dict(message)) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
@@ -159,7 +159,9 @@ def _find(prompt: str, line: str, start: int) -> int:
 
 
 def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
-    """Rename message roles that the template does not write, and join leading system messages if it requires that.
+    """Rename message roles that the template does not write, and join leading system messages if necessary.
+
+    They are joined if the template requires it or if one of them was renamed.
 
     Raises:
         ValueError: If a message has no role, or the template omits messages of its role.
@@ -188,12 +190,15 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Convert each message's `function_call`, the predecessor of `tool_calls`, to a tool call."""
+    """Convert each message's `function_call`, the predecessor of `tool_calls`, to a tool call.
+
+    A message that also has `tool_calls` stays as it is.
+    """
     return [_as_tool_calls(index, message) for index, message in enumerate(messages)]
 
 
 def _as_tool_calls(index: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert the `function_call` of one message to a tool call."""
+    """Convert the `function_call` of one message to a tool call; a message that has `tool_calls` stays as it is."""
     call = message.get("function_call")
     if not isinstance(call, Mapping) or message.get("tool_calls"):
         return message
@@ -286,7 +291,11 @@ def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]
 
 
 def _arguments(given: object, where: str) -> Mapping[str, Any]:
-    """Return the arguments of a tool call as an object; raise ValueError if they are anything else."""
+    """Return the arguments of a tool call as an object; missing or empty arguments are {}.
+
+    Raises:
+        ValueError: If the arguments are anything but a JSON object.
+    """
     try:
         value = _read(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):

@@ -8,9 +8,9 @@ from ridgeline.core.text.tokenizer import Tokenizer
 class Detokenizer:
     """A streaming detokenizer that releases text as soon as no later token can change it.
 
-    The texts of push and flush together equal `tokenizer.decode(ids)`. A character whose bytes are spread over several
-    tokens is held until it is complete; invalid bytes become U+FFFD once they are known to be invalid. O(bytes of the
-    token).
+    The texts of push and flush together equal `tokenizer.decode(ids)`, but keep a leading space if `continues`. A
+    character whose bytes are spread over several tokens is held until it is complete; invalid bytes become U+FFFD once
+    they are known to be invalid. O(bytes of the token).
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
@@ -44,7 +44,7 @@ class Detokenizer:
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """Return the text of an incomplete last character (one U+FFFD or nothing) at the end of the stream."""
+        """Return the text of an incomplete last character at the end of the stream: U+FFFD per invalid part, or ""."""
         return self._release(self._decoder.decode(b"", final=True))
 
     def _release(self, text: str) -> str:

@@ -26,7 +26,7 @@ _IN_NO_VOCABULARY = "\U0010fffd"  # the last private-use character
 class ProtectedTokenizer:
     """A copy of a tokenizer in which each control token has a secret name, so that no user text can produce it.
 
-    Each control token keeps its id and gets a random name, drawn once per process. The literals in user text are then
+    Each control token keeps its id and gets a random name, drawn anew for each copy. The literals in user text are then
     ordinary text for every stage (added-token matching, the normalizer, a Unigram model that has `</s>` as a piece),
     while the prompt's own control tokens are written by their secret names. One call encodes the whole prompt, so rules
     that depend on the position (SentencePiece's dummy prefix) give the same result as in the original.
@@ -56,7 +56,7 @@ def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str
 
 
 def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
-    """Rename the control tokens in a tokenizer's vocabulary, and remove the merges that would build them."""
+    """Rename the control tokens in a tokenizer's vocabulary, and remove the merges that contain or build them."""
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         model["vocab"] = {renamed.get(piece, piece): index for piece, index in vocab.items()}
@@ -140,7 +140,13 @@ class FastTokenizer(Tokenizer):
 
     @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
-        """Encode a prompt with the original tokenizer, or the protected copy if user text spells a control token."""
+        """Encode a prompt with the original tokenizer, or with the protected copy if necessary.
+
+        The copy is necessary if the original could turn user text into control tokens.
+
+        Raises:
+            ValueError: If the protected copy also makes control tokens from user text.
+        """
         written = [part for part in parts if isinstance(part, int)]
         assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
         text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
@@ -159,7 +165,7 @@ class FastTokenizer(Tokenizer):
         return ids
 
     def _has_exactly(self, ids: list[int], written: list[int]) -> bool:
-        """Return whether encoded ids contain exactly the given control tokens, in order."""
+        """Return whether encoded ids contain exactly the given control tokens, in order, ignoring unknown tokens."""
         watched = self._watched
         return [i for i in ids if i in watched] == [i for i in written if i in watched]
 
@@ -201,7 +207,7 @@ def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame
 
 
 def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
-    """Disable a tokenizer's truncation, padding and random segmentation, so that a text gives the same ids always."""
+    """Disable a tokenizer's truncation, padding and random segmentation, so that a text always gives the same ids."""
     pipeline.no_truncation()
     pipeline.no_padding()
     for option in ("dropout", "alpha", "nbest_size"):  # BPE's dropout, Unigram's sampling
@@ -223,7 +229,7 @@ def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> froze
 
 
 def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int | None:
-    """Return the longest composed text, in bytes, that one token can represent, or None if there is no bound.
+    """Return the longest composed text, in bytes, that one token can represent, or None if no bound is known.
 
     There is no bound if text can disappear before or in the model: removed white space, unknown characters.
     """
@@ -240,7 +246,7 @@ def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int |
 
 
 def _keeps(stage: Mapping[str, Any]) -> bool:
-    """Return whether a normalizer or pre-tokenizer stage never shortens a text, apart from character composition."""
+    """Return whether a tokenizer stage is known never to shorten a text, apart from character composition."""
     match stage:
         case {"type": "NFC" | "Prepend" | "ByteLevel" | "Metaspace" | "Digits"}:
             return True
@@ -254,7 +260,7 @@ def _keeps(stage: Mapping[str, Any]) -> bool:
 def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     """Add the declared tokens that a tokenizer lacks, at their declared ids, and mark special tokens.
 
-    The declarations are those of added_tokens_decoder.
+    The declarations are those of added_tokens_decoder and, for special tokens, also the declared names.
 
     Raises:
         ValueError: If the vocabulary has a different id for a declared token.

@@ -103,7 +103,7 @@ def _declared(
     """Return the tokenizer config of a GGUF file, with what other models store in tokenizer_config.json.
 
     Raises:
-        ValueError: If a token occurs twice or a special-token id is out of range.
+        ValueError: If there are no tokens, a token occurs twice, or a special-token id is out of range.
     """
     if len(set(tokens)) != len(tokens) or not tokens:
         raise ValueError(f"{source}: tokenizer.ggml.tokens is empty, or has a token twice; fetch the file again")

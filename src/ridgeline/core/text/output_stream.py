@@ -26,8 +26,8 @@ class OutputStream:
 
     Stop strings apply only to the response: a caller's stop string `"\n\n"` does not refer to the model's reasoning.
     Without `reasoning` all text is response text. Call `push` once per token and `finish` at the end. A match ends the
-    stream, and `finish` is then optional. An end-of-sequence token can be pushed: it is a special token and has no
-    text.
+    stream, and `finish` is then optional. An end-of-sequence token can be pushed: it is a special token and has no text
+    unless `skip_special` is False.
     """
 
     def __init__(

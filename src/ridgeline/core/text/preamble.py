@@ -20,7 +20,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 _TEXT_MARK, _REASONING_MARK = "kept_text_9d3f_{}_", "kept_reasoning_9d3f_{}_"
 """Placeholders that test renderings have in place of a message's text and reasoning, with the message's index.
 
-They end with a character, so that the mark of message 1 is not part of the mark of message 10.
+They end with an underscore, so that the mark of message 1 is not part of the mark of message 10.
 """
 _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in TAGS)}))?", re.DOTALL)
 
@@ -34,7 +34,7 @@ class PreamblePlaces:
     running: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
-    """Whether the template also writes a message's reasoning if its text is at one of the `running` positions."""
+    """Whether the template also writes a message's reasoning if its text is at a position in `running`."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
@@ -143,7 +143,7 @@ def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
 
 
 def has_running_reasoning(marked: Sequence[Message], prompt: str) -> bool:
-    """Return whether a prompt contains the reasoning (or its placeholder) next to the current turn's tool calls."""
+    """Return whether a prompt contains all reasoning (or its placeholders) next to the current turn's tool calls."""
     running = takewhile(lambda message: message.get("role") != "user", reversed(marked))
     thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
     return all(each in prompt for each in thoughts if isinstance(each, str))

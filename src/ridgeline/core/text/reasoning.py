@@ -1,8 +1,8 @@
 r"""Separation of reasoning sections, between `<think>` and `</think>`, from the response text.
 
-A tag that is one token of the vocabulary counts only as that token: the same characters spelled by other tokens are
-text. If the vocabulary has no such token, the tags are matched as text: the opening tag only at the start of the
-output, the closing tag at its first occurrence. Text that can be the start of a tag is held back.
+If both tags are single tokens of the vocabulary, they count only as those tokens: the same characters spelled by other
+tokens are text. Otherwise the tags are matched as text: the opening tag only at the start of the output, the closing
+tag at its first occurrence. Text that can be the start of a tag is then held back.
 
 Line breaks between tags and text belong to the template, not to the response. They are dropped, as templates drop them
 when they write the response back into a conversation (`strip('\n')`, `lstrip('\n')`).
@@ -42,7 +42,7 @@ class SplitText(NamedTuple):
 
 
 def tags_of(template_source: str) -> tuple[str, str] | None:
-    """Return the reasoning tags that occur in a chat template, or None if the model writes no reasoning sections."""
+    """Return the reasoning tags that occur in the source of a chat template, or None if none occur."""
     return next((tags for tags in TAGS if any(tag in template_source for tag in tags)), None)
 
 

@@ -49,9 +49,9 @@ class FailurePlace:
     """The position at which a chat template failed."""
 
     line: int | None
-    """The line of a chat template that failed, counted from 1."""
+    """The line of a chat template that failed, counted from 1; None if it is not known."""
     message: int | None
-    """The index of the message that a chat template was processing when it failed."""
+    """The index of the message that a chat template was processing when it failed; None if it is not known."""
 
 
 def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:

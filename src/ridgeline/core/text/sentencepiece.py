@@ -97,6 +97,9 @@ def _load(
 ) -> tuple[bytes, sentencepiece.SentencePieceProcessor]:
     """Load a SentencePiece model, with some pieces retyped as control tokens.
 
+    Returns:
+        The bytes of the unchanged model, and a processor that runs it with the retyped pieces.
+
     Raises:
         ValueError: If the file is not a SentencePiece model.
     """

@@ -68,7 +68,7 @@ def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpell
 
 
 def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
-    """Return whether a vocabulary is of byte-level BPE or SentencePiece, as most space marks in its pieces indicate.
+    """Return the kind of a vocabulary, byte-level BPE or SentencePiece, that most space marks in its pieces indicate.
 
     The result is None if the pieces do not show it.
     """
@@ -150,7 +150,7 @@ def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
 def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
     """Make a tokenizer split text for SentencePiece pieces; return the name of the model whose rule it uses.
 
-    A text begins with a space, unless the decoder is SentencePiece's and preserves a leading space.
+    The rule puts a space before the text, unless the decoder is SentencePiece's and preserves a leading space.
     """
     stated = {stage["type"]: stage for stage in _decoding(_decoder(pipeline))}
     prefixed = _stated_kind(stated) != SPACES or _strips(pipeline, stated)
@@ -210,7 +210,7 @@ def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
 def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
     """Return whether a SentencePiece tokenizer drops a leading space when it decodes.
 
-    The decoder decides. If it is not a SentencePiece decoder, decoding drops a space if encoding adds one.
+    The decoder decides. If it does not show it, decoding drops a space if encoding adds one.
     """
     if stated.keys() & {"Metaspace", "Replace"}:
         scheme = stated.get("Metaspace", {}).get("prepend_scheme", "never")

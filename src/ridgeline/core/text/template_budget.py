@@ -13,9 +13,12 @@ from typing import Any
 import jinja2
 
 MAX_STEPS = 1 << 20
-"""The maximum number of loop iterations and calls per template rendering; a thousand messages need about 50,000."""
+"""The maximum number of steps per template rendering; a thousand messages need about 50,000.
+
+A step is a loop iteration, a call, a filter, or an operator whose result can be large.
+"""
 MAX_SIZE = 1 << 24
-"""The largest value that a template may create, in characters; list and object entries count as `PLACE` each."""
+"""The largest value that a template may create, in characters; list and object entries add `PLACE` each."""
 MAX_MADE = 1 << 28
 """The maximum total size, in characters, of all values that one template rendering creates."""
 MAX_SECONDS = 10.0
@@ -40,7 +43,7 @@ class TemplateBudget:
         self._end = time.thread_time() + MAX_SECONDS
 
     def step(self) -> None:
-        """Charge one loop iteration or call to a template's budget.
+        """Charge one step, such as a loop iteration or call, to a template's budget.
 
         Raises:
             Exhausted: If the steps or the time are spent.
@@ -74,9 +77,10 @@ class TemplateBudget:
         return value
 
     def size(self, value: Any) -> int:
-        """Return the number of characters of a value when written out.
+        """Return the approximate number of characters of a value when written out.
 
-        Nested values count as often as they occur.
+        A number or other object counts as 1, and each entry of a list or object adds `PLACE`. Nested values count
+        as often as they occur.
         """
         if isinstance(value, str):
             return len(value)
@@ -144,7 +148,7 @@ def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: Templ
 
 
 def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
-    """Raise Exhausted if a Jinja filter would create a result that is too large."""
+    """Raise Exhausted if a Jinja filter would create a result that is too large, or sum values other than numbers."""
     match name, arguments:
         case "format", _:
             _allow_format(str(value), "%", arguments, budget)
@@ -167,7 +171,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
 def _allow_format(text: str, mark: str, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
     """Raise Exhausted if string formatting could create a result that is too large.
 
-    The bound assumes that the format writes every argument at every mark, each as wide as its digits say.
+    The bound assumes that the format writes every argument at every mark, each with the largest width in the format.
     """
     widths = "".join(c if c.isdigit() else " " for c in text).split()
     if any(len(width) > 6 for width in widths) or (mark == "%" and "*" in text):

@@ -23,7 +23,10 @@ from ridgeline.util.untrusted import ModelRefused
 
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Message] | None, bool], str]
-"""A function that renders messages and tools; the flag requests the opening of a response; it raises ValueError."""
+"""A function that renders messages and tools to a prompt; it raises ValueError if the template fails.
+
+The flag requests the opening of a response.
+"""
 
 IdKind = Literal["any", "short", "function"]
 _KINDS: tuple[IdKind, ...] = get_args(IdKind)
@@ -137,7 +140,7 @@ class TemplateProbe:
 
     @cached_property
     def joins_leading(self) -> bool:
-        """Whether leading system messages must be joined, because the template would omit one of them."""
+        """Whether leading system messages must be joined, because the template would omit one of them or fail."""
         leading = [{"role": "system", "content": text} for text in _TEXTS]
         if not self._texts([leading[0], _ASK]):
             return False

@@ -83,12 +83,12 @@ class Tokenizer(ABC):
 
         Args:
             text: The text to encode.
-            add_special: Add the special tokens that the model folder declares (BOS; EOS for T5).
-            parse_special: Turn the literals of control tokens in the text into those tokens. If False, they are
-                ordinary text, and no id of `control` can result.
+            add_special: Whether to add the special tokens that the model folder declares (BOS; EOS for T5).
+            parse_special: Whether to turn the literals of control tokens in the text into those tokens. If False, they
+                are ordinary text, and no id of `control` can result, except that of an unknown token.
 
         Raises:
-            ValueError: If the text is not valid Unicode.
+            ValueError: If the text is not valid Unicode, or the tokenizer cannot encode it.
         """
         parts: Sequence[Part] = self._split(valid(text)) if parse_special else [text]
         return self.encode_parts(parts, add_special=add_special)

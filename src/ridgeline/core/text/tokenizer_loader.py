@@ -23,7 +23,8 @@ def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
 
     Args:
         folder: Model folder or tokenizer file.
-        or_bytes: Whether to return a byte tokenizer if there is none of these, for models with random weights.
+        or_bytes: Whether to return a byte tokenizer, for models with random weights, if the folder has none of these
+            and declares no tokenizer.
 
     Raises:
         ValueError: If there is no usable tokenizer. The message is one line that names the file and the fix.

@@ -22,7 +22,7 @@ class Vocabulary:
     """The tables of a vocabulary: the bytes of each token by id, and the ids of special and control tokens."""
 
     tokens: list[bytes]
-    """The exact bytes of each token of a vocabulary; for a special token its literal."""
+    """The exact bytes of each token of a vocabulary; its literal for an added token, and b"" for an unused id."""
     special_ids: frozenset[int]
     """The ids of the special tokens, which decoding omits."""
     control: Mapping[str, int]
@@ -55,7 +55,10 @@ def metaspace(piece: str) -> bytes:
 
 
 def wordpiece(piece: str, continues: str) -> bytes:
-    """Return the bytes of a WordPiece piece, with a space before it unless it continues a word."""
+    """Return the bytes of a WordPiece piece, with a space before it unless it continues a word.
+
+    If the prefix `continues` is empty, no piece gets a space.
+    """
     word = piece.removeprefix(continues)
     return (word if word != piece or not continues else f" {piece}").encode("utf-8", "replace")
 
@@ -131,6 +134,9 @@ def _written(endings: Sequence[str], room: int) -> str:
     Args:
         endings: Sorted endings, not all empty.
         room: Remaining nesting depth.
+
+    Raises:
+        ValueError: If the literals are too deeply nested.
     """
     if room == 0:
         raise ValueError(f"more than {MAX_NESTED} of its control tokens are prefixes of one another")

@@ -68,7 +68,7 @@ def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.To
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return the token ids of the pieces in a vocab.txt file; raise ValueError if the file is not UTF-8."""
+    """Return the token ids of the pieces in a vocab.txt file; raise ValueError if it is unreadable or not UTF-8."""
     refuse_pointer(path)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -48,7 +48,7 @@ class PagePool:
         return tuple(self._free)
 
     def references(self, page: int) -> int:
-        """Return the number of page-table entries that refer to a page."""
+        """Return the number of references to a page, from page tables and from pending copies."""
         return self._references[page]
 
     def state(self, page: int) -> PageState:

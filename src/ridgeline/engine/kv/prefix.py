@@ -65,7 +65,7 @@ def extend_keys(
 
 
 def namespace_of(salt: bytes, read: EncoderInput, adapter: bytes = b"") -> bytes:
-    """Return a digest of everything that a request's keys and values depend on in addition to its tokens.
+    """Return bytes that identify everything that a request's keys and values depend on in addition to its tokens.
 
     Args:
         salt: The cache salt of the request.

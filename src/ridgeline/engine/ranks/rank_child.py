@@ -1,6 +1,6 @@
 """The process of another rank, `python -m ridgeline.engine.ranks.rank_child`, which executes the first rank's commands.
 
-rank_processes.py starts it. The commands come in the order in which the first rank executes the same.
+rank_processes.py starts it. The commands come in the order in which the first rank executes them itself.
 """
 
 import os

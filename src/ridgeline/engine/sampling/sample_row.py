@@ -92,7 +92,7 @@ class SampleRow:
     end_ids: tuple[int, ...] = ()
     """The tokens that are forbidden while `generated` < min_tokens.
 
-    They are the model's end tokens and the request's stop tokens.
+    They are the request's stop tokens, and the model's end tokens unless the request ignores them.
     """
     history: History | None = None
     """The token counts of the request; required only if a penalty is on."""

@@ -29,7 +29,7 @@ SAMPLE_ERRORS = 3.0
 
 
 class Cut(NamedTuple):
-    """The threshold that divides tokens that top-k, top-p or min-p keeps from those that it removes."""
+    """The threshold that divides tokens that top-k or top-p keeps from those that it removes."""
 
     floor: np.float32
     """The weight above which every token is kept."""

@@ -21,7 +21,7 @@ _LEAST_GAIN = 1.02
 
 
 class Acceptance:
-    """The acceptance rates of each request, and of all requests, from which new ones are estimated.
+    """The acceptance rate of each request, and that of all requests, from which the rate of a new request is estimated.
 
     A guess counts only if the guesses before it were right.
     """
@@ -73,7 +73,7 @@ def expected_tokens(acceptance: float, guesses: int) -> float:
 
 
 class SpeculationGate:
-    """The decision how many guesses pay for a model on a device."""
+    """The gate that decides how many guesses per request are worth verifying in a step, for a model on a device."""
 
     def __init__(self, price: Price, device: Device) -> None:
         self._price, self._device = price, device

@@ -31,7 +31,7 @@ class LLGuidanceTokenizer:
         self._longest = max(map(len, self._by_bytes), default=0)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Return token ids whose bytes are exactly those of a text.
+        """Return token ids whose bytes are those of a text, as far as the vocabulary can spell it.
 
         They are those of the model's own tokenizer if their bytes equal the text, else the longest tokens from left to
         right (an encoder may add a space, or compose characters).

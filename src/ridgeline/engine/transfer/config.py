@@ -25,7 +25,7 @@ class KVTransfer:
     An address is HOST:PORT, or unix:PATH on one machine.
 
     Raises:
-        ValueError: If an address is malformed, or both roles are given.
+        ValueError: If an address is malformed or given twice, both roles are given, or the timeout is out of range.
     """
 
     listen: str | None = None

@@ -124,7 +124,7 @@ class Peer:
             outbox.put(message)
 
     def hang_up(self) -> None:
-        """End the connection to the producer; the thread then tries another."""
+        """End the connection to the producer; unless `close` was called, the thread then reconnects."""
         outbox = self._outbox
         if outbox is not None:
             outbox.close()

@@ -90,7 +90,10 @@ class EngineInfo(msgspec.Struct, frozen=True):
     unshared: str = ""
     """The reason why equal prefixes share no KV memory; "" if they may."""
     replicas: int = 1
-    """The number of engines that this description covers; requests, pages and bytes are their sums."""
+    """The number of engines that this description covers.
+
+    Requests, concurrency, pages and bytes are their sums; all else describes one of them.
+    """
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
 

@@ -154,7 +154,7 @@ class EngineProcess:
     ) -> Self:
         """Load a model in a new process.
 
-        The errors are those of `load_engine`.
+        The errors are those of `load_engine`, and a RuntimeError if the process ends before it is ready.
 
         Args:
             model: A name as `open_source` takes it.

@@ -187,7 +187,7 @@ def _told_step(report: StepReport, *, with_items: bool) -> dict[str, Any]:
 
 
 def _decodes(report: StepReport) -> int:
-    """Return the number of sequences that ran one position in a step."""
+    """Return the number of decoding sequences of a step; in a step with prefills, those that ran one position."""
     return len(report.items) if report.decodes_only else sum([item[3] == 1 for item in report.items])
 
 

@@ -23,5 +23,5 @@ class PricedSteps:
 
     @property
     def share(self) -> float | None:
-        """The predicted seconds divided by the measured ones; None before the first step."""
+        """The predicted seconds divided by the measured ones; None before the first step with a prediction."""
         return self.predicted / self.measured if self.measured else None

@@ -22,7 +22,10 @@ class BenchFindings:
     served: ServerInfo
     job: LoadJob
     run: BenchRun
-    """The run that is reported in detail; for a sweep, the run at the highest good request rate (the knee)."""
+    """The run that is reported in detail; for a sweep, the run at the knee, or at the lowest rate if none is good.
+
+    The knee is the highest good request rate.
+    """
     slo: SLO | None = None
     sweep: Sweep | None = None
     steps: dict[str, PhaseSteps] = field(default_factory=dict)
@@ -102,7 +105,7 @@ class BenchFindings:
         return tuple(told)
 
     def _lateness(self) -> str:
-        """Return sentences on how late the load generator sent, what that means for latencies, and the likely cause."""
+        """Return sentences on how late the load generator sent, the effect on latencies, and what to do about it."""
         late = self.run.summary.latencies["lateness"]
         assert late is not None
         judged = highest(late)
@@ -133,7 +136,7 @@ class BenchFindings:
 
 
 def describe_load(load: LoadPattern) -> str:
-    """Return a description of the load, such as `Poisson arrivals, 10 a second`."""
+    """Return a description of the load, such as `Poisson arrivals, 10 per second`."""
     if load.users is not None:
         return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"
     capped = f", at most {load.most_under_way} in flight" if load.most_under_way is not None else ""

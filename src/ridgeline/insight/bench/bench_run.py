@@ -42,7 +42,7 @@ class BenchRun:
 
     @property
     def overloaded(self) -> bool:
-        """Whether requests arrived faster than the server completed them, throughout the run."""
+        """Whether requests arrived faster than the server completed them, over the last two thirds of the run."""
         return self.steadiness is not None and self.steadiness.overloaded
 
     @property
@@ -129,7 +129,8 @@ async def warm_up(job: LoadJob, requests: int) -> None:
     """Send a few uncounted requests, one after another, to warm up connections, caches and compilation.
 
     Raises:
-        ValueError: If the server answers none of them; the message has the server's reason.
+        ValueError: If all of them fail, other than by a rejection for lack of capacity (HTTP 429 or 503); the message
+            has the server's reason.
     """
     load = msgspec.structs.replace(
         job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0

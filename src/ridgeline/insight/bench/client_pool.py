@@ -37,12 +37,12 @@ class ClientResult(msgspec.Struct, tag=True):
 
 
 class ClientProgress(msgspec.Struct, tag=True):
-    """The progress of a client process: requests sent, ended, and failed."""
+    """The progress of a client process: requests due, ended, and failed."""
 
     sent: int
-    """The number of requests that the process has sent."""
+    """The number of requests that the process has sent or is about to send once there is a free slot."""
     over: int
-    """The number of sent requests that have ended."""
+    """The number of these requests that have ended."""
     bad: int
     """The number of ended requests that failed or were rejected."""
 
@@ -56,7 +56,7 @@ async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResu
     Args:
         job: The job.
         processes: The number of processes.
-        told: Called every second with the progress of all processes together.
+        told: Called with the progress of all processes together, every second and for each process.
 
     Raises:
         ValueError: If the prompt data cannot be read, or a process dies.
@@ -89,7 +89,7 @@ async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord
 
 
 def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
-    """Return how many requests were sent, ended, and failed, counted from their records."""
+    """Return how many requests were due, ended, and failed or were rejected, counted from their records."""
     over = [record for record in records if record.ended is not None]
     return ClientProgress(len(records), len(over), sum(record.outcome != "ok" for record in over))
 

@@ -48,7 +48,7 @@ class PromptDataset(msgspec.Struct, frozen=True):
     output: str | None = "128"
     """The response length in tokens; None lets the model end the response."""
     prefix: int = 0
-    """The number of tokens at the start of every prompt that other prompts share."""
+    """The number of tokens at the start of each conversation's first prompt that other conversations share."""
     prefixes: int = 1
     """The number of different shared prefixes."""
     turns: int = 1
@@ -56,7 +56,7 @@ class PromptDataset(msgspec.Struct, frozen=True):
     think: float = 0.0
     """The seconds between a response and the next turn."""
     vocabulary: int | None = None
-    """The upper bound of random token ids that replace words; None for words."""
+    """The exclusive upper bound of random token ids that replace words; None for words."""
     wording: TokensPerWord = TokensPerWord()
     seed: int = 0
 
@@ -75,9 +75,9 @@ class LoadPattern(msgspec.Struct, frozen=True):
     most_under_way: int | None = None
     """The limit of concurrent requests, beyond which arrivals wait at the client; None for no limit."""
     requests: int | None = None
-    """The number of requests after which none are sent."""
+    """The number of conversations (requests, if each has one turn) after which none are started; None for no limit."""
     seconds: float | None = None
-    """The seconds after which no requests are sent."""
+    """The seconds after which no conversations are started; None for no limit."""
     most_failed: float = 0.1
     """The share of failed requests above which the run stops."""
     stop_overloaded: bool = False

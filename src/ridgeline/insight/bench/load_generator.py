@@ -24,8 +24,8 @@ Watch = Callable[[list[RequestRecord]], None]
 class LoadGenerator:
     """A generator that sends one process's part of a benchmark job and records the requests.
 
-    `records` holds all requests that were or should have been sent, in order of their intended times. `stopped` is the
-    reason why the run stopped early, or empty.
+    `records` holds all requests that were or should have been sent, in the order in which they became due. `stopped` is
+    the reason why the run stopped early, or empty.
     """
 
     def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
@@ -109,7 +109,7 @@ class LoadGenerator:
             session: The turns.
             body: The request body of the first turn.
             intended: The intended time of the first turn.
-            begun: When sending the first turn began, as for `RequestSender.ask`.
+            begun: When sending the first turn began, as for `RequestSender.send`.
         """
         said: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):

@@ -26,8 +26,8 @@ class LoadPoint:
 class Prediction:
     """The predicted performance of closed loops, for prompts and responses of the measured mean lengths.
 
-    An open loop of rate X is compared with the number of users that would produce X requests per second. Nothing is
-    fitted to the run.
+    An open loop of rate X is compared with the smallest predicted number of users that produces X requests per second.
+    Nothing is fitted to the run.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Prediction:
 
     @property
     def most(self) -> float:
-        """The highest request rate per second that any number of users reaches."""
+        """The highest request rate per second that any of the predicted numbers of users reaches."""
         return max(point.requests_per_second for point in self.points)
 
     def at_rate(self, rate: float) -> LoadPoint | None:
@@ -48,7 +48,7 @@ class Prediction:
 
     @property
     def label(self) -> str:
-        """The legend text of the prediction in charts."""
+        """The text that names the prediction in charts and tables."""
         how = "calibrated" if self.calibrated else "not calibrated"
         return f"predicted by the cost model for {self.model} on {self.device} ({how})"
 

@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation, mostly of one turn; later turns include the conversation so far."""
+    """A conversation, mostly of one turn; the request for a later turn includes the conversation so far."""
 
     turns: tuple[Turn, ...]
 
@@ -51,7 +51,10 @@ class PromptSource(Protocol):
     """A source of conversations whose prompts a benchmark sends."""
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """Yield what is known of each session before its text is made; cheap, as every process iterates over all."""
+        """Yield one entry per session: its request in a trace, or None for a source without a trace.
+
+        It makes no text and is cheap, because every process iterates over all sessions.
+        """
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
         """Return the conversation with a given number, with the text of its prompts."""
@@ -84,7 +87,7 @@ class SyntheticPrompts:
         self._output = None if data.output is None else parse_lengths(data.output, "--output")
 
     def check(self, target: LoadTarget) -> None:
-        """Accept any server endpoint, because every endpoint takes text prompts."""
+        """Accept any server endpoint: all take text, and `body_of` reports token ids that an endpoint does not take."""
 
     def items(self) -> Iterator[TraceRequest | None]:
         """Yield None once per session without end, because random prompts depend only on the session number."""
@@ -112,7 +115,7 @@ class TracePrompts:
         next(self.items())  # reports an unreadable file before anything is sent
 
     def check(self, target: LoadTarget) -> None:
-        """Accept any server endpoint, because every endpoint takes text prompts."""
+        """Accept any server endpoint: all take text, and `body_of` reports token ids that an endpoint does not take."""
 
     def items(self) -> Iterator[TraceRequest | None]:
         """Yield the requests of the trace as recorded."""
@@ -196,7 +199,7 @@ def _ids(name: str, count: int, vocabulary: int) -> list[int]:
 
 
 def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
-    """Yield the first human message of each conversation in a ShareGPT file, without an output length."""
+    """Yield the first message of each conversation that a human begins in a ShareGPT file, without an output length."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path} is not a list of conversations; give ShareGPT JSON or JSONL of prompts")
@@ -244,7 +247,8 @@ def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes
 
     Args:
         target: The server and the common fields.
-        said: The messages of previous turns; a completion gets them as lines of text.
+        said: The messages of previous turns; a completion of text gets them as lines of text, one of token ids not at
+            all.
         turn: The turn to send.
 
     Raises:

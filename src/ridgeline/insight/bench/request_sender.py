@@ -1,4 +1,4 @@
-"""The sender of benchmark requests, which measures each from its bytes to its record."""
+"""The sender of benchmark requests, which records the timing and the outcome of each."""
 
 import asyncio
 from collections import deque

@@ -84,6 +84,8 @@ def base_url(url: str) -> str:
 async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
     """Query a server's list of models and return its description with the selected model.
 
+    A server that lists no models is assumed to have the selected one.
+
     Args:
         base: The server's URL.
         headers: The headers of the request.
@@ -91,7 +93,7 @@ async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | 
 
     Raises:
         NoResponse: If no server responds.
-        ValueError: If the server refuses or does not have the model.
+        ValueError: If the server needs an API key, is not ready, names no model, or does not have the selected one.
     """
     status, body = await _get(f"{base}/v1/models", headers)
     if status in (401, 403):

@@ -47,8 +47,8 @@ class StreamedResponse:
     """The state of a streamed response.
 
     `text` excludes reasoning. `finished` is true once a finish_reason or [DONE] arrived. `error` is the server's error
-    message. `prompt`, `output` and `cached` are token counts from its usage. `timings` are in milliseconds, if the
-    server reports them (llama.cpp's names, and `queued_ms` and `first_token_ms` of Ridgeline).
+    message. `prompt`, `output` and `cached` are token counts from its usage. `timings` are the server's own figures by
+    name, if it reports them (those of llama.cpp, and `queued_ms` and `first_token_ms` of Ridgeline).
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class StreamedResponse:
 
 
 def error_in(body: bytes) -> str:
-    """Return the error message of a failed response in one line, or "" if it has none."""
+    """Return the error message of a failed response in one line of at most 200 characters, or "" if it has none."""
     try:
         return _words(_READER.decode(body).error)
     except (msgspec.DecodeError, RecursionError):

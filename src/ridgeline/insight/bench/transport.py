@@ -104,7 +104,7 @@ def _why(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
 
 
 async def error_body(reply: HttpResponse) -> bytes:
-    """Return the first 64 KiB of an error response."""
+    """Return the start of an error response's body: the pieces until they exceed 64 KiB, or the whole body."""
     body = b""
     async for piece in reply.pieces():
         body += piece

@@ -49,9 +49,12 @@ class Calibration:
     """The measured FLOP/s of matrix products, by number format."""
     classes: Mapping[str, FittedClass]
     host: HostTime | None
-    """The constants of the host (CPU) time per engine step; None for a device that the engine does not run on."""
+    """The constants of the host (CPU) time per engine step; None if no step was measured."""
     host_error: float
-    """The median error of the predicted host (CPU) time per step, relative to whole steps."""
+    """The median absolute error of the predicted host (CPU) time per step, relative to whole steps.
+
+    For a GPU, it is the error of the predicted time of whole steps.
+    """
     native: bool
     """Whether Ridgeline's own kernels ran (`backends/`)."""
     pace: Slowdown
@@ -61,7 +64,7 @@ class Calibration:
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:
-        """Return the calibrated machine as a Device, which can be priced."""
+        """Return the calibrated machine as a Device, for which the cost model predicts times."""
         basis = f"measured on this machine, {self.made}, {self.threads} thread{'s' if self.threads > 1 else ''}"
         return Device(
             "this",

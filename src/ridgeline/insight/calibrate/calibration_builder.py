@@ -31,12 +31,12 @@ def build_calibration(
         timer: The timer that measured.
         begun: The wall time at which the calibration started.
         measured: The memory streams behind the roofs.
-        multiplied: The matrix products behind the roofs.
+        multiplied: The FLOP/s of matrix products behind the roofs, by number format.
         observed: The observations by kernel class.
         fitted: The fitted constants by class name.
         host: The host time of a step, with its median error.
         pace: The undisturbed probe times.
-        disturbed: How much longer probes took on average.
+        disturbed: The factors by which probes took longer on average; None for a GPU.
     """
     return Calibration(
         title=roofs.title,

@@ -62,7 +62,10 @@ def file_path(kind: str = "cpu") -> Path:
 
 
 def device_name(kind: str = "cpu") -> str:
-    """Return the CPU's name with the number of cores that this process may use, or the GPU's name."""
+    """Return the CPU's name with the number of cores that this process may use, or the GPU's name.
+
+    Without CUDA, the GPU's name is "none".
+    """
     if kind != "cpu":
         return str(torch.cuda.get_device_name(_index(kind))) if torch.cuda.is_available() else "none"
     return processor()

@@ -82,7 +82,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
 
 
 def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
-    """Return all models whose ops calibration times."""
+    """Return all trials (models with steps) whose ops the calibration of a CPU times."""
     return (*TRIALS, *DIFFUSION_TRIALS)
 
 

@@ -42,7 +42,7 @@ Report = Callable[[str, float], None]
 
 
 def measure_gpu_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Mapping[str, float]) -> Device:
-    """Return a GPU with its roofs only: the highest read or copy bandwidth, and the peak FLOP/s."""
+    """Return a GPU with its roofs only: the highest read or copy bandwidth of large streams, and the peak FLOP/s."""
     properties = torch.cuda.get_device_properties(timer.device)
     bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
     return Device(

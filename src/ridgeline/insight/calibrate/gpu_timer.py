@@ -89,7 +89,7 @@ class GpuTimer:
 
 
 def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
-    """Repeat a call for `budget` seconds and return its results without the first two."""
+    """Repeat a call for `budget` seconds, but 5 to 40 times, and return its results without the first two."""
     end, results = time.perf_counter() + budget, list[Result]()
     while len(results) < _REPEATS.start or (time.perf_counter() < end and len(results) < _REPEATS.stop):
         results.append(once())

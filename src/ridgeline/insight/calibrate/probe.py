@@ -34,7 +34,7 @@ def _of_each(of: Callable[[Sequence[float]], float], paces: Sequence[Slowdown]) 
 
 
 def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Callable[[], object], int]:
-    """Return one decode step of a tiny model, and its number of ops.
+    """Return a function that runs one decode step of a tiny model, and the step's number of ops.
 
     Args:
         timer: The timer of the device.

@@ -53,7 +53,7 @@ def working_sets(stated: Stated) -> list[int]:
 
 @torch.inference_mode()
 def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[MemoryStream]:
-    """Measure the read and copy bandwidth of working sets, smallest first; reading is the best of four methods."""
+    """Measure the read and copy bandwidth of working sets, in the given order; reading is the best of four methods."""
     each = budget / len(sets) / 5
     measured = []
     for nbytes in sets:
@@ -79,7 +79,10 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
 
 
 def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
-    """Return the bandwidth of main memory: the fastest read of a working set at least twice as large as any cache."""
+    """Return the bandwidth of main memory: the fastest read of a working set at least twice as large as any cache.
+
+    If there is none, it is that of the last and largest working set.
+    """
     least = min(beyond_caches(stated) / 2, measured[-1].nbytes)
     return max(stream.read for stream in measured if stream.nbytes >= least)
 
@@ -88,8 +91,9 @@ def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...
     """Return the sizes and speeds of the CPU caches that measured bandwidths reveal, nearest first.
 
     A cache's speed is that of the fastest stream that fits in it but not in the previous one. Its size is that of the
-    largest stream that is closer to this speed than to that of the next level, because other processes may occupy a
-    part. Without reported caches, one cache is derived from the streams alone.
+    largest stream within its reported size that is closer to this speed than to that of the next level, because other
+    processes may occupy a part. A cache that is not at least 20 % faster than main memory is left out. Without reported
+    caches, one cache is derived from the streams alone.
 
     Args:
         measured: The measured streams.
@@ -113,7 +117,7 @@ def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...
 def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[tuple[str, int]]:
     """Return the data caches from level 2 on as Linux reports them for a number of threads; empty if it does not.
 
-    A cache that is private to a core counts once per thread.
+    Caches of one level that are private to cores or groups of cores add up, at most one per thread.
     """
     levels: dict[int, dict[str, int]] = {}
     for core in sorted(os.sched_getaffinity(0)):

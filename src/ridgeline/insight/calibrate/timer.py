@@ -48,7 +48,7 @@ class Timer:
     def each(self, call: Callable[[], object], budget: float) -> list[float]:
         """Return the seconds of each of several successive calls.
 
-        Calls repeat for `budget` seconds of wall time, and at least three times unless that exceeds three times the
+        Calls repeat for `budget` seconds of wall time, and at least four times unless that exceeds three times the
         budget. The first call is dropped if there are others.
         """
         seconds: list[float] = []

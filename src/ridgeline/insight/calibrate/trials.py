@@ -1,7 +1,7 @@
 """The language models that calibration times: small random ones whose shapes cover several sizes of each kernel class.
 
-Two fit in the caches, as the built-in model does. In two others, each layer's weights are so large that the caches have
-evicted them before the layer runs again. None has the shape of a model on which predictions are evaluated.
+Some fit in the caches, as the built-in model does. In the wide ones, each layer's weights are so large that the caches
+have evicted them before the layer runs again. None has the shape of a model on which predictions are evaluated.
 """
 
 from collections.abc import Iterator, Sequence

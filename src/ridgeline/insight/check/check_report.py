@@ -8,12 +8,12 @@ _MAX_LINES = 8  # the most lines of one kind, because a problem of one tensor of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a checked model with its fix, or a remark, in one line."""
+    """A problem of a checked model, mostly with its fix, or a remark, in one line."""
 
     part: str
     """The checked part of the folder, such as `files`, `tensors` or `tokenizer`."""
     problem: str
-    """The problem with its fix, or the remark."""
+    """The problem, mostly with its fix, or the remark."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Checks of special token ids in config.json, generation_config.json and the tokenizer, and of the generation config.
 
-The ids must be in the vocabulary and agree with each other.
+The ids must be in the vocabulary, and the begin-of-text and end-of-text tokens of the files must agree.
 """
 
 from collections.abc import Iterator, Mapping

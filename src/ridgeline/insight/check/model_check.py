@@ -26,14 +26,14 @@ Progress = Callable[[int, int], None]
 
 
 def check_model(name: str, progress: Progress | None = None) -> CheckReport:
-    """Check a model folder or GGUF file, and return a report with all problems.
+    """Check a model folder or GGUF file, and return a report with the problems found.
 
     Args:
-        name: The path.
+        name: The path, or a name that `open_source` resolves to a folder.
         progress: Called with the bytes of weights read so far and their total.
 
     Raises:
-        ModelRefused: If the path is not a folder or file with a model.
+        ModelRefused: If the name leads to no folder or file with a model, or the package for GGUF files is missing.
     """
     path = Path(name)
     if path.is_file() and is_gguf(path):
@@ -71,7 +71,7 @@ def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
 
 
 def _weights(source: ModelSource, built: Model | None, report: CheckReport, progress: Progress | None) -> bool:
-    """Check a model's weight files, tensors and the values in them, and return whether they can be loaded."""
+    """Check a model's weight files, tensors and the values in them, and return whether no problem was found."""
     checkpoint = _opened(source, report)
     if checkpoint is None:
         return False
@@ -86,7 +86,7 @@ def _weights(source: ModelSource, built: Model | None, report: CheckReport, prog
 
 
 def _opened(source: ModelSource, report: CheckReport) -> Checkpoint | None:
-    """Return the tensors of a model, or None if its files are inconsistent.
+    """Open the tensors of a model and report the problems of its files; return None if the files are inconsistent.
 
     The header of a GGUF file has already been read.
     """
@@ -133,7 +133,7 @@ def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> Non
 
 
 def _run(source: ModelSource, built: Model, report: CheckReport, progress: Progress | None) -> None:
-    """Generate a few tokens, if this machine has enough memory for the model."""
+    """Run the model on a short prompt and report the result, if this machine has enough memory for the model."""
     try:
         remaining_memory(source, {"weights": weight_bytes(built)})
     except ModelRefused as refused:

@@ -1,4 +1,4 @@
-"""A check of checkpoint shards: each must exist, be complete and hold the tensors that the index lists."""
+"""A check of checkpoint shards: each must exist, be complete and hold exactly the tensors that the index lists."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""A smoke test that generates a few tokens greedily, for errors that files alone cannot show."""
+"""A smoke test that runs a model on a short prompt, for errors that files alone cannot show.
+
+A model that generates text decodes a few tokens greedily; other models compute their hidden states or vectors.
+"""
 
 import math
 from collections.abc import Sequence
@@ -23,11 +26,11 @@ _STEP = 64  # positions per step, without those of an audio encoder
 
 
 def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[str, list[str]]:
-    """Generate a few tokens and return a description of the output and the problems.
+    """Run a model on a short prompt and return a description of the output and the problems.
 
     Raises:
         ModelRefused: If the model cannot be loaded.
-        ValueError: If the model cannot be loaded.
+        ValueError: If the engine settings do not fit the model or this machine.
     """
     heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
     settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
@@ -50,7 +53,7 @@ def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[st
 
 
 def _read(loaded: LoadedEngine, prompt: Sequence[int]) -> tuple[int, ...] | EncoderFeatures:
-    """Return the encoder input: the prompt, or silent audio features for a speech model; empty without an encoder."""
+    """Return the encoder input: the prompt, or all-zero audio features for a speech model; empty without an encoder."""
     model = loaded.model
     if model.encoder_width:
         return EncoderFeatures.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))

@@ -66,7 +66,9 @@ def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoi
 
 
 def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> list[str]:
-    """Return the tensors with NaN or infinite numbers, and the matrices that are all zeros, reading a MiB at a time.
+    """Return the problems of tensors with NaN or infinite numbers, and of matrices that are all zeros.
+
+    Tensors are read a MiB at a time. Integers are not checked; quantized GGUF blocks are only checked for zeros.
 
     Args:
         checkpoint: The checkpoint.
@@ -90,7 +92,7 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
 
 
 def _counts(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
-    """Return how many numbers of a tensor are NaN or infinite, and whether all are zero."""
+    """Return how many numbers of a tensor are NaN or infinite, and whether all are zero; 0 and False for integers."""
     entry = checkpoint.entries[name]
     bad, zero = 0, entry.end > entry.begin
     dtype = torch.uint8 if entry.dtype in BLOCKS else _FLOATS.get(entry.dtype)

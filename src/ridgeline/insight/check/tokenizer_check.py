@@ -27,7 +27,8 @@ _USER, _SYSTEM, _ANSWER = "Which river is the longest?", "You answer briefly.", 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[str], list[str]]:
     """Return the problems of a tokenizer, and remarks.
 
-    If its vocabulary cannot represent all bytes, changed texts are remarks rather than problems.
+    If it changes even plain words, or its vocabulary lacks a byte of UTF-8, other changed texts are remarks rather than
+    problems.
 
     Args:
         tokenizer: The tokenizer.
@@ -77,7 +78,7 @@ _NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))  # bytes that never occur 
 
 
 def _spells_all(tokenizer: Tokenizer) -> bool:
-    """Return whether the vocabulary has a token for every byte, so that every text can survive a round trip."""
+    """Return whether the vocabulary has a token for every byte of UTF-8, so that any text can survive a round trip."""
     single = {tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)}
     return all(bytes([byte]) in single for byte in range(256) if byte not in _NEVER)
 

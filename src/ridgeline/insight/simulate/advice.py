@@ -1,4 +1,4 @@
-"""The advice of a simulation: one sentence that follows from a run's counts and names the option to change."""
+"""The advice of a simulation: one sentence that follows from a run's figures and names the option to change, if any."""
 
 import math
 from dataclasses import replace
@@ -22,10 +22,11 @@ _UNEVEN = 2.0  # the ratio of ITL p99 to its median from which prompts delay dec
 
 
 def advice(findings: SimulationFindings) -> str:
-    """Return one sentence that names the most important problem of a simulated run and the option that fixes it.
+    """Return one sentence on the main problem of a simulated run and its remedy, or on the remaining headroom.
 
     The checks run in this order: requests that cannot run, overload, too little KV memory, too few request slots, and
-    prompts that delay decoding. If none applies, the sentence reports the remaining headroom.
+    prompts that delay decoding. If none applies, the sentence reports how busy the GPU is and, if the load law applies,
+    the rate above which the fleet would fall behind.
     """
     metrics, limits = findings.metrics, findings.asked.machine.limits
     if findings.verdict == "nothing answered":
@@ -93,8 +94,8 @@ def _room(findings: SimulationFindings) -> str:
 def _few_places(metrics: SimulationMetrics) -> bool:
     """Return whether more concurrent requests would raise throughput.
 
-    This holds if requests mostly wait for a slot, most steps are memory bound (so larger ones hardly take longer), and
-    less than half of the KV pages are ever in use.
+    This holds if requests wait for a slot more than half of the time, less than half of the step time is compute bound
+    (so larger steps hardly take longer), and less than half of the KV pages are ever in use.
     """
     steps = metrics.steps
     return steps.held["requests"] > _MOSTLY and steps.compute < _MOSTLY and steps.most_pages < 1 / 2
@@ -139,8 +140,9 @@ def _for(metrics: SimulationMetrics) -> str:
 def _answered(metrics: SimulationMetrics) -> float:
     """Return the requests per second that a simulated fleet completes.
 
-    This is the larger of the average over the whole run and the arrival rate minus the backlog's growth: after the last
-    arrival, a slow replica may take long to drain its backlog, which lowers the average.
+    This is the larger of the average from the first counted arrival to the last token, and the arrival rate minus the
+    backlog's growth: after the last arrival, a slow replica may take long to drain its backlog, which lowers the
+    average.
     """
     assert metrics.steadiness is not None, "a run without a steadiness measurement has no completion rate"
     return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
@@ -169,7 +171,11 @@ def _enough(findings: SimulationFindings) -> int:
 
 
 def _of_prompts(findings: SimulationFindings) -> str:
-    """Return the advice to lower the token budget of a step if prompts cause long inter-token gaps, else ""."""
+    """Return the advice to lower the token budget of a step if prompts cause long inter-token gaps, else "".
+
+    It is also "" if nearly all requests meet their objectives, or if a quarter of the budget would be too small, would
+    overload the replicas, or would hardly shorten the longest step.
+    """
     itl, metrics = findings.metrics.latencies["ITL"], findings.metrics
     if metrics.goodput is not None and metrics.good_share >= _MET:
         return ""
@@ -194,7 +200,7 @@ def _of_prompts(findings: SimulationFindings) -> str:
 
 
 def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
-    """Return whether the load law predicts that the replicas keep up with a token budget of `tokens` per step."""
+    """Return whether the replicas keep up with `tokens` per step by the load law; True if the law does not apply."""
     if findings.law is None:
         return True
     asked, metrics = findings.asked, findings.metrics

@@ -2,11 +2,11 @@
 
 A replica costs the same whatever its limits are, so the highest goodput is also the highest goodput per dollar. The
 search walks a grid by coordinate descent from the user's setting: first the token budget of a step, then the number of
-concurrent requests, then the share of GPU memory for KV pages, and again from the start if anything improved. Settings
-that cannot change the result are not run: a higher request limit that no run reached, a larger token budget that no
-step filled, or more pages if no request waited for one, none was preempted and nothing was found in the prefix cache.
-All settings see the same requests. Two settings are compared pairwise, request by request, over the requests that
-arrived after the warm-up of the user's setting.
+concurrent requests, then the share of GPU memory that the engine may use, and again from the start if anything
+improved. Settings that cannot change the result are not run: a higher request limit that no run reached, a larger token
+budget that no step filled, or more pages if no request waited for one, none was preempted and nothing was found in the
+prefix cache. All settings see the same requests. Two settings are compared pairwise, request by request, over the
+requests that arrived after the warm-up of the user's setting.
 """
 
 import math
@@ -36,7 +36,7 @@ PLACES = tuple(2**power for power in range(4, 11))
 """The limits of concurrent requests that the search tries: 16 to 1,024."""
 
 SHARES = (0.92, 0.95)
-"""The shares of GPU memory that an engine may use; the rest is for other programs and allocator waste."""
+"""The shares of GPU memory that the search lets an engine use; the rest is for other programs and allocator waste."""
 
 _AHEAD = 2  # settings that the second process has queued at most
 _PREEMPTED = 0.01  # preemptions per request; a setting with more is never recommended
@@ -51,16 +51,16 @@ class TriedSetting:
     """The share of a GPU's memory that the engine may use."""
     metrics: SimulationMetrics
     good: NDArray[np.bool_]
-    """A mask of the requests that met their objectives."""
+    """A mask of the requests that met their objectives; it selects none if the run is overloaded."""
     counted: NDArray[np.bool_]
     """A mask of the requests that count in comparisons, because they arrived after the warm-up."""
     most_running: int
-    """The highest number of requests, running and waiting, at any step; higher request limits change nothing."""
+    """The highest number of requests of a replica, running and waiting, at any step; higher limits change nothing."""
     most_positions: int
     """The highest number of tokens in any step; larger token budgets change nothing."""
 
     def covers(self, limits: Limits, memory: float, *, fixed: bool = False) -> bool:
-        """Return whether a run with other limits and memory would execute exactly the same steps as this one.
+        """Return whether a run with other limits and memory is certain to execute exactly the same steps as this one.
 
         That is so if neither run comes near a limit that differs, and no additional page would have been used.
 
@@ -89,7 +89,7 @@ class TriedSetting:
 
     @property
     def overloaded(self) -> bool:
-        """Whether the replicas cannot keep up with the arrivals; then no request counts as good."""
+        """Whether the replicas or the API server cannot keep up with the arrivals; then no request counts as good."""
         return self.metrics.overloaded
 
     @property
@@ -153,7 +153,10 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """The recommendation in one sentence, with the counts of both runs that justify it."""
+        """The recommendation in one sentence, with the statistics of both runs that justify it.
+
+        If the best setting is not significantly better, it says so instead.
+        """
         if not self.worth:
             return (
                 f"No other setting is significantly better: of {len(self.options)} settings simulated with "
@@ -181,8 +184,8 @@ def _figures(option: TriedSetting) -> tuple[float, ...]:
 def reason(own: TriedSetting, best: TriedSetting) -> str:
     """Return the explanation of why the best setting beats the user's, from the step statistics of both runs.
 
-    It names resources that requests wait for less often, tail latencies that are shorter, or fewer preemptions; at most
-    two.
+    It names resources that requests wait for less often, tail latencies that are shorter, or fewer preemptions, at most
+    two of them; if there are none, the average number of sequences per step.
     """
     said = []
     names = {"requests": "places", "positions": "tokens of a step's budget", "pages": "KV pages"}
@@ -265,7 +268,7 @@ def advise(
 
 
 def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setting]], ...]:
-    """Return, for each parameter, a function that lists the settings differing from a given one only in it."""
+    """Return a function for each parameter that lists the settings to try, which differ from a given one only in it."""
     return (
         lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
         lambda best: [(replace(best.limits, requests=places), best.memory) for places in PLACES],
@@ -356,7 +359,7 @@ class _Trials:
                 self._lose_second()
 
     def _new(self, later: Iterable[Setting]) -> Iterator[Setting]:
-        """Return the settings that are neither known nor running in either process."""
+        """Return the settings that have no result yet and were not submitted to the second process."""
         return (
             each for each in later if each not in self._there and each not in self._here and self._known(each) is None
         )

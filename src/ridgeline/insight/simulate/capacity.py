@@ -48,7 +48,7 @@ class SimulatedCapacity:
 
     @property
     def above(self) -> CapacityLevel | None:
-        """The lowest tried rate above the capacity, which is not good."""
+        """The lowest tried rate above the capacity, which is not good; None if no higher rate was tried."""
         return next((level for level in self.levels if level.rate > self.rate.mid), None)
 
 
@@ -73,7 +73,10 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Simu
 
 
 def _level(rate: float, metrics: SimulationMetrics, attain: float) -> CapacityLevel:
-    """Evaluate a rate: it is good if the replicas keep up and the whole and every class attain the required share."""
+    """Return the result at an arrival rate, and whether the rate is good.
+
+    It is good if the replicas keep up, and both all requests together and each class of them attain the required share.
+    """
     keeps_up = verdict(metrics, open_loop=True) in ("steady", "backlogged", "too short to tell")
     classes = [each for each in metrics.classes.values() if each.requests]  # all requests of others came in warm-up
     shares = [metrics.good_share, *(each.good_share for each in classes)]
@@ -86,7 +89,10 @@ def _best(levels: list[CapacityLevel]) -> float:
 
 
 def _bisect(measure: Callable[[float], CapacityLevel], start: float, step: float) -> list[CapacityLevel]:
-    """Search for a good and a bad rate that are within 3 % of each other; return all rates tried, ascending."""
+    """Search for a good and a bad rate that are within 3 % of each other; return all rates tried, ascending.
+
+    All rates are good or all are bad if none of the other kind is found within about a factor of 100 of `start`.
+    """
     levels = [measure(start)]
     good = levels[0].good
     while levels[-1].good == good and start / _LEAST < levels[-1].rate < start * _LEAST:

@@ -2,7 +2,7 @@
 
 Disaggregation keeps prompts from delaying decode steps. A smaller token budget has the same effect on colocated
 replicas, without a link. So the baseline runs the same requests twice: with the given token budget per step, and with a
-quarter.
+quarter, but at least 64 tokens.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Colocated:
 def run_colocated(
     asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Colocated, ...]:
-    """Simulate a fleet without its prefill/decode split, with the full and with a quarter token budget.
+    """Simulate a fleet without its prefill/decode split, with the full token budget and with a quarter (at least 64).
 
     Args:
         asked: The simulation query, whose fleet has a split.
@@ -36,7 +36,7 @@ def run_colocated(
         progress: Returns the watcher of a run, given the run's name.
 
     Returns:
-        One result per token budget; only one if the budget is too small to be quartered.
+        One result per token budget; only one if the full budget is at most 64 tokens.
     """
     fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
     found = []

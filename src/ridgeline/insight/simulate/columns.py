@@ -20,9 +20,9 @@ Mask = NDArray[np.bool_]
 class Columns:
     """The columns of a log's requests as arrays.
 
-    Besides the columns of `RequestLog`, `ok` masks the completed requests, `apart` masks those whose prefill and decode
-    ran on two replicas, `over` is the time at which each request ended, and `classes` names the classes that
-    `slo_class` indexes.
+    Besides columns of `RequestLog`, `ok` masks the completed requests, `apart` masks those whose prefill and
+    decode ran on two replicas, `ended` is the time at which each request ended (the end of the run for unfinished
+    ones), and `classes` names the classes that `slo_class` indexes.
     """
 
     def __init__(self, log: RunLog) -> None:
@@ -78,9 +78,9 @@ class Columns:
 
 
 def distribution(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
-    """Return a distribution in seconds, each percentile with the wider of its rank and its block interval.
+    """Return a distribution in seconds, or None without samples; each percentile has an interval.
 
-    The block interval comes from a bootstrap over blocks of one minute.
+    The interval covers both that of the percentile's rank and that of a bootstrap over blocks of one minute.
     """
     samples = nanoseconds.astype(np.float64) / 1e9
     found = weighted(samples, weights)

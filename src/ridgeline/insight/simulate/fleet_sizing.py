@@ -17,7 +17,7 @@ from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, three_digits
 
 DEVICES_PER_REPLICA = (1, 2, 4, 8)
-"""The GPU counts per replica that the search tries; attention heads can be divided among them."""
+"""The GPU counts per replica that the search tries: powers of two, because the GPUs must divide the attention heads."""
 
 REPLICAS = (1, 2, 3, 4, 6, 8)
 """The replica counts that the search tries."""

@@ -66,7 +66,7 @@ def saturation_rate(machine: Machine, input: int, output: int) -> float:
 
 
 def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, float]]:
-    """Return points (requests per second, TPOT in seconds) of the formula below the saturation rate."""
+    """Return points (requests per second, TPOT in seconds) of the formula, up to about the saturation rate."""
     requests, most = _RequestCost(machine, input, output), _most(machine, input, output)
     batches = sorted({round(most ** (at / _POINTS)) for at in range(_POINTS + 1)} if most > 1 else {1})
     rates = [(batch, requests.answered(batch)) for batch in batches]
@@ -117,7 +117,7 @@ class _RequestCost:
 
 
 def _most(machine: Machine, input: int, output: int) -> float:
-    """Return the largest decode batch B; it is below 1 if a prompt takes more steps than its response leaves."""
+    """Return the largest decode batch B, which can be below 1, for example for a long prompt with a short response."""
     limits = machine.limits
     kept = machine.layout.users(_context(input, output), limits.max_request_tokens)
     parts = math.ceil(input / limits.max_request_tokens)

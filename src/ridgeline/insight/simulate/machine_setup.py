@@ -32,8 +32,9 @@ def machine_of(
         between: The host overhead between two steps.
 
     Raises:
-        ValueError: If the model does not continue text, if each GPU has its own scheduler (data-parallel attention), or
-            if the model leaves no KV page.
+        ValueError: If the model does not continue text, if each GPU has its own scheduler (data-parallel attention), if
+            `context` exceeds the model's, if the model leaves no KV page, or if `pages` are too few for the model or
+            too many for the GPU.
     """
     model = case.model
     if not model.has_head or model.encodes:

@@ -38,7 +38,7 @@ class PacedExecutor:
         self._ran: frozenset[int] = frozenset()  # the requests of the previous step
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Return a token for each logit row once the step's priced time has passed."""
+        """Return filler tokens, and log-probabilities of 0 for scored prompt tokens, after a step's priced time."""
         self._until = self._begun(plan) + self._nanoseconds(plan)
         self._ran = frozenset(item.request for item in plan.items)
         given, of = list[Outcome](), iter(rows)
@@ -54,7 +54,7 @@ class PacedExecutor:
     def _begun(self, plan: StepPlan) -> int:
         """Return when a step starts: at the end of the previous one if it continues one of its requests, else now.
 
-        The host time between two steps is therefore not added to their priced time.
+        The host time between two steps is therefore not added to their priced time, unless it exceeds `BEHIND`.
         """
         now = self._clock()
         goes_on = any(item.request in self._ran for item in plan.items)

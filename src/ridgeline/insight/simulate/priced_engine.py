@@ -34,14 +34,15 @@ MAKER = f"{__name__}:priced_engine"
 FILLER = " This is filler: no model ran, each step only took as long as its price says."
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat.jinja")
-"""The chat template for models without template and tokenizer, such as a bare config or a catalogue entry."""
+"""The chat template for models without a tokenizer, such as a bare config or a catalogue entry."""
 
 
 def priced_engine(start: EngineStart) -> LoadedEngine:
     """Build the priced engine that an engine process's start message describes.
 
     Raises:
-        ValueError: If the model does not continue text, or does not fit the GPU.
+        ValueError: If the model is unsupported, if it or its settings do not fit the GPU, or if its tokenizer belongs
+            to another model.
     """
     source, settings, device = open_source(start.model), start.settings, start.device
     assert device is not None, "a priced engine needs a device"
@@ -67,7 +68,7 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
     """Return the machine that a server's settings describe, on a number of GPUs.
 
     Raises:
-        ValueError: If the settings do not fit the model or the GPU's memory.
+        ValueError: If the model is unsupported, or if the settings do not fit the model or the GPU's memory.
     """
     share = {} if settings.memory_share is None else {"utilization": settings.memory_share}
     setup = Deployment(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)

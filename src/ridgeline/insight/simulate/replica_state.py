@@ -22,7 +22,7 @@ class SimulatedRequest:
     load: int
     """The load that a router counts for the request."""
     rest: TraceRequest | None = None
-    """The request that a decode replica continues after this prefill replica's first token; None without a split."""
+    """The request to hand to a decode replica after the first token; None if there is none to hand over."""
     room: int = 0
     """The number of tokens that fit after the prompt."""
     first: int = NEVER

@@ -75,7 +75,7 @@ def parse_requirement(text: str) -> Requirement:
     """Parse a requirement: `ttft_p99<500ms`, `goodput>12`, or `batch:good_share>=99%` for one class of requests.
 
     Raises:
-        ValueError: If the text is malformed; the message lists the available figures.
+        ValueError: If the text is malformed, or the figure is unknown; the message then lists the available ones.
     """
     match = _FORM.fullmatch(text.strip())
     if match is None:

@@ -14,7 +14,7 @@ NEVER = -1
 
 Outcome = Literal["ok", "rejected", "unfinished"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "unfinished")
-"""The outcomes of a request, as in the records of `insight/traffic`.
+"""The outcomes of a simulated request.
 
 `rejected`: the engine refused it on arrival because it can never run. `unfinished`: it was still active at the end.
 """
@@ -31,10 +31,10 @@ up. `pages`: no KV pages are free.
 class RequestLog:
     """A log of a simulation's requests as columns, with one row per request in order of arrival.
 
-    `replica` is the replica that a request was sent to; `prompted` is the one that ran its prompt, which differs if
-    prefill and decode are split. `made` counts output tokens. `limited` marks responses that ended because the context
-    or KV memory was full. `worst_gap` is the longest gap between two tokens. `slo_class` is an index into `classes`,
-    which are in order of first appearance.
+    `replica` is the replica that a request was last sent to; `prompted` is the one that ran its prompt, which differs
+    if prefill and decode are split. `made` counts output tokens. `limited` marks responses that ended because the
+    context or KV memory was full. `worst_gap` is the longest gap between two tokens. `slo_class` is an index into
+    `classes`, which are in order of first appearance.
     """
 
     def __init__(self) -> None:
@@ -84,9 +84,9 @@ class StepLog:
     """A log of a simulation's engine steps as columns, with one row per step.
 
     `positions` counts the tokens that the step runs, `prompts` those of sequences with more than one token, and
-    `sequences` the sequences. `running`, `waiting` and `pages` are the requests and the pages in use after planning.
-    `held` says why requests wait, as an index into `HELD`. `compute` says whether the step's arithmetic takes longer
-    than its memory traffic.
+    `sequences` the sequences. `running` and `waiting` count requests, and `pages` the pages in use, after planning.
+    `held` says why requests wait, as an index into `HELD`. `compute` says whether the step's arithmetic takes
+    longer than its memory traffic.
     """
 
     def __init__(self) -> None:
@@ -138,8 +138,8 @@ class RunTotals:
 class RunLog:
     """The complete log of a simulation over all replicas.
 
-    `end` is the time at which the last step ended. `lives` (the start and end time of each replica) and `totals` are
-    set when the run ends.
+    When the run ends, `end` is set to the time of its last event or of the API server's last work, whichever is later,
+    `lives` to the start and end time of each replica, and `totals` to the counters.
     """
 
     def __init__(self, replicas: int = 1) -> None:

@@ -30,7 +30,7 @@ class HostOverhead:
     idle: int = 0
     """The additional host time of an engine step before which the engine was idle."""
     after: int = 0
-    """The additional host time of an engine step without new requests that follows one with new requests."""
+    """The additional host time of a step without new requests right after one with new requests, without idle time."""
 
     def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
         """Return the nanoseconds of host time before a step.
@@ -87,7 +87,7 @@ _MOST = 0.95  # the highest utilization that the queueing formula uses
 
 
 class ApiServerCore:
-    """The API server's core at work: a queue that returns when each piece of work completes."""
+    """A simulated CPU core of the API server: a queue that computes when each piece of work completes."""
 
     def __init__(self, costs: ApiServerOverhead) -> None:
         self._costs = costs
@@ -149,7 +149,7 @@ class ApiServerCore:
 
 
 class _CoreShare:
-    """The recent utilization of the core by one kind of work, as an exponentially weighted average."""
+    """The recent utilization of the core by one kind of work or by all work, as an exponentially weighted average."""
 
     def __init__(self, over: float) -> None:
         """Create an average over a time constant in nanoseconds."""
@@ -189,7 +189,11 @@ def parse_front(text: str) -> ApiServerOverhead:
 
 
 def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping[str, int]:
-    """Return nanoseconds by cost name; a time without a name belongs to the first of `names`."""
+    """Return nanoseconds by cost name; a time without a name belongs to the first of `names`, if that is not empty.
+
+    Raises:
+        ValueError: If the text is malformed, repeats a name, or has a time of more than an hour.
+    """
     found: dict[str, int] = {}
     for part in text.split("+"):
         time, slash, name = part.strip().partition("/")

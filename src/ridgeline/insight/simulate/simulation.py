@@ -1,10 +1,10 @@
 """The event loop of a simulation, in which requests arrive and are routed to replicas, and steps start and end.
 
 Events at one time are processed in a fixed order: steps end, KV transfers complete, replicas become ready, requests
-arrive, steps start. A request that arrives during a step therefore waits for the next one, as on a server that reads
-its messages between steps. The published load of the replicas, and what the autoscaler sees, is from before these
-events. Requests that arrive together keep their order, and so do replicas. Nothing depends on wall time, hashes or the
-order of a set, so equal input gives equal logs.
+that the API server has parsed are routed, requests arrive, steps start. A request that arrives during a step therefore
+waits for the next one, as on a server that reads its messages between steps. The load that replicas publish at
+intervals, and what the autoscaler sees, is from before these events. Requests that arrive together keep their order,
+and so do replicas. Nothing depends on wall time, hashes or the order of a set, so equal input gives equal logs.
 """
 
 import heapq
@@ -67,7 +67,7 @@ def run(
         fleet: The replicas and their routing.
 
     Raises:
-        ValueError: If the router is unknown.
+        ValueError: If the router is unknown, or if the requests have too many classes.
     """
     return _Simulation(machine, offered, factor, fleet).run(watch)
 
@@ -282,7 +282,7 @@ class _Simulation:
             self.signals.append(Signal(0))
 
     def _stop(self, now: int) -> None:
-        """Stop sending requests to the replica with the fewest; the newest of equals."""
+        """Stop sending requests to the replica with the fewest active requests; among equals, to the newest."""
         taking = [each for each in self.replicas if each.taking]
         least = min(reversed(taking), key=lambda each: len(each.live))
         least.taking = False

@@ -1,4 +1,4 @@
-"""The charts of a simulation: activity per second, latency distributions, and a waterfall of requests."""
+"""The charts of a simulation: results by rate, activity per second, latency distributions, and a request waterfall."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,10 @@ _MAX_ROWS = 60  # rows of a waterfall
 
 
 def charts(findings: SimulationFindings) -> Iterator[Chart | Spans]:
-    """Yield the charts for which a simulation has data; an overloaded run has no latency distributions."""
+    """Yield the charts for which a simulation has data.
+
+    An overloaded run has no latency distributions and no waterfall.
+    """
     log = findings.log
     if findings.capacity is not None:
         yield from _rates(findings, findings.capacity)
@@ -53,7 +56,7 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
 
 
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
-    """Return the TPOT curve of the load law, up to 90 % of its saturation rate."""
+    """Return the TPOT curve of the load law, up to 90 % of its saturation rate but no further than the rate `most`."""
     asked = findings.asked
     if findings.law_saturation_rate is None or asked.rated != "requests":
         return ()
@@ -119,7 +122,7 @@ def _distribution(name: str, label: str, of: str, points: tuple[tuple[float, flo
 
 
 def _waterfall(log: RunLog) -> Spans:
-    """Return a waterfall chart of each request's waiting, prefill and decode times.
+    """Return a waterfall chart of the waiting, prefill and decode times of each completed request.
 
     Of many requests, it shows an evenly spaced selection.
     """

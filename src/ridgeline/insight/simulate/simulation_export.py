@@ -28,7 +28,10 @@ LONGEST_SERIES = 10**6 * 10**9
 
 
 def findings_json(findings: SimulationFindings) -> dict[str, Any]:
-    """Return a simulation's results as JSON (`--json`, `--out`): times in seconds, null for missing figures."""
+    """Return a simulation's results as JSON (`--json`, `--out`).
+
+    Results are in seconds, but the times of the inputs are in nanoseconds. Missing figures are null.
+    """
     return {
         "format": 1,
         "kind": "simulate",

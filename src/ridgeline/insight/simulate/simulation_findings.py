@@ -26,7 +26,7 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 
 @dataclass(frozen=True, slots=True)
 class SimulationFindings:
-    """The result of a simulation at the predicted price and at the bounds of its error, for the same requests."""
+    """The result of a simulation at the predicted price and at the bounds of its error, under the same traffic."""
 
     asked: SimulationQuery
     log: RunLog
@@ -40,7 +40,7 @@ class SimulationFindings:
     law: LoadLaw | None = None
     """The figures of the load law; None if it does not apply to these requests."""
     capacity: SimulatedCapacity | None = None
-    """The capacity, if it was searched for; the runs are then at that rate."""
+    """The capacity, if it was searched for; the runs are then at that rate, or at the lowest rate tried if it is 0."""
     advised: Advice | None = None
     """The outcome of a search for better settings, if there was one."""
     together: tuple[Colocated, ...] = ()
@@ -48,7 +48,7 @@ class SimulationFindings:
     division: FleetSizing | None = None
     """The outcome of a search for a better fleet size, if there was one."""
     loop: float | None = None
-    """Output tokens per second by the law of a closed loop without think time; None for other traffic."""
+    """Output tokens per second by the law of a closed loop without think time; None if that law does not apply."""
 
     @property
     def verdict(self) -> str:
@@ -67,7 +67,7 @@ class SimulationFindings:
 
     @property
     def wall(self) -> float | None:
-        """The lower of the saturation rates of the replicas and of the API server."""
+        """The lower of the saturation rates of the replicas and of the API server; None if there is no load law."""
         return None if self.law_saturation_rate is None else min(self.law_saturation_rate, self.metrics.front_wall)
 
     @property
@@ -131,7 +131,7 @@ class SimulationFindings:
     def rate(
         self, of: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
     ) -> Interval | None:
-        """Return a rate or its reciprocal, with an interval that includes the sampling error of the requests.
+        """Return a rate or its reciprocal, with an interval that includes the sampling error of open-loop requests.
 
         An overloaded replica works at its own limit, so its rate has no sampling error.
         """
@@ -179,7 +179,10 @@ class SimulationFindings:
     def dollars(
         self, a_second: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
     ) -> Interval | None:
-        """Return the dollars per unit of a rate (tokens, requests), with an interval; infinite if the rate is zero."""
+        """Return the dollars per unit of a rate (tokens, requests), with an interval.
+
+        It is infinite if the rate is zero, and None if no price is known or the run has no such rate.
+        """
         if self.asked.dollars_per_hour is None:
             return None
 
@@ -207,12 +210,15 @@ def simulate(
     progress: Callable[[str], Watch] | None = None,
     loop: Callable[[SimulationMetrics], float] | None = None,
 ) -> SimulationFindings:
-    """Simulate a query at the predicted price and at the bounds of its error, with the same requests.
+    """Simulate a query at the predicted price and at the bounds of its error, under the same traffic.
 
     Args:
         asked: The simulation query.
         progress: Returns the watcher of a run, given the run's name.
         loop: The law of a closed loop without think time, if the traffic is one.
+
+    Raises:
+        ValueError: If no request of the traffic has a class that the objectives name.
     """
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
@@ -281,5 +287,6 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
 }
 """The simulation figures with intervals, keyed by the names that `--require` accepts.
 
-They are in seconds, rates per second, or shares up to 1.
+They are latencies in seconds, rates per second, shares up to 1, sequences per step, a count of preemptions, and costs
+in dollars.
 """

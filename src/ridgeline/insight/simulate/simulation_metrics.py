@@ -41,7 +41,7 @@ class StepShares:
     compute: float
     """The share of step time in steps that are compute bound rather than memory bound."""
     held: dict[str, float]
-    """The share of all time in which requests wait, by reason (`HELD`)."""
+    """The share of the replicas' time in which requests wait, by reason (`HELD`)."""
     longest: float
     """The duration of the longest step in seconds."""
 
@@ -98,15 +98,18 @@ class SimulationMetrics:
     replicas: float
     """The average number of replicas over the run."""
     front: float | None
-    """The seconds of work per second that the API server core receives; None if there is no such core."""
+    """The seconds of work per second that the API server core receives; None if it receives none."""
     front_wall: float
-    """The saturation rate of the API server in requests per second, for as many steps per second as in this run."""
+    """The saturation rate of the API server in requests per second, for as many steps per second as in this run.
+
+    It is infinite if its core receives no work, and in a closed loop.
+    """
     steadiness: Stationarity | None
     """The growth of the backlog; None for closed-loop traffic or too little data."""
     drawn: MarginOfError | None
     """The sampling error of the figures; None for closed-loop traffic."""
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
-    """The metrics of each request class, if there are several."""
+    """The metrics of each request class; empty if neither the requests nor the objectives name a class."""
 
     @property
     def total(self) -> int:
@@ -212,7 +215,7 @@ def _classed(slo: SLO | None) -> bool:
 
 
 def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
-    """Return the sampling error of the request rate, the token rate and the goodput.
+    """Return the sampling error of the request rate, the token rate, the goodput and the share of good requests.
 
     Args:
         made: Output tokens of each completed request.
@@ -232,7 +235,7 @@ def warm_up(log: RunLog, requests: Columns) -> int:
     """Return the time from which arrivals are counted, in nanoseconds.
 
     That is when the number of running requests, over all replicas, first reaches the median of the last two thirds of
-    the arrival period; 0 if no step shows it.
+    the arrival period, but at most a third into that period; 0 if no step shows it.
     """
     arrived, started = requests.arrived, ints(log.steps.started)
     if len(started) == 0:
@@ -250,7 +253,7 @@ def warm_up(log: RunLog, requests: Columns) -> int:
 
 
 def _running(requests: Columns, moments: Ints) -> Ints:
-    """Return the number of running requests at each time, from a request's first step to its end."""
+    """Return how many of the completed requests are running at each time, from a request's first step to its end."""
     begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.over[requests.ok])
     return np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
 
@@ -268,9 +271,9 @@ def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[n
 def _latencies(
     log: RunLog, requests: Columns, answered: NDArray[np.bool_], since: int
 ) -> dict[str, Distribution | None]:
-    """Return latency distributions in seconds, each percentile with the wider of its rank and block intervals.
+    """Return latency distributions in seconds by name, with an interval for each percentile.
 
-    The block interval comes from a bootstrap over blocks of one minute.
+    The interval covers both that of the percentile's rank and that of a bootstrap over blocks of one minute.
     """
     several, moments = answered & (requests.made > 1), requests.arrived
     found = requests.latencies(answered)
@@ -283,7 +286,7 @@ def _latencies(
 
 
 def _steadiness(requests: Columns, span: float) -> Stationarity | None:
-    """Return whether the backlog grows during the arrival period; afterwards it always shrinks."""
+    """Measure the backlog's growth during the arrival period, after which it shrinks; None with too little data."""
     if not span:
         return None
     start, end = int(requests.arrived[0]), int(requests.arrived[-1])
@@ -302,7 +305,8 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
 def _front(log: RunLog, rate: float) -> tuple[float | None, float]:
     """Return the API server's load and its saturation rate for arrivals at `rate` per second.
 
-    For a rate of 0, as in a closed loop, the load is that of the run and the saturation rate is infinite.
+    For a rate of 0, as in a closed loop, the load is that of the run and the saturation rate is infinite. Without API
+    server work, the load is None.
     """
     totals, count, end = log.totals, len(log.requests), log.end / 1e9
     assert totals is not None, "the run has not ended"

@@ -24,8 +24,8 @@ class PriceUncertainty:
 def price_error(device: Device, devices: int) -> PriceUncertainty:
     """Return the expected relative error of step prices on a device.
 
-    It is the mean of the published median errors over GPUs and engines, weighted by their numbers of rows: those of
-    decode and prefill, or those of tensor parallelism over 8 GPUs for 8 GPUs and more. A calibrated machine has its own
+    It is the mean of the published median errors over GPUs and engines, weighted by their numbers of measurements:
+    those of decode and prefill, or for 8 GPUs and more those of all runs on 8 GPUs. A calibrated machine has its own
     figure, which four of five of its rows stay within.
     """
     if device.calibrated:
@@ -61,7 +61,7 @@ class SimulationQuery:
     fleet: SimulatedFleet = ALONE
     """The replicas and how requests are distributed over them."""
     rated: str = "requests"
-    """The unit of the arrival rate: `requests`, or conversations that begin."""
+    """The unit of the arrival rate: `requests`, or `conversations` if each has several turns."""
 
     @property
     def dollars_per_hour(self) -> float | None:

@@ -140,7 +140,7 @@ def _together(findings: SimulationFindings) -> DocumentTable:
 
 
 def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
-    """Return the table cells with the goodput, latencies and throughput of a run."""
+    """Return the table cells with the share of good requests, the latencies and the throughput of a run."""
     if metrics.overloaded:
         return ("overloaded", "", "", "", "", three_digits(metrics.tokens_per_second))
     good = percent(good_share) if metrics.goodput is not None else ""

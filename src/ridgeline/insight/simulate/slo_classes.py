@@ -58,7 +58,7 @@ def by_class(
         answered: The completed requests among the counted ones.
         counted: The requests after the warm-up.
         slo: The objectives, if there are any.
-        duration: Seconds that all counted requests took.
+        duration: Seconds from the first counted arrival to the last token.
     """
     found = {}
     for place, name in enumerate(requests.classes):

@@ -1,10 +1,11 @@
 """A tracer for one request: the predicted cost of every op next to its measured time.
 
-`request_trace.py` runs a request three times: unchanged (`timeline.py`), with repeated and hooked steps (`tracer.py`,
-`measure.py`), and to capture activations (`capture.py`, for `attention_weights.py`, `lens.py`, `feed_forward_memory.py`
-and `expert_routing.py`). `pricing.py` combines predictions and measurements into the ledger (`trace_ledger.py`).
-Everything in `views/` is derived from the ledger; `bottleneck.py` explains why a step is slow, and `run_stats.py`
-evaluates a whole run.
+`request_trace.py` runs a request unchanged (`timeline.py`), runs it again with repeated and hooked steps (`tracer.py`,
+`measure.py`), and on request captures activations in one more forward pass (`capture.py`, for `attention_weights.py`,
+`lens.py`, `feed_forward_memory.py` and `expert_routing.py`). `pricing.py` combines predictions and measurements into
+the ledger (`trace_ledger.py`). `image_trace.py` traces a request for an image or a video, and `priced_trace.py` only
+predicts one. `views/` formats the results; `bottleneck.py` explains why a step is slow, and `run_stats.py` evaluates a
+whole run.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Functions that find the layers and the final norm of any model, by the type of its ops rather than by name."""
+"""Functions that find the layers and final norm of any model by module types, rather than by module names."""
 
 from torch import nn
 
@@ -13,7 +13,7 @@ def blocks(model: Model) -> list[nn.Module]:
     """Return the transformer blocks of a model, in order.
 
     Raises:
-        ValueError: If the model has no list of layers.
+        ValueError: If the model has no module list with one entry for each of its layers.
     """
     count = sum(layers_of(model))
     for module in model.modules():
@@ -23,7 +23,7 @@ def blocks(model: Model) -> list[nn.Module]:
 
 
 def layer_numbers(network: PricedModule) -> dict[str, int]:
-    """Return the layer number of each op, by path: its index in the outermost module list that contains it."""
+    """Return the layer number of each op in a module list, by path: its index in the outermost such list."""
     lists = [path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)]
     numbers: dict[str, int] = {}
     for path, _ in network.ops():

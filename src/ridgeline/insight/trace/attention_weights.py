@@ -21,7 +21,10 @@ class AttentionWeights:
 
     position: int
     weights: tuple[tuple[tuple[float, ...], ...], ...]
-    """The weight of position p as `weights[i][head][p]`, in the i-th layer with attention; each head sums to 1."""
+    """The weight of position p as `weights[i][head][p]`, in the i-th layer with attention.
+
+    The weights of each head sum to 1, or to less if the model has attention sinks.
+    """
     layers: tuple[int, ...]
     """The layer number of each entry of `weights`."""
 

@@ -43,7 +43,10 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:
-    """Return a phrase on what limits an op: its launches, memory bandwidth or peak FLOP/s, and the share reached."""
+    """Return a phrase on what limits an op: the overhead of its calls, memory bandwidth or peak FLOP/s.
+
+    For bandwidth and peak FLOP/s, it contains the share of the limit that the op reached.
+    """
     share = total.bound / total.measured
     moved, flops = total.cost.total_bytes, total.cost.total_flops
     each, work = total.measured / total.count, total.bound / total.count

@@ -48,7 +48,7 @@ class ActivationCapture:
     experts: list[CapturedCall[Experts]] = field(default_factory=list)
     """The captured calls of mixture-of-experts ops."""
     neurons: list[tuple[CapturedCall[ActivatedProjections], Linear]] = field(default_factory=list)
-    """The activated first half of each MLP at `position`, with the down-projection that ran next."""
+    """The activations of each dense MLP at `position` before its down-projection, [F], with that down-projection."""
     logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
     """The model's output logits at `position`."""
 
@@ -60,7 +60,8 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
     Args:
         model: The model.
         ids: Tokens of prompt and response.
-        position: The position whose activations are stored if one is enough.
+        position: The position of the stored residual stream, neurons and logits; op calls are stored with all
+            positions.
         adapter: The number of the LoRA adapter; 0 for none.
     """
     captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
@@ -99,7 +100,7 @@ def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, 
     Args:
         block: The transformer block.
         captured: The capture that stores it.
-        multiplier: The factor of the second summand, in which blocks pass on their output.
+        multiplier: The factor of the second summand; a block returns the residual stream as two summands.
         first: Whether it is the first block.
     """
 

@@ -61,7 +61,7 @@ def cross_attention(
 
 
 def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:
-    """Return the weights of each query over the encoder's rows, in fp32, averaged over heads: [T, E]."""
+    """Return the attention weights of each query over all keys without a mask, in fp32, averaged over heads: [T, E]."""
     scores_HTE = (q_THD.float().transpose(0, 1) @ k_EHD.float().permute(1, 2, 0)) * op.scale
     everything_TE = torch.ones(scores_HTE.shape[1:], dtype=torch.bool)
     weights_HTE: Tensor = attention_weights(op, scores_HTE, everything_TE.long(), everything_TE)

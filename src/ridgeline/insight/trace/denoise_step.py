@@ -69,7 +69,10 @@ class DenoiseStep:
         return self.denoiser.prepare([self.texts[text] for text in texts])
 
     def predict(self, prepared: Prepared) -> Tensor:
-        """Run the denoiser once on the latents with each of the texts [texts, C, H, W]."""
+        """Run the denoiser once on the latents with each of the texts, and return its predictions.
+
+        They have the shape [texts, C, H, W], or [texts, C, frames, H, W] for a video.
+        """
         latents, vector = torch.cat([self.state.x] * len(prepared.lengths)), self.vector
         velocities: Tensor = self.denoiser(
             latents, self.t, prepared, pooled=None if vector is None else vector[None], guidance=self.guidance.embedded
@@ -77,7 +80,11 @@ class DenoiseStep:
         return velocities
 
     def guided(self, predictions: Tensor) -> Tensor:
-        """Return the prediction after guidance, from those with each text [1, C, H, W]."""
+        """Return the prediction after guidance, with a batch dimension of 1.
+
+        Args:
+            predictions: The predictions with each of the request's texts, the prompt first.
+        """
         scale = self.guidance.scale
         return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
 

@@ -16,13 +16,13 @@ class RoutedLayer:
 
     layer: int
     picked: tuple[tuple[int, ...], ...]
-    """`picked[position]` holds the experts of each token, the highest weight first."""
+    """`picked[position]` holds the experts of each token, highest selection score of the router first."""
     weights: tuple[tuple[float, ...], ...]
     """The router weights of each token's experts."""
     load: tuple[int, ...]
     """The number of tokens that each expert processed."""
     expected: float
-    """The number of distinct experts that a balanced router would select."""
+    """The number of distinct experts that a balanced router would select on average."""
 
     @property
     def hit(self) -> int:

@@ -1,6 +1,6 @@
-"""A comparison of expert routing between texts, against chance, and of experts touched by a batch, against the formula.
+"""A comparison of how several texts are routed to experts, with chance, and of the experts per batch with a formula.
 
-The price of a mixture-of-experts step uses that formula.
+The formula is the one by which the price of a mixture-of-experts step is computed.
 
 Shapes: N tokens of all texts, K experts per token, E experts, S sources, P pieces of text.
 """
@@ -73,11 +73,11 @@ class TouchedExperts:
 
     batch: int
     mixed: float
-    """The number of distinct experts that a batch with equal parts of all texts selects."""
+    """The number of distinct experts that a batch selects if each token comes from a text chosen at random."""
     alone: float
-    """The number of distinct experts that a batch with tokens of one text selects."""
+    """The number of distinct experts that a batch with tokens of one text selects, averaged over the texts."""
     formula: float
-    """The expected number of distinct experts with a balanced router, E (1 - (1 - k/E)^T)."""
+    """The expected number of distinct experts for T = `batch` tokens and a balanced router, E (1 - (1 - k/E)^T)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ExpertSources:
 
 
 def check_texts(texts: Mapping[str, Sequence[int]]) -> None:
-    """Check that each text, given as token ids by name, has at least two pieces.
+    """Check that each text, given as token ids by name, has at least two pieces of `PIECE` (64) tokens.
 
     Raises:
         ValueError: If a text is shorter.

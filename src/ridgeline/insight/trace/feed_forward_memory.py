@@ -113,7 +113,7 @@ def _of_experts(layer: int, call: CapturedCall[Experts], position: int, neurons:
 
 
 def _rows_of(down: Matrix) -> Tensor:
-    """Return what each neuron adds to the residual stream: the columns of the down-projection, [F, D]."""
+    """Return the vector that each neuron adds to the residual stream per unit of activation: [F, D], without bias."""
     rows_FD = down.product(torch.eye(down.inputs, dtype=down.spec.dtype))
     bias = down.own_bias
     return rows_FD if bias is None else rows_FD - bias

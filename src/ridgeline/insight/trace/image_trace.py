@@ -1,8 +1,9 @@
 """The trace of one image or video request: predicted and measured time of every op in its stages.
 
-The stages are text encoding, preparation of the denoiser, one denoising step and decoding. A step with guidance has two
-passes, which run in one call if they have few rows; each call is a step of the ledger. Steps before the traced one run
-without measurement. A video is decoded by another library's model, which is measured and priced only as a whole.
+The stages are text encoding (by one or two encoders), preparation of the denoiser, one denoising step and decoding. A
+step with guidance has two passes, which run in one call if that is expected to be faster; each call is a step of the
+ledger. Steps before the traced one run without measurement. Most videos are decoded by another library's model, which
+is measured and priced only as a whole.
 """
 
 import time
@@ -60,7 +61,7 @@ class ImageLedger:
     `decode` if this package decodes the latents.
     """
     borrowed: BorrowedDecode | None = None
-    """The decode by another library's model, for videos."""
+    """The decode by another library's model; None if this package decodes the latents."""
     pull: GuidanceDelta | None = None
     """The effect of guidance on the traced step, if requested."""
     words: WordAttention | None = None
@@ -98,7 +99,7 @@ def trace_image(
         cost: The time that hooks take; measured by default.
 
     Raises:
-        ValueError: If `repeats` is below 1, or repeats give different results.
+        ValueError: If `repeats` is below 1, or repeats on a CPU give different results.
     """
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1")
@@ -161,7 +162,7 @@ def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
 
 
 def _prepare(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """Measure what the denoiser computes from the texts of each call, once per request."""
+    """Measure the denoiser's preparation of the texts of each call, which a request runs once."""
 
     def prepare(texts: Sequence[int]) -> Measurement:
         work = moment.denoiser.prepare_work(moment.lengths(texts))
@@ -190,7 +191,7 @@ def _denoise(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]
 def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """Measure the decoding of the latents before the step, for a video one frame of them.
 
-    What they show does not change how long decoding takes.
+    The content of the latents does not change how long decoding takes.
     """
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
     clips = moment.plan.geometry.layout.clips

@@ -12,7 +12,7 @@ from ridgeline.util.host import disk_bytes, interruptions
 BUSY = 0.1
 """The share of the measured time from which time lost to other processes is reported."""
 FAR = 0.25
-"""The relative difference between measured and expected time from which a reason is reported."""
+"""The relative difference from which a reason is reported: of a measured time from the expected one or a second one."""
 _READ = 1 << 20  # bytes read from disks from which they are reported
 
 
@@ -23,7 +23,7 @@ class Interference:
     held: float = 0.0
     """The seconds in which other processes ran on this thread's processor."""
     disk: int = 0
-    """The bytes read from disks during the measurement."""
+    """The bytes that this process read from disks during the measurement."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -57,7 +57,7 @@ def describe_interference(what: str, seconds: float) -> str:
 
 
 def explain_difference(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
-    """Yield the known reasons why a run's measured time differs from the expected one, if it differs much."""
+    """Yield the known reasons why a run's measured time may differ from the expected one, if they are large enough."""
     if meanwhile.held > BUSY * measured:
         yield f"{describe_interference('this run', meanwhile.held)} of {say_seconds(measured)}"
     if meanwhile.disk >= _READ:

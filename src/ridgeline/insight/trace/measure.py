@@ -9,7 +9,9 @@ clock is read between the calls.
 
 Networks outside the LLM engine (a denoiser, an autoencoder) are measured the same way by `measure`.
 
-Runs in which the kernel preempted the thread, which it counts, are left out if enough others remain.
+Runs that the operating system interrupted, by its own count, are left out if enough others remain.
+
+All this holds for a CPU. On a GPU, `gpu_measurement.py` measures instead.
 """
 
 import dataclasses
@@ -53,9 +55,9 @@ class StepMeasurer:
         self.runner.save_states()
 
     def observe(self, record: StepRecord) -> None:
-        """Measure the step that the engine just ran, unless one of its phase is already measured.
+        """Measure the step that the engine just ran, unless a step of its phase is already measured.
 
-        A repeat writes the same keys and values to the same slots again, and restores recurrent states first.
+        A repeat writes the same keys and values to the same slots again, from the same recurrent states.
 
         Raises:
             ValueError: If a repeat samples another token.
@@ -101,7 +103,7 @@ def measure(
         repeats: The number of repeats; None for as many as a few seconds allow.
 
     Raises:
-        ValueError: If a repeat gives another result.
+        ValueError: If a repeat on a CPU gives another result.
     """
     first: list[Tensor] = []
 

@@ -15,11 +15,11 @@ class Measurement:
     seconds: tuple[float, ...]
     """The time of each op call."""
     gaps: tuple[float, ...]
-    """The time before each op call; what precedes the first call is `batch`, not a gap."""
+    """The time before each op call, except the first (see `batch`); all 0 on a GPU, whose gaps are part of `tail`."""
     batch: float
-    """The time before the first op, in which the batch is built."""
+    """The time before the first op, in which the batch is built; 0 on a GPU, where `tail` includes it."""
     tail: float
-    """The time between the last op and the logits."""
+    """The time between the last op and the logits; on a GPU all time up to the logits that belongs to no op."""
     sampling: float
     """The time from the logits to the token; for a denoiser, from its prediction to the next latents."""
     hooked: float
@@ -36,7 +36,7 @@ class Measurement:
 
     @property
     def between(self) -> float:
-        """The seconds between the first op and the logits that belong to no op."""
+        """The seconds between the first op and the logits that belong to no op; on a GPU also those before."""
         return sum(self.gaps) + self.tail
 
     @property

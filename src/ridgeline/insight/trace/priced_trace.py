@@ -34,7 +34,7 @@ class OpShapes:
     inputs: tuple[tuple[Dimension, ...], ...]
     outputs: tuple[tuple[Dimension, ...], ...]
     scores: int | None = None
-    """The number of query heads of an attention op, whose scores [N, S] lie between input and output."""
+    """The number of query heads of an attention op, each of which has scores [N, S]; None for other ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,12 @@ class PricedTrace:
 def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTrace:
     """Price the prefill of `batch` prompts of `length` tokens, and the first decode step after it.
 
-    If the model has an encoder, it reads the prompts and the decoder runs one position each. A speech model always gets
-    a full audio window. A model that generates no text has only the step that runs the texts.
+    If the model is an encoder-decoder, its encoder reads the prompts and the decoder begins with one token each. A
+    speech model always gets a full audio window and a few control tokens. A model that generates no text has only the
+    step that runs the texts.
 
     Raises:
-        ValueError: If the prompts exceed the model's context.
+        ValueError: If `length` or `batch` is below 1, or the prompts exceed the model's context.
     """
     if length < 1 or batch < 1:
         raise ValueError(f"the prompt length is {length} and the batch {batch}; both must be at least 1")
@@ -122,7 +123,7 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
 
 
 def op_shapes(model: Model) -> dict[str, OpShapes]:
-    """Return the shapes at each op of a model, by path."""
+    """Return the input and output shapes of each op of a model, by path."""
     rows = dict(zip(model.spaces, _ROWS, strict=False))
     letters = {count: LETTERS.get(space, space) for space, count in rows.items()}
     found: dict[str, OpShapes] = {}

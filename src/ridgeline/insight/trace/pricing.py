@@ -145,7 +145,7 @@ def _step(name: str, priced: _Priced) -> LedgerStep:
 
 
 def _score_matrix(priced: _Priced) -> ScoreMatrix | None:
-    """Return the cost of all attention ops of a step with and without their score matrix in memory."""
+    """Return the cost of a step's attention ops with and without their score matrix in memory; None if it has none."""
     nbytes = without = within = 0.0
     for row, call in zip(priced.rows, priced.measured.calls, strict=True):
         if call.op.score_heads is not None:

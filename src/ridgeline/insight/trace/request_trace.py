@@ -1,6 +1,7 @@
-"""The trace of one LLM request: it runs unchanged, then with repeated and hooked steps, then to capture activations.
+"""The trace of one LLM request: it runs unchanged, then with repeated and hooked steps.
 
-All three runs generate the same tokens, which is asserted.
+Both runs generate the same tokens, which is asserted. If requested, one more forward pass over prompt and response
+captures activations.
 """
 
 import math
@@ -50,7 +51,7 @@ class TraceOptions:
     repeats: int | None = None
     """The repeats of each measured step; None for as many as a few seconds allow."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Named texts whose expert routing is compared."""
+    """The texts whose expert routing is compared, as (name, text) pairs; shown only together with another view."""
 
     @property
     def inside(self) -> bool:
@@ -98,7 +99,8 @@ def trace(
         cost: The time that hooks take; measured by default.
 
     Raises:
-        ValueError: If the request cannot run, the position does not exist, or a dense model has no experts to show.
+        ValueError: If `check` rejects the prompt or the options, the request fails, or a repeated step samples another
+            token.
     """
     ids = subject.encode()
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
@@ -128,10 +130,10 @@ def trace(
 
 
 def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
-    """Check that a prompt fits in one step and that the model can show what is requested.
+    """Check that a prompt fits in one step, that the options are valid, and that the model can show what they request.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If one of these is not the case.
     """
     most = llm.engine.scheduler.limits.max_request_tokens
     if len(ids) > most:
@@ -154,7 +156,10 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
 
 @contextmanager
 def _prepared(llm: LLM) -> Iterator[None]:
-    """Disable the engine's prefix cache within this context, so that every request computes its whole prompt."""
+    """Disable the prefix cache within this context, so that every request computes its whole prompt.
+
+    The engine's step callback is disabled too.
+    """
     engine = llm.engine
     before = engine.on_step, engine.kv_cache_manager.prefix_cache
     engine.on_step, engine.kv_cache_manager.prefix_cache = None, False
@@ -207,10 +212,10 @@ def _watched(
 
 
 def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
-    """Run one engine step and record the times of its forward pass, sampling and detokenization.
+    """Run one engine step, record the times of its forward pass, sampling and detokenization, and return its events.
 
     Raises:
-        ValueError: If the step fails.
+        ValueError: If the step or the request fails.
     """
     engine = texts.engine
     runner, plan = _runner(engine.executor), engine.plan()

@@ -28,7 +28,8 @@ class Candidate:
     drawn: float | None
     """The candidate's probability in the distribution that was sampled from.
 
-    It is None if sampling parameters removed the candidate or sampling is greedy.
+    It is None if sampling is greedy, or if sampling parameters removed the candidate or made it too unlikely to be
+    reported.
     """
 
 

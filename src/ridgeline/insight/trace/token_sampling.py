@@ -17,7 +17,7 @@ from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.insight.trace.token_candidates import Token
 
 MOST = 20
-"""The maximum number of candidate tokens that a trace shows for each sampled token."""
+"""The maximum number of candidate tokens that a trace shows for each sampled token, besides the sampled one itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The ledger of a trace: one row per executed op, with its predicted and its measured time.
 
-Every view (table, JSON, CSV, trace file, charts) shows the contents of a ledger and computes nothing itself. Seconds,
-bytes and FLOPs are plain numbers; shapes are tuples.
+Every view (table, JSON, CSV, trace file, charts) shows a ledger or sums of its entries, and measures or predicts
+nothing itself. Seconds, bytes and FLOPs are plain numbers; shapes are tuples.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ class LedgerEntry:
     expected: float
     """The predicted seconds, with the calibrated efficiency of the kernels."""
     limit: str
-    """The hardware limit that determines the op's lower time bound: compute, memory or communication."""
+    """The hardware limit that sets `bound`: compute, memory or communication; empty if the op did not run."""
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     measured: float
@@ -199,7 +199,7 @@ class StepLedger:
 
     @property
     def layers(self) -> int:
-        """The number of layers of the model."""
+        """The number of layers of the model, of its deepest stack if it has several; 0 if no op lies in a layer."""
         return 1 + max((row.layer for row in self.rows if row.layer is not None), default=-1)
 
     def step(self, name: str) -> LedgerStep:
@@ -262,7 +262,7 @@ class StepLedger:
 class Ledger(StepLedger):
     """The ledger of one LLM request; its steps are prefill and decode.
 
-    Fields with a default are set if the trace was to show them.
+    Fields with a default hold the optional views; they are None for views that were not requested.
     """
 
     text: str

@@ -1,7 +1,7 @@
 """A tracer that attaches hooks to the ops of a model and removes them again, so that it costs nothing when off.
 
-There are two kinds of pass: one records which ops ran, in which order and on which shapes; the others measure time, and
-their hooks only read the clock.
+There are two kinds of pass: some record which ops ran, in which order and on which shapes or kernel calls; the others
+measure time, and their hooks only read the clock or record CUDA events.
 
 The cost of the hooks is measured on an empty op (`hook_cost`) and subtracted: `inside` is the interval that they
 measure around it, `outside` is the remaining cost of a hooked call.
@@ -55,7 +55,7 @@ class HookCost:
     outside: float
     """The part of the hooks' time that lies outside the interval they measure."""
     look: float = 0.0
-    """The time of reading the clock between two calls of a replayed recording."""
+    """The seconds of reading the clock once, between two calls of a replayed recording."""
 
 
 class Tracer:

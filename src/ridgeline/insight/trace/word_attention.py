@@ -26,7 +26,10 @@ class Word:
 
     text: str
     weights: tuple[tuple[float, ...], ...]
-    """The attention of each patch to the word, averaged over heads and layers; a video as a sheet of frames."""
+    """The attention of each patch to the word, averaged over heads and selected layers.
+
+    For a video, it is a sheet of frames.
+    """
 
     @property
     def mean(self) -> float:
@@ -47,6 +50,7 @@ class WordAttention:
     layer: int | None
     """The layer shown; None for the mean of all `layers`."""
     layers: int
+    """The number of layers of the denoiser that attend to text."""
     template: float
     """The mean share of attention to the remaining tokens of the text."""
     patches: float

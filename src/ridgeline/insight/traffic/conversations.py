@@ -59,7 +59,7 @@ class Conversations:
         return min([at for at in moments if at is not None], default=None)
 
     def take(self) -> TraceRequest:
-        """Return the next request; of two that arrive together, the later turn."""
+        """Return the next request; if a later turn and a first turn arrive together, the later turn."""
         if self._later and self._later[0][0] == self.upcoming:
             return heapq.heappop(self._later)[2]
         first, session = self._begun.take(), self._sessions
@@ -69,8 +69,8 @@ class Conversations:
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
         """Schedule the next turn of a conversation after a response.
 
-        After the last turn, or if a later turn was rejected because it exceeds the context, the user is free for
-        another conversation.
+        After the last turn, if the next one would come too late, or if a later turn was rejected because it exceeds the
+        context, the user is free for another conversation.
         """
         asks, turn = now + self._think, request.turn + 1
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):

@@ -19,7 +19,7 @@ SPREAD = 0.1  # the relative variation of lengths that would keep requests synch
 
 
 def check_moment(at: int, cure: str) -> None:
-    """Check that an arrival time fits in 64-bit nanoseconds.
+    """Check that an arrival time is at most 2^62 nanoseconds, so that sums of such times fit in 64 bits.
 
     Raises:
         ValueError: If it is too late; the message includes the fix `cure`.
@@ -109,7 +109,7 @@ class ClosedLoop:
 
 
 def sizes_and_classes(offered: Offered) -> tuple[int, int, set[str]]:
-    """Return the average prompt and output tokens of open-loop traffic, and the request classes in it."""
+    """Take all requests of open-loop traffic; return their average prompt and output tokens, and their classes."""
     count, given, made, classes = 0, 0, 0, set[str]()
     while offered.upcoming is not None:
         request = offered.take()
@@ -130,7 +130,8 @@ def draw_requests(moments: Iterable[int], given: Lengths, made: Lengths, seed: i
 def jittered(lengths: Lengths) -> Lengths:
     """Return a fixed length as a uniform one of up to 10 % more or less; leave other distributions unchanged.
 
-    Requests of equal lengths that arrive together also end together, and would stay synchronized.
+    Requests of equal lengths that arrive together also end together, and would stay synchronized. Lengths of only a few
+    tokens stay fixed.
     """
     if not isinstance(lengths, Fixed):
         return lengths
@@ -139,7 +140,7 @@ def jittered(lengths: Lengths) -> Lengths:
 
 
 def with_arrivals(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
-    """Yield requests with their arrival times replaced by others."""
+    """Yield requests with their arrival times replaced by others, until either runs out."""
     return (replace(request, at=at) for request, at in zip(requests, moments, strict=False))
 
 

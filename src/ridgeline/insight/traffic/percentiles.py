@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 SHOWN = (50, 90, 95, 99)
 BEYOND = 10  # the number of samples that must lie beyond a percentile: p99 needs 1,000 in all
 DEVIATIONS_95 = 1.96
-"""The standard deviations on either side of the mean that contain 95 %."""
+"""The standard deviations on either side of the mean that contain 95 % of a normal distribution."""
 
 MINUTE = 60_000_000_000
-"""Nanoseconds of a bootstrap block; requests further apart are assumed to be independent."""
+"""Nanoseconds of a bootstrap block; requests of different blocks are assumed to be independent."""
 
 _FEWEST = 5  # the minimum number of blocks for an estimate of their variation
 _DRAWS, _BINS = 400, 2000
@@ -131,7 +131,7 @@ def block_intervals(
 ) -> dict[int, tuple[float, float]]:
     """Return a 95 % bootstrap interval for each percentile, resampling blocks of one minute.
 
-    The values are those of 2,000 bins of about equal weight.
+    The values are the upper ends of up to 2,000 bins of about equal weight.
 
     Args:
         samples: The samples.

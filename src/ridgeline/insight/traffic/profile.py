@@ -50,7 +50,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A rate of `times` the base rate during an interval."""
+    """A rate of `times` the base rate during an interval, and the base rate otherwise."""
 
     times: float
     start: float

@@ -18,13 +18,14 @@ class RequestRecord(msgspec.Struct):
     """The record of one request. Times are nanoseconds after the start of the run."""
 
     index: int
-    """The position of the request in the schedule."""
+    """The position of the request's conversation in the schedule."""
     intended: int
     """The intended send time (a); in a closed loop, which schedules nothing, the actual one."""
     ready: int
     """The earliest possible send time of the request.
 
-    It is later than intended if concurrency is limited; in a closed loop, it is when the user became free.
+    It is later than intended if the request had to wait for a slot under limited concurrency; in a closed loop, it is
+    when the user became free, after any think time.
     """
     session: int = 0
     """The number of the conversation to which the request belongs."""
@@ -103,7 +104,7 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def over(self) -> int:
-        """The last known time of the request: c_k of a complete response, else its end."""
+        """The last known time of the request: c_k of a complete response, else its end, else the time it was sent."""
         if self.outcome == "ok" and self.chunks:
             return self.chunks[-1]
         return next(at for at in (self.ended, self.sent, self.ready) if at is not None)

@@ -84,8 +84,8 @@ class LeastLoaded:
 class PrefixAware:
     """A router that sends requests with the same first block to the same replica.
 
-    If that replica has over 1.5 times the mean load plus one request, or the prompt names no blocks, it takes the less
-    loaded of two random replicas.
+    If no replica has that block yet, the replica has over 1.5 times the mean load plus one request, or the prompt names
+    no blocks, it takes the less loaded of two random replicas.
     """
 
     def __init__(self, seed: int) -> None:
@@ -93,7 +93,10 @@ class PrefixAware:
         self._places: dict[str, int] = {}
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """Return the index of the replica with the request's prefix, or of the less loaded of two random ones."""
+        """Return the index of the replica with the request's prefix, or of the less loaded of two random ones.
+
+        The chosen replica is remembered for the prefix.
+        """
         name = request.blocks[0] if request.blocks else None
         place = self._places.get(name) if name is not None else None
         mean = sum(signal.load for signal in signals) / len(signals)
@@ -113,7 +116,7 @@ ROUTERS: dict[str, Callable[[int], ReplicaRouter]] = {
     "random": RandomChoice,
     "prefix": PrefixAware,
 }
-"""The routers by name; each has its own seed, so that its draws affect no others."""
+"""The router classes by name; each is created with a seed of its own, so that its draws affect no others."""
 
 BLIND = ("round-robin", "random")
 """The names of the routers that ignore the replicas' load."""

@@ -33,7 +33,7 @@ def counts_at(records: Sequence[RequestRecord], moments: NDArray[np.floating], u
 
 
 def ttfts_by_arrival(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
-    """Return the intended send time and the TTFT of each request in seconds."""
+    """Return the intended send time and the TTFT, in seconds, of each request that received a chunk."""
     return [(record.intended / 1e9, record.ttft / 1e9) for record in records if record.ttft is not None]
 
 

@@ -76,7 +76,7 @@ def parse_slos(texts: Sequence[str]) -> SLO:
     """Parse objectives such as `ttft=1s,tpot=50ms`, and those of one class such as `batch:e2e=60s`.
 
     Raises:
-        ValueError: If a text is malformed or repeated.
+        ValueError: If a text is malformed, or if two texts are for the same class or both for none.
     """
     found: dict[str, SLO] = {}
     for text in texts:

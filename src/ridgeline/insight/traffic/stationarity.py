@@ -29,7 +29,7 @@ class Stationarity:
 def judge_stationarity(
     under_way: Sequence[tuple[float, float]], ttfts: Sequence[tuple[float, float]], rate: float
 ) -> Stationarity | None:
-    """Evaluate whether the backlog of a server grows.
+    """Measure whether the backlog of a server grows.
 
     Args:
         under_way: Pairs of time and active requests, in seconds.
@@ -37,7 +37,8 @@ def judge_stationarity(
         rate: Arrivals per second.
 
     Returns:
-        The growth, or None if either series has fewer than 20 samples in the last two thirds.
+        The growth, or None if either series has fewer than 20 samples in the last two thirds of its time, or all of
+        them at one time.
     """
     grown, waited = _slope(_late(under_way)), _slope(_late(ttfts))
     if grown is None or waited is None:
@@ -61,7 +62,8 @@ def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def _slope(samples: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Return the slope and its standard error, by least squares over the means of ten blocks.
 
-    Neighbouring samples are correlated, so a regression over all of them would underestimate the error.
+    Neighbouring samples are correlated, so a regression over all of them would underestimate the error. The result is
+    None for fewer than 20 samples, or if all are at one time.
     """
     if len(samples) < 2 * _BLOCKS:
         return None

@@ -65,7 +65,7 @@ class Goodput:
     rate: float
     """The requests per second that met their objectives."""
     uncertain: int = 0
-    """The missed requests that would have been good without the load generator's own lateness."""
+    """The missed requests that would not have been missed without the load generator's own lateness."""
 
 
 @dataclass(frozen=True, slots=True)

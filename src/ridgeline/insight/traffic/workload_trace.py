@@ -44,10 +44,10 @@ _BAILIAN_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A request of a recorded trace, with its arrival time, lengths and block names."""
+    """A request of a recorded trace or of synthetic traffic, with its arrival time, lengths and block names."""
 
     at: int
-    """The arrival time in nanoseconds after the first request."""
+    """The arrival time in nanoseconds from the start of the traffic; in a trace, after its first request."""
     input: int
     """The number of tokens in the prompt."""
     output: int
@@ -74,7 +74,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
     """Yield the requests of a trace file as it is read.
 
     Raises:
-        ValueError: If the file is invalid; the message names the file, the line and the problem.
+        ValueError: If the file is invalid; the message names the file, the problem and, if there is one, the line.
     """
     requests = _requests(path)
     first = next(requests, None)
@@ -87,7 +87,7 @@ def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Itera
     """Yield requests with times relative to the first.
 
     Raises:
-        ValueError: If a request precedes the one before it.
+        ValueError: If a request precedes the one before it, or is over a year after the first.
     """
     start = before = first[1].at
     for number, request in chain([first], rest):
@@ -185,7 +185,7 @@ def _benched(cells: list[str]) -> TraceRequest:
     """Return the request of a line in a benchmark's CSV export.
 
     Raises:
-        ValueError: If it was not completed, because its response length is then unknown.
+        ValueError: If it was not completed or lacks its prompt length, because its lengths are then unknown.
     """
     of = dict(zip(COLUMNS, cells, strict=True))
     if not of["input_tokens"] or of["outcome"] != "ok":
@@ -251,7 +251,7 @@ def _fields(line: str) -> dict[str, Any]:
     """Return the fields of a trace line that is a JSON object.
 
     Raises:
-        ValueError: If it is not one; the message is not in the parser's terms.
+        ValueError: If it is not one; the message says why.
     """
     try:
         found = json.loads(line)
@@ -283,7 +283,11 @@ def _names(names: Any) -> tuple[str, ...]:
 
 
 def _moment(time: Any, a_second: float = 1.0) -> int:
-    """Return the nanoseconds of a time in a unit of which a second has `a_second`."""
+    """Convert a time to nanoseconds; `a_second` is the number of its units in a second, such as 1,000 for milliseconds.
+
+    Raises:
+        ValueError: If it is not a number from 0 to `_LATEST`.
+    """
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < _LATEST:
         raise ValueError(f"its time is {str(time)[:40]}; give a number from 0 on")
     return round(time / a_second * SECOND)
@@ -321,7 +325,7 @@ def _tokens(count: Any) -> int:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without line ends, each of bounded length."""
+    """Yield the lines of a file without surrounding white space; lines of 4 MiB or more are rejected."""
     number = 0
     try:
         with path.open("rb") as file:
@@ -350,7 +354,7 @@ def _first(path: Path, line: bytes) -> bytes:
 
 
 def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:
-    """Return what a reader makes of a trace line, with errors that name the line.
+    """Apply a reader to a part of a trace line and return its result; its errors then name the file and the line.
 
     Raises:
         ValueError: If the reader fails.

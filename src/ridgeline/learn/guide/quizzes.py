@@ -4,7 +4,7 @@
     ask = "..."
     choices = [{text = "...", right = true, why = "..."}, ...]
 
-The choices appear in another order than in the file. Instead of choices a question may have `number = {answer = "NAME",
+The choices are shuffled, always in the same way. Instead of choices a question may have `number = {answer = "NAME",
 within = 0.1}` and a `why`, with NAME a name in numbers.toml. Texts may refer to numbers as `{NAME}`.
 """
 
@@ -120,8 +120,8 @@ def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Guid
 def faults(quizzes: Mapping[str, Sequence[QuizQuestion]]) -> list[str]:
     """Return the unfair properties of all questions, one line each.
 
-    They are answers that can be guessed from their length or position, choices without a reason, and questions that do
-    not have exactly one right choice.
+    They include right answers that can be guessed from their length or position, choices without a reason, questions
+    that occur twice or do not have exactly one right choice, and numbers with too large a tolerance.
     """
     everything = [question for questions in quizzes.values() for question in questions]
     found = [f"{question.chapter}: {question.ask!r} {fault}" for question in everything for fault in _faults(question)]

@@ -1,4 +1,4 @@
-"""The effect of one changed word on attention: none on earlier tokens, and more with each layer on later ones."""
+"""The effect of one changed word on a model: none on earlier tokens, and a change of the states of all later ones."""
 
 import torch
 

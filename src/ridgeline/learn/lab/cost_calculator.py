@@ -1,7 +1,7 @@
 """The cost model with one-line queries: a model on a GPU, both given by name.
 
 It returns the single figures that `ridgeline plan` and `trace` are based on, for the statements of `lab numbers` and
-for every figure of the guide. Every result is the price of the ops that run; this file contains no formula.
+for the figures of the guide. Each result is derived from the prices of the ops that run.
 """
 
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ class CostCalculator:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def price(self, name: str) -> Price:
-        """Return the price of a model's steps."""
+        """Return the object that computes the price of a model's steps."""
         if name not in self._prices:
             self._prices[name] = Price(self.model(name))
         return self._prices[name]

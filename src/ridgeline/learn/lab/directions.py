@@ -28,7 +28,7 @@ class WordVectors:
         self.rows = table.float() - table.float().mean(0)
 
     def pieces(self, word: str) -> list[int]:
-        """Return the tokens of a word inside a text.
+        """Return the token ids of a word as they are inside a text.
 
         It follows another word, because some tokenizers begin every text with a space.
         """
@@ -38,7 +38,7 @@ class WordVectors:
         return both[len(before) :]
 
     def token(self, word: str) -> int:
-        """Return the single token of a word inside a text.
+        """Return the id of the single token of a word inside a text.
 
         Raises:
             ValueError: If the word has several tokens.

@@ -330,7 +330,10 @@ def _represented(value: object) -> str:
 
 
 def _where(given: object, wanted: object) -> str:
-    """Return the place where two results with equal text differ, like `; they differ at [9]: 2 for 3`."""
+    """Return the place where two results with equal text differ, like `; they differ at [9]: 2 instead of 3`.
+
+    Return "" if their texts differ.
+    """
     if _shown(given) != _shown(wanted):
         return ""
     given, wanted = _plain(given), _plain(wanted)

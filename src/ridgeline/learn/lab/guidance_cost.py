@@ -18,7 +18,7 @@ PROMPT, STEPS, SEED, ROUNDS = "a handwritten seven", 20, 7, 3
 SCALES = (0.0, 3.0)
 """The guidance scales in the convention of this pipeline, in which 0 is no guidance."""
 SHOWN = (1, 5, 9, 13, 16, 20)
-"""The denoising steps whose guess of the finished image is shown."""
+"""The denoising steps after which the experiment shows the model's guess of the finished image."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ STORY = (
     "saw "
     "a big dog. The dog was happy and wanted to play too. Lily threw the ball and the dog ran after it."
 )
-"""A story to measure the loss on, written for that purpose and contained in no training corpus."""
+"""A story to measure the loss on, written for that purpose."""
 
 
 class ExperimentContext(Uncached):
-    """An attention context whose attention pattern can be replaced or switched off per layer.
+    """An attention context that can replace the model's attention pattern and switch off attention in some layers.
 
     Attributes:
         reach: Attention pattern instead of the model's own, if not None.

@@ -43,7 +43,7 @@ def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
 
 
 def decoding() -> tuple[Runner, StepRecord, float]:
-    """Run an engine up to the middle of a response.
+    """Run an engine until the response lacks only its last token.
 
     Returns:
         Its runner, its last decode step, and the median seconds of a whole step.

@@ -22,7 +22,7 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 REPEATS, ENOUGH = 5, 30.0
-"""The number of timed runs with and without a cache, and the seconds after which no further run starts.
+"""The maximum number of timed runs with and without a cache, and the seconds after which no further run starts.
 
 The medians of the runs are reported.
 """

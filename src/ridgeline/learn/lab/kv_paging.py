@@ -1,4 +1,4 @@
-"""Reserved KV memory compared with pages: the share of a GPU's KV memory that is used, and the users that fit."""
+"""Reserved KV memory compared with pages: the share of the reserved memory that is used, and the users that fit."""
 
 import random
 from collections.abc import Callable
@@ -12,7 +12,10 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 MODEL, CARD, LONGEST = "llama-3-8b", "rtx-4090", 8192
 SIZES = (1, 16, 64, 256, 512)
 REQUESTS, MEDIAN, SPREAD, SEED = 20_000, 800, 0.9, 1
-"""The distribution of chat lengths: log-normal, so that a few are ten times as long as most."""
+"""The number of chat requests, and the median, spread and seed of their random lengths in tokens.
+
+The lengths are log-normal, so that a few are ten times as long as the median.
+"""
 
 
 def lengths() -> list[int]:
@@ -22,7 +25,7 @@ def lengths() -> list[int]:
 
 
 def fill(requests: list[int], reserve: Callable[[int], int], room: int) -> tuple[float, int]:
-    """Return the used share of a memory of `room` tokens and the number of users in it, averaged over many fillings.
+    """Return the used share of the reserved memory and the number of users, averaged over many fillings of a memory.
 
     Args:
         requests: Lengths of requests, which are admitted in this order.

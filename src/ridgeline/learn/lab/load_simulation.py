@@ -86,7 +86,7 @@ class LoadOutcome:
 
 
 class OneGpuReplica:
-    """A model on one GPU, behind the engine's own scheduler."""
+    """A simulated model on one GPU, behind the engine's own scheduler."""
 
     def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
         case = ModelCache(open_source(model).config).case(Deployment(load_device(card)))

@@ -75,7 +75,7 @@ def gated(gate: Vector, up: Vector) -> Vector:
 
 
 def nearest(rows: list[Vector], vector: Vector, without: list[int]) -> int:
-    """Return the index of the row with the largest cosine to a vector, as computed by PyTorch."""
+    """Return the index of the row with the largest cosine to a vector, except the rows in `without`."""
     cosines = torch.cosine_similarity(torch.tensor(rows), torch.tensor([vector]), dim=1)
     cosines[without] = -2.0
     return int(cosines.argmax())
@@ -123,7 +123,10 @@ def paged(length: int, page: int) -> tuple[int, int]:
 
 
 def chunks(prompt: int, budget: int, users: int) -> list[int]:
-    """Return the prompt positions in each step of the engine's scheduler, which runs the built-in model."""
+    """Return the prompt positions that the engine's scheduler puts into each step while `users` other requests decode.
+
+    The engine runs the built-in model.
+    """
     model, works = load_model("tales"), list[Work]()
     layout = kv_layout(model, 1e12, most_tokens=4096)
     limits = Limits(tokens=budget)
@@ -218,7 +221,7 @@ def read_tensor(file: bytes, name: str) -> Vector:
 
 
 def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: float) -> int:
-    """Return the number of requests that meet the server's latency targets."""
+    """Return the number of requests that meet the given latency targets, as the server counts them."""
     targets = SLO(ttft=round(ttft * SECOND), tpot=round(tpot * SECOND))
     waits = (
         (round((first - came) * SECOND), (last - first) * SECOND / (tokens - 1) if tokens > 1 else None, tokens)

@@ -182,7 +182,10 @@ def _line(temperature: float, shares: Sequence[float]) -> Series:
 
 
 def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
-    """Return each sampling setting's text, token ids, and number of candidates per token as JSON data."""
+    """Return the text, token ids and candidate counts of each sampling setting as JSON data.
+
+    It includes the number of tokens that the engine's sampler and our own drew alike.
+    """
     settings = {
         o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written
     }

@@ -1,6 +1,6 @@
 """The simplest KV cache, for `lab kv-cache`, and a test of whether cached values ever change.
 
-The cache has one tensor per layer to which new positions are appended.
+For each attention layer the cache has a tensor of keys and one of values, to which new positions are written.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The engine on a simulated clock: a formula's prediction of waiting times, and what it cannot know."""
+"""The engine on a simulated clock, compared with a queueing formula that does not know the arrival pattern."""
 
 from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.load_simulation import LoadOutcome, OneGpuReplica, RequestMix

@@ -39,7 +39,7 @@ def document(found: Sequence[Statement]) -> Document:
 
 
 def _figure(found: Sequence[Statement]) -> Bars:
-    """Return a figure of the statement that is furthest off: the compute-bound batch on an A100, by context."""
+    """Return the figure for the statement `batch-150`: the compute-bound batch on an A100, by context."""
     figures = next(one for one in found if one.id == "batch-150").figures
     batches = {int(name.removeprefix("at_")): batch for name, batch in figures.items() if name.startswith("at_")}
     shown = (

@@ -29,7 +29,7 @@ VERSE = (
     "not "
     "of it. Away, and let no man stay thee, for the hour is late and thy brother waiteth."
 )
-"""A text as long as PROSE, in the English of another time; both were written for this file."""
+"""A text about as long as PROSE, in the English of another time; both were written for this file."""
 
 
 def by_hand(_: CostCalculator) -> Iterator[Statement]:

@@ -1,4 +1,4 @@
-"""An encoder-decoder compared with a decoder-only model: what the encoder reads, where the decoder attends, costs."""
+"""An encoder-decoder compared with a decoder-only model: the first token's state, cross-attention, and the costs."""
 
 from collections.abc import Sequence
 

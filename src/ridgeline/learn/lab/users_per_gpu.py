@@ -33,11 +33,11 @@ class TextbookUsers:
     """
 
     card: float
-    """The bytes of GPU memory, by the size in the GPU's name."""
+    """The bytes of memory of all GPUs together, by the size in the GPU's name."""
     weights: float
     """The bytes of the model's weights by the textbook's count."""
     left: float
-    """The bytes of GPU memory that remain after the weights."""
+    """The bytes of memory of all GPUs together that remain after the weights."""
     request: float
     """The KV bytes of one request by the textbook's formula."""
 
@@ -61,7 +61,10 @@ class Subtraction:
 
 @dataclass(frozen=True, slots=True)
 class GpuUsers:
-    """The number of users that a model can serve on GPUs of one type; all bytes are per GPU."""
+    """The number of users that a model can serve on GPUs of one type.
+
+    All bytes are per GPU, except those in `texts` and `formula`, which are those of all GPUs together.
+    """
 
     model: str
     """The name of the model."""
@@ -82,9 +85,10 @@ class GpuUsers:
     texts: TextbookUsers
     """The number of users as textbooks compute it."""
     fits_on: int | None
-    """The smallest number of GPUs (1, 2, 4, 8) on which one user fits; None if the model does not fit on any of them.
+    """The requested number of GPUs if one user fits on them, else the next of 2, 4 and 8 on which one fits.
 
-    Without a link only one GPU is possible, and a model's heads must divide over the GPUs.
+    None if there is no such number. Without a link only one GPU is possible, and a model's heads must divide over the
+    GPUs.
     """
     formula: str
     """The derivation of the KV bytes per token, over all GPUs together, with its factors."""

@@ -25,7 +25,7 @@ class Asset:
     """A file of the page, or data for it."""
 
     name: str
-    """The path of the file in the static folder, which is also the name by which modules import each other."""
+    """The path of the file in the static folder; modules import each other by this name after the prefix `page/`."""
     data: bytes
     """The contents of the file."""
 

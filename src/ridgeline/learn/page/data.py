@@ -1,8 +1,8 @@
 """The data of the page by name, as its tabs request it: from a server, or from blocks of a single-file page.
 
 `cards.json` has devices and engines, `models.json` the models and their possible formats, and
-`tables/MODEL.json?weights=fp8&devices=8` the price of a model; the defaults of its parameters come from the model's
-config.
+`tables/MODEL.json?weights=fp8&devices=8` the price of a model. By default the formats are those of the model's config,
+and there is one device.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

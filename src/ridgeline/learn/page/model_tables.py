@@ -60,7 +60,9 @@ class StoredModel:
 
     @property
     def setup(self) -> Deployment:
-        """The deployment on a device that supports every format of a model.
+        """The deployment in these formats, on the table's number of devices of a fixed type.
+
+        The table does not depend on the type.
 
         Raises:
             ValueError: If a format does not exist.
@@ -78,7 +80,9 @@ class StoredModel:
 
 
 def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | None = None) -> dict[str, Any]:
-    """Return the table of a text model; all figures are per device, in bytes and FLOPs.
+    """Return the table of a text model in bytes and FLOPs per device.
+
+    Only its parameter breakdown is that of the undivided model.
 
     Args:
         source: Model.
@@ -159,9 +163,9 @@ def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
 
 
 def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
-    """Return the memory that the model needs: weights, pages of keys and values, and a row of logits (fp32).
+    """Return the memory that the model needs: weights, pages of keys and values, recurrent states, and a row of logits.
 
-    `steps` are those that our engine replays on a CPU.
+    `steps` are those that our engine replays on a CPU. The logits are fp32.
     """
     model, page_size = case.model, PlanWorkload().page_size
     layout = deal_layers(model.kv_specs, page_size, model.context)

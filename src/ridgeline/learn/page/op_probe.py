@@ -95,11 +95,11 @@ class ProbedCase:
 
 
 Cases = Mapping[str, Mapping[int, ProbedCase]]
-"""The probed cases of an op by class and number."""
+"""The probed cases of an op by class of query length and case number."""
 
 
 class OpProbe:
-    """A probe that evaluates an op for steps.
+    """A probe that evaluates the cost and the kernels of an op for chosen steps.
 
     Attributes:
         priced: Op to probe.
@@ -126,7 +126,7 @@ class OpProbe:
         return [[each.queries, each.pairs, each.keys, each.most] for each in self._switches]
 
     def row_features(self) -> dict[str, Any]:
-        """Return the numbers of rows at which an op of rows switches kernels, and the counts of its experts, if any.
+        """Return the numbers of rows at which the cases of an op of rows begin, and the counts of its experts, if any.
 
         The latter are the number of experts of the layer and the number to which each row is routed.
         """
@@ -151,7 +151,7 @@ class OpProbe:
         return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
 
     def cases(self) -> dict[str, dict[int, ProbedCase]]:
-        """Return every case of every class of the probed op, with its linear functions."""
+        """Return the cases of every class of the probed op, with their linear functions."""
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
@@ -208,7 +208,10 @@ class OpProbe:
         return lines
 
     def _bases(self, name: str) -> dict[int, Point]:
-        """Return one point in each case of a class that exists."""
+        """Return one point in each case of a class.
+
+        The cases of an op that reads the context are found by a random search.
+        """
         if name == ROWS:
             return {case: (step,) for case, step in enumerate(self.steps)}
         found: dict[int, Point] = {}
@@ -225,7 +228,7 @@ class OpProbe:
         )
 
     def _steps(self) -> list[int]:
-        """Return the numbers of rows at which the op switches to other kernels."""
+        """Return 1 and the numbers of rows, up to a maximum, at which the op switches to other kernels."""
         steps, names, reached = [1], self._names(1), 1
         while reached < _MOST_ROWS:
             if self._names(2 * reached) == names:

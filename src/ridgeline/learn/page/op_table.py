@@ -82,9 +82,9 @@ def op_table(
 
 
 def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[dict[str, Any]]:
-    """Return the table's entries for an op's cost (as one kernel) or for the kernels of a list.
+    """Return the table's entries for an op's cost (as one kernel), or for its kernels in PyTorch or on our CPU backend.
 
-    Each kernel has one entry, with its linear functions by class and case.
+    Each kernel has one entry, with its linear functions by class and case. `of` is `cost`, `kernels` or `native`.
     """
     entries: dict[tuple[Key, str], dict[str, Any]] = {}
     for name, each in cases.items():
@@ -107,16 +107,19 @@ def _written(key: Key) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """The kernels and figures that several classes share."""
+    """The kernels and figures of an op that several classes of query length share.
+
+    They are keyed by list, which is `cost`, `kernels` or `native`, and by kernel.
+    """
 
     first: dict[tuple[str, Key, str], str]
-    """The first of the classes that run a kernel together, by list, kernel and class."""
+    """The first of the classes of query length that run a kernel together, by list, kernel and class."""
     once: dict[tuple[str, Key], Record]
-    """The figures of a kernel that count once, by list and kernel."""
+    """The figures of a kernel that count once even if several classes of query length run it, by list and kernel."""
 
 
 def _shared(asker: OpProbe, cases: Cases) -> _Shared:
-    """Return the kernels and figures that two classes share, found by evaluating both together."""
+    """Return the kernels and figures that classes of query length share, found by evaluating pairs of classes."""
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
         a, b = (next(iter(cases[name].values())) for name in (one, other))

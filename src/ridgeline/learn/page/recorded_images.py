@@ -1,6 +1,6 @@
 """Recorded images: the generation of a pipeline as events of `/v1/images/generations`.
 
-Unlike those of a server, every step has a preview.
+Unlike in those of a server, every step but the last has a preview.
 """
 
 import base64

@@ -30,7 +30,7 @@ from ridgeline.learn.page.request_recording import RecordingTime, recording
 from ridgeline.price.device import Device
 
 MOST_TOKENS = 64
-"""The maximum tokens of a recorded text."""
+"""The maximum number of tokens of the prompt in a recording."""
 
 MOST_PAUSE = 30.0
 """The default of the maximum seconds that other requests may wait for a recording."""
@@ -98,7 +98,7 @@ def record(
     repeats: int | None = None,
     max_pause: float = math.inf,
 ) -> dict[str, Any]:
-    """Return a recording of a prompt and of its first token's decode.
+    """Return a recording of the prefill of a prompt and of the first decode step after it.
 
     Args:
         loaded: Loaded model.

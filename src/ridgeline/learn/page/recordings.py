@@ -197,7 +197,10 @@ def _unnamed(request: int) -> None:
 
 
 def _rounded(told: Any) -> Any:
-    """Return data with times rounded to nanoseconds; further digits are noise and would be most of the file."""
+    """Return data with all floats, such as times, rounded to nine decimals.
+
+    Further digits are noise and would be most of the file.
+    """
     if isinstance(told, float):
         return round(told, 9)
     if isinstance(told, Mapping):

@@ -28,7 +28,7 @@ COLUMNS = (
     "measured", "gap", "expected", "bound", "floor", "limit", "compute", "memory",
     "flops", "weights", "read", "written", "activations", "inputs", "outputs", "impossible", "note",
 )  # fmt: skip
-"""The names of the values that a recording stores for an op in a step: times, FLOPs, bytes and shapes.
+"""The names of the values that a recording stores for an op in a step: times, FLOPs, bytes, shapes and remarks.
 
 compute and memory are the seconds of the op at peak FLOP/s alone, and at full bandwidth alone. weights, read, written
 and activations are bytes; read and written are those of keys and values. gap is the seconds before the op that belong
@@ -45,7 +45,7 @@ class RecordingTime:
     measured: float
     """The seconds that the recording took."""
     expected: float
-    """The seconds that the recording was expected to take, after its first two steps."""
+    """The seconds that the recording was expected to take, as estimated after its first two steps."""
 
 
 def recording(
@@ -64,7 +64,7 @@ def recording(
         draws: Sampling of the trace's steps with these parameters.
         attention: Attention weights of positions of the prompt, including the last one.
         special: Ids of special tokens.
-        pause: Seconds during which no other request ran.
+        pause: Measured and expected seconds of the recording, during which no other request runs.
     """
     return {
         "version": VERSION,
@@ -143,7 +143,7 @@ def _entry(ledger: Ledger, step: LedgerStep, entry: LedgerEntry) -> list[Any]:
 
 
 def _attention(found: Sequence[AttentionWeights]) -> dict[str, Any] | None:
-    """Return the attention weights: rows by position, then by layer, head and attended position."""
+    """Return the attention weights by position, layer, head and attended position; None if there are none."""
     if not found or not found[-1].layers:
         return None
     rows = {

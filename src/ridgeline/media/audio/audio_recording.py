@@ -45,8 +45,8 @@ class AudioRecording:
             name: Name for errors; by default the path.
 
         Raises:
-            ValueError: If the file is not audio, is a truncated wav or aiff file, or the packages that read it are
-                missing. The message is one line.
+            ValueError: If the file is not audio, has too many channels or samples per second, is a truncated wav or
+                aiff file, or the packages that read it are missing. The message is one line.
         """
         self.name = str(source) if name is None else name or "''"
         soundfile, self._soxr = _packages()
@@ -73,7 +73,10 @@ class AudioRecording:
         self.close()
 
     def close(self) -> None:
-        """Close the audio file; a window that another thread reads ends after the current block."""
+        """Close the audio file.
+
+        If another thread is in `window`, this waits for its current block; `window` raises ValueError if it needs more.
+        """
         self._closed = True
         with self._reading:
             self._file.close()

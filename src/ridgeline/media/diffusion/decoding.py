@@ -67,7 +67,7 @@ def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, 
     For videos they are [B, channels, frames, rows, columns]. Images are decoded one after the other.
 
     Raises:
-        ValueError: If the latents are not finite.
+        ValueError: If the latents are not finite, or if they do not fit a video autoencoder.
     """
     whole = []
     for latents in latents_BCHW:
@@ -85,7 +85,8 @@ def decode_parts(
     columns].
 
     Raises:
-        ValueError: If the latents are not finite, because the denoiser's output exceeded its dtype.
+        ValueError: If the latents are not finite, because the denoiser's output exceeded its dtype, or if they do not
+            fit a video autoencoder.
     """
     if not torch.isfinite(latents_CHW).all():
         raise ValueError(

@@ -69,7 +69,7 @@ class ParallelPass:
 
     @property
     def heads(self) -> int:
-        """The heads of the attention over all rows, among which it is divided; the minimum over several ops."""
+        """The number of attention heads that GPUs can divide: the minimum over the ops that attend over all rows."""
         return min(op.heads for op, _ in self._attention)
 
     def of(self, work: Work) -> Work:
@@ -87,8 +87,9 @@ class ParallelPass:
     def _part(self, reach: AttentionPattern, attention: AttentionWork) -> AttentionWork:
         """Return the attention work of one GPU in a denoiser pass divided by sequence.
 
-        The GPU computes its own heads over all rows. This is as much work as its own rows for all heads and is stated
-        in that form. If the heads do not divide evenly, the share is that of the GPU with the most heads.
+        For attention over all rows, the GPU computes its own heads over all rows. This is as much work as its own rows
+        for all heads and is stated in that form. If the heads do not divide evenly, the share is that of the GPU with
+        the most heads. For cross-attention, the GPU computes all heads for its own rows.
         """
         whole = attention.total
         own = math.ceil(whole.queries / self._parts)
@@ -123,10 +124,10 @@ def exchange(latents: Sequence[int]) -> Cost:
 
 
 def heads_of(price: Price) -> int:
-    """Return the heads of a denoiser's attention over all its rows."""
+    """Return the number of heads with which a denoiser attends over all its rows; the minimum over several ops."""
     return ParallelPass(price, 1).heads
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:
-    """Return the total bytes of messages between GPUs, as each GPU has them after the communication."""
+    """Return the total bytes of messages between GPUs; each message counts with the bytes that a GPU has after it."""
     return sum(cost.communication_bytes for cost in costs)

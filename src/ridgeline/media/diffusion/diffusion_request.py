@@ -14,13 +14,13 @@ from ridgeline.media.diffusion.schedules import Schedule
 class DiffusionRequest:
     """A request for images or videos of one prompt.
 
-    The model's default replaces a field that is None. A seed of None is drawn at random.
+    The model's default replaces a size, steps, guidance or frames that are None. A seed of None is drawn at random.
     """
 
     prompt: str
     """The text that describes the image or video."""
     negative: str | None = None
-    """The negative prompt, which only acts with guidance."""
+    """The negative prompt, which is refused if it would have no effect, as without guidance; None for an empty one."""
     size: Size | None = None
     """Width x height in pixels, one of the sizes that the model supports."""
     steps: int | None = None
@@ -38,8 +38,8 @@ class DiffusionRequest:
     step_cache: float | None = None
     """The threshold of the step cache (`StepCache`), or None to run every pass completely.
 
-    If the output of a pass's first block changes by less than this, the other blocks do not run: their contribution is
-    taken from an earlier pass.
+    If the contribution of a pass's first block changes by a smaller fraction than this, the other blocks do not run:
+    their contribution is taken from an earlier pass.
     """
 
 
@@ -72,7 +72,7 @@ class DiffusionPlan:
     seed: int
     """The seed of the plan's first image."""
     scale: float | None
-    """The guidance scale in the convention of the model's pipeline; None if the model has none."""
+    """The guidance scale in the convention of the model's pipeline; None if neither request nor model has one."""
     geometry: Geometry
     """The shapes of pixels, latents and tokens that follow from the request's size and number of frames."""
     schedule: Schedule

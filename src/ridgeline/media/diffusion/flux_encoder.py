@@ -99,7 +99,7 @@ def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *
 def _encoder(part: Component, progress: Progress | None) -> Encoder:
     """Load T5 or CLIP from its folder.
 
-    The pipeline's index states its class and the tensors its dtype, because FLUX.1's config of T5 has neither.
+    The class that the pipeline's index states and the dtype of the stored tensors replace those of config.json.
     """
     if part.config is None:
         raise ModelRefused(f"{part.folder} has no config.json; fetch the folder again")

@@ -37,7 +37,7 @@ class Forecaster:
         self._price = PipelinePrice(PipelineComponents(pipeline.encoder.models, denoisers, decoder))
 
     def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
-        """Return the expected seconds of one denoiser call; it is a `CallSeconds`."""
+        """Return the expected seconds of one denoiser call; this method can be passed as a `CallSeconds`."""
         return self._price.call(self._device, geometry, texts).expected
 
     def forecast(self, plan: DiffusionPlan, tiling: Tiling | None) -> Forecast:
@@ -72,7 +72,7 @@ class Forecaster:
         return plan.schedule.steps * sum(each)
 
     def activations(self, geometry: Geometry, text: int) -> float:
-        """Return the peak bytes of activations of encoding a text and of a denoiser pass over one image.
+        """Return the peak bytes of activations while a text is encoded or a denoiser pass over one image runs.
 
         The text has `text` tokens. The models run on the meta device.
         """

@@ -88,7 +88,7 @@ class PipelineLayout:
         """Return the shapes of an image of this size, or of a video with this number of frames.
 
         Raises:
-            ValueError: If the model does not support the size, or the VAE cannot make this number of frames.
+            ValueError: If the model does not support the size or the number of frames.
         """
         self.check_size(size)
         if not 1 <= frames <= self.most_frames:
@@ -172,5 +172,5 @@ LAYOUTS = {
 }
 """The pixel, latent and token layouts of released diffusion models, with their image sizes.
 
-They are listed by family or, if the releases of a family support different sizes, by release.
+The keys are families or, if the releases of a family support different sizes, groups of its releases.
 """

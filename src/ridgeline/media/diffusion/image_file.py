@@ -53,9 +53,9 @@ def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any]
 
     Args:
         pixels_CHW: Pixels from -1 to 1.
-        format_: One of FORMATS; WebP is lossless unless a quality is given.
+        format_: One of the values of FORMATS; WebP is lossless unless a quality is given.
         parameters: Parameters of the image, including the prompt, for its metadata.
-        quality: Pillow's quality of JPEG and WebP, 0 to 100.
+        quality: Pillow's quality of JPEG and WebP, 0 to 100; it has no effect on PNG.
 
     Raises:
         ValueError: If the number of channels is neither 1 nor 3.

@@ -129,9 +129,9 @@ class Pipeline:
             call_seconds: Time of a denoiser call, if a better estimate than `ridge_seconds` is known.
 
         Raises:
-            InvalidRequest: If the size is not supported, the steps, guidance, seed or number of images are out of
-                range, the negative prompt would have no effect, a text is too long, or the step-cache threshold is
-                invalid. It is a ValueError with one line.
+            InvalidRequest: If the size is not supported, the frames, steps, guidance, second guidance, seed or number
+                of images are invalid, the negative prompt would have no effect, a text is too long, or the step-cache
+                threshold is invalid. It is a ValueError with one line.
         """
         kind = self.kind
         size = request.size or self.layout.sizes[0]
@@ -185,8 +185,8 @@ class Pipeline:
         """Return the guidance of a two-expert model's second denoiser, None if there is one denoiser.
 
         Raises:
-            ValueError: If the request has a second guidance but the model has no second expert, or if only one of the
-                two experts would use guidance.
+            ValueError: If the request has a second guidance but the model has no second expert, if the second guidance
+                is invalid, or if only one of the two experts would use guidance.
         """
         if self.second is None:
             if request.second_guidance is not None:

@@ -22,7 +22,11 @@ from ridgeline.media.diffusion.pipeline_price import PipelineComponents
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 
 PROMPT, NEGATIVE = 96, 32
-"""The tokens of a typical prompt, and of an empty one in its template, for pipelines with texts of any length."""
+"""The token counts assumed for a prompt and for an empty negative prompt in its template.
+
+They are for pipelines with texts of any length. A folder whose denoiser has too few positions for such a prompt gets
+the smaller count for every text.
+"""
 
 
 @dataclass(frozen=True, slots=True)

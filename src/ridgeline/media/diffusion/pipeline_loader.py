@@ -105,7 +105,8 @@ def _boundary(source: ModelSource) -> float | None:
     """Return the fraction of pure noise below which the second denoiser runs, from model_index.json; None without one.
 
     Raises:
-        ModelRefused: If there is a boundary without a second denoiser, or the reverse.
+        ModelRefused: If the boundary is not between 0 and 1, or if there is a boundary without a second denoiser, or
+            the reverse.
     """
     assert source.folder is not None
     stated = Fields.read(source.folder / "model_index.json")

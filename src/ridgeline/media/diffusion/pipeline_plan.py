@@ -95,7 +95,7 @@ class PipelinePlan:
         """Price a request to a pipeline.
 
         Args:
-            name: Release in the catalogue.
+            name: Name of a release in the catalogue, or title of a folder.
             price: Price of the pipeline's parts.
             usual: Defaults of the pipeline.
             device: GPU to plan for.
@@ -147,7 +147,7 @@ class PipelinePlan:
 
     @property
     def each(self) -> Estimate:
-        """The seconds per image or video if all images of the request are generated together."""
+        """The seconds per image or video: the time of the whole request divided by its number of images or videos."""
         return self.request.seconds * (1 / self.job.pictures)
 
     @property
@@ -173,7 +173,7 @@ class PipelinePlan:
 
     @property
     def dollars(self) -> float | None:
-        """The dollars per image or video at the expected rate; None if the GPU's price is unknown."""
+        """The dollars per image or video for its expected seconds; None if the GPU's price is unknown."""
         return None if self.card.price is None else self._dollars(self.each.expected, self.devices)
 
     def _dollars(self, seconds: float, devices: int) -> float:

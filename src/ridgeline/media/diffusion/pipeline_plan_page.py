@@ -138,7 +138,7 @@ def _fits(plan: PipelinePlan) -> str:
 
 
 def _lever(plan: PipelinePlan) -> str:
-    """Return what saves the most time without another GPU, and the effect of several images per pass."""
+    """Return the time saved without guidance, with the fewest steps, and with several images per pass, as text."""
     parts = []
     if plan.guidance_off is not None:
         saved = 1 - plan.guidance_off.seconds.expected / plan.alone.seconds.expected
@@ -167,13 +167,13 @@ def _notes(plan: PipelinePlan) -> list[str]:
 
 
 def refusals(plan: PipelinePlan) -> list[str]:
-    """Return a line if `image` and `video` refuse the scheduler of the planned folder, and no line otherwise."""
+    """Return a line if `ridgeline image` or `video` does not support the scheduler of the planned folder, else none."""
     refused, command = plan.usual.refused, "video" if plan.geometry.frames > 1 else "image"
     return [f"`ridgeline {command}` does not support this folder's scheduler: {refused}"] if refused else []
 
 
 def _eager(plan: PipelinePlan) -> str:
-    """Return sentences on the time of a plan on one GPU without fused ops, and the bytes that these move."""
+    """Return a clause on the time of a plan on one GPU without fusion, and the bytes that the unfused ops move."""
     assert plan.otherwise is not None
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
@@ -231,7 +231,7 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
 
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
-    """Return the table of the planned request with other steps, guidance and images per pass, on one GPU."""
+    """Return the table of the planned request with other fusion, guidance, steps and images per pass, on one GPU."""
     asked = plan.alone.seconds.expected
     variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
@@ -324,7 +324,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
 
 
 def answer_json(plan: PipelinePlan) -> dict[str, Any]:
-    """Return a plan's seconds and dollars per image or video, rate and memory fit as JSON data."""
+    """Return a plan's seconds and dollars per image or video, hourly rate, memory fit and GPU division as JSON data."""
     return {
         "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
         "dollars": plan.dollars, "fits": plan.fit.how, "division": _division(plan.request.division),

@@ -111,7 +111,8 @@ class StagePrice:
     once: PhasePrice
     """The price of one repetition of the stage's work, which the stage does `count` times.
 
-    It is encoding all texts, a step with all its passes, or decoding an image or one of its tiles.
+    It is encoding all texts, a step with all its passes, or one decode: of an image, one of its tiles, a video, or with
+    an image autoencoder a frame of a video.
     """
     talk: Estimate = _NOTHING
     """The time of the communication between GPUs in one repetition of the stage's work."""
@@ -130,7 +131,11 @@ class StagePrice:
 
     @property
     def runs(self) -> int:
-        """The number of model runs in one stage of a request: one per text and encoder, per pass, or per tile."""
+        """The number of model runs in one stage of a request.
+
+        Encoding runs once per text and encoder, and once per text and denoiser that processes texts in advance.
+        Denoising runs once per pass, and decoding once per image, tile, frame or video, as `once` states.
+        """
         return self.count * self.once.steps
 
     @property
@@ -329,7 +334,7 @@ class PipelinePrice:
         return StagePrice(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
     def memory(self, job: PipelineWorkload, tiling: Tiling | None = None) -> PipelineMemory:
-        """Return the memory of a request, cached by size and texts.
+        """Return the memory of a request, cached by geometry, texts and tiling.
 
         The device and the numbers of steps, images and GPUs do not change it. The parts run on the meta device, so no
         other thread may run them at the same time.
@@ -372,7 +377,7 @@ def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
 
 
 def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
-    """Return a description of a denoiser call's rows, like `2 x 4,096 tokens of latents`."""
+    """Return a description of the rows of a step's denoiser passes, like `2 x 4,096 latent tokens`."""
     return f"{len(passes)} x {job.geometry.tokens:,} latent tokens"
 
 

@@ -1,7 +1,7 @@
 """Latents on disk: the result of hours of denoising is safe before the decode, which can then run later.
 
-The file is a safetensors file with one tensor, `latents` fp32 [C, H, W], and the parameters of the image as JSON in its
-metadata.
+The file is a safetensors file with one tensor, `latents` in fp32, and the parameters of the image or video as JSON in
+its metadata. The tensor is [C, H, W], or for a video [C, T, H, W].
 """
 
 import json
@@ -31,7 +31,7 @@ def drawn_path(latents: Path, suffix: str) -> Path:
 
 
 def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any]) -> None:
-    """Write the latents of an image to a file.
+    """Write the latents and the parameters of an image or a video to a file.
 
     Raises:
         ValueError: If the file cannot be written.
@@ -41,10 +41,10 @@ def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any])
 
 
 def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
-    """Return the latents in a file, [C, H, W] or for a video [C, T, H, W], and the parameters of the image.
+    """Return the latents in a file, [C, H, W] or for a video [C, T, H, W], and the parameters of the image or video.
 
     Raises:
-        ValueError: If the file contains no latents.
+        ValueError: If the file is missing or unreadable, or contains no latents of an image or a video.
     """
     try:
         with safe_open(path, framework="pt") as file:

@@ -38,9 +38,9 @@ class StepCache:
     """A step cache for the images of one batch.
 
     Attributes:
-        threshold: Relative change of the first block below which the other blocks are skipped.
+        threshold: Relative change of the first block's contribution below which the other blocks are skipped.
         skipped: Passes that ran only the first block since the last `take`. A denoiser call counts as one pass for each
-            of its images, and as two if it contains both guidance passes.
+            of its images, or as two for each image if it contains both guidance passes.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -112,7 +112,7 @@ class _CachedBlockRunner:
         return each(stream.x_ND).add_(each(stream.y_ND).mul_(gate))
 
     def _changed(self, change_PND: Tensor) -> list[bool]:
-        """Return for each image whether its first block's contribution changed.
+        """Return for each image whether its first block's contribution changed by at least the threshold.
 
         This is the only place where the host waits for the device.
         """

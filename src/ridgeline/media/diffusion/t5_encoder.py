@@ -24,7 +24,7 @@ Clean = Callable[[str], str]
 
 
 def lowered(text: str) -> str:
-    """Return a prompt in lower case, as PixArt reads it."""
+    """Return a prompt in lower case without white space around it, as PixArt reads it."""
     return text.lower().strip()
 
 

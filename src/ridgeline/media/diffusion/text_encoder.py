@@ -175,7 +175,8 @@ def load_chat_encoder(
         padded: Whether texts are padded with the tokenizer's pad_token.
 
     Raises:
-        ModelRefused: If the model is not a supported language model, or the tokenizer or template is missing.
+        ModelRefused: If the model is not a supported language model or lacks one of the layers, or if the tokenizer,
+            the template or a required pad_token is missing.
     """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
@@ -223,10 +224,11 @@ def padding_of(tokenizer: Tokenizer, folder: Path) -> int:
 
 
 class TextCache:
-    """A cache of the hidden states and pooled vectors of recent texts, limited in bytes; the oldest go first.
+    """A cache of the hidden states and pooled vectors of recent texts, limited in bytes.
 
-    The key of a text's states is its token ids, that of its pooled vector the text itself; each cache belongs to one
-    encoder. A cache hit returns the same tensor as before, so callers must not write to it.
+    It removes the least recently used ones first. The key of a text's states is its token ids, that of its pooled
+    vector the text itself; each cache belongs to one encoder. A cache hit returns the same tensor as before, so callers
+    must not write to it.
     """
 
     def __init__(self, encoder: TextEncoder, most_bytes: int = CACHED_BYTES) -> None:

@@ -14,7 +14,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.media.diffusion.schedules import Floats
 
 Mu = Callable[[int, int], float]
-"""The mu of dynamic shifting, as a function of the latent's tokens and the steps."""
+"""A function from the latent's tokens and the number of steps to the mu of dynamic shifting."""
 
 
 @dataclass(frozen=True, slots=True)

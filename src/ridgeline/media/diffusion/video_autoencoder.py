@@ -124,7 +124,7 @@ class VideoAutoencoder:
 
 
 def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
-    """Load the VAE of a folder with weights in fp32 or bf16.
+    """Load the video VAE of a folder with its weights in `dtype`, fp32 or bf16.
 
     Raises:
         ModelRefused: If it is another class, the config does not state how latents are normalised, a file is missing or

@@ -152,7 +152,10 @@ class VideoDecodePrice:
         yield self._convolution(place, self._widths[-1], self._outputs, 27)
 
     def _block(self, place: _FeatureMapSize, inputs: int, width: int) -> Iterator[DecodeLayer]:
-        """Yield the layers of a VAE's residual block: norm and convolution, twice."""
+        """Yield the layers of a VAE's residual block: norm and convolution, twice.
+
+        If the number of channels changes, a convolution for the residual follows.
+        """
         yield self._norm(place, inputs)
         yield self._convolution(place, inputs, width, 27)
         yield self._norm(place, width)

@@ -75,9 +75,13 @@ def write_video(
     Args:
         out: Seekable file.
         chunks_CFHW: Frames in order, any number in each part, with pixels from -1 to 1.
-        format_: One of FORMATS.
+        format_: One of the values of FORMATS.
         fps: Frames per second.
         parameters: Parameters of the video for its metadata.
+
+    Raises:
+        ValueError: If `fps` is out of range, the frames have neither 1 nor 3 channels, or MP4 is requested without PyAV
+            installed.
     """
     check_fps(fps)
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))

@@ -26,19 +26,19 @@ _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27
 _USUAL = {"image_mean": _MEAN, "image_std": _STD}
 
 MAX_PIXELS = 50_000_000
-"""The maximum pixels of an image: 150 MB once unpacked, about as many as the largest hand-held cameras make."""
+"""The maximum pixels of an image: 150 MB as unpacked RGB."""
 MAX_BYTES = 256 << 20
 """The maximum bytes of an image file."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""The image formats that Pillow reads by itself, without external programs."""
+"""The accepted image formats, which Pillow reads by itself, without external programs."""
 
 
 def read_image(path: Path) -> Image.Image:
     """Return the image in a file as RGB, rotated as its EXIF states; of several frames the first.
 
     Raises:
-        ValueError: If the file is not an image, is broken, or has too many pixels, which is checked before they are
-            unpacked. The message is one line.
+        ValueError: If the file is not an image, is broken or too large, or has too many pixels, which is checked before
+            they are unpacked. The message is one line.
     """
     try:
         size = path.stat().st_size
@@ -86,8 +86,8 @@ class Preprocessing:
     def pixels(self, image: Image.Image) -> NDArray[np.float32]:
         """Return an RGB image of any size as normalised pixels [3, size, size].
 
-        Its longer side is scaled to `size`, the shorter in proportion, and the rest of the square is filled with the
-        mean colour.
+        Its longer side is scaled to `size`, the shorter in proportion but to at least `least` pixels, and the rest of
+        the square is filled with the mean colour.
         """
         width, height = image.size
         ratio = self.size / max(width, height)

@@ -1,4 +1,4 @@
-"""Image placeholders in a prompt: a begin token, one placeholder token for each row of the image, an end token."""
+"""Image placeholders in a prompt: a begin token, one placeholder token for each patch of the image, an end token."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ImageTokens:
 
     @classmethod
     def read(cls, folder: Path, tokenizer: Tokenizer) -> "ImageTokens":
-        """Return the ids named in the folder's tokenizer_config.json, or those of Janus's names.
+        """Return the ids of the tokens that tokenizer_config.json names, or else of those with the names in Janus.
 
         Raises:
             ModelRefused: If the tokenizer does not have a token.

@@ -1,6 +1,7 @@
 """The special tokens of a speech model (start of transcript, languages, tasks, timestamps) and the rules for them.
 
-They are read from generation_config.json as in Whisper's releases, and otherwise from the tokenizer's special tokens.
+They are read from generation_config.json as in Whisper's releases, or from config.json; ids that neither states are
+those of the tokenizer's special tokens.
 """
 
 import re
@@ -100,8 +101,8 @@ class SpeechVocabulary:
     def prompt(self, language: str | None, task: Task, *, timestamps: bool) -> tuple[list[int], TokenRules]:
         """Return the prompt of a transcript and the token rules that it follows.
 
-        Without a language, the first token that the model chooses is the language; the rules then force the tokens for
-        the task and, without timestamps, for their absence.
+        Without a language, the first token that a multilingual model chooses is the language; the rules then force the
+        tokens for the task and, without timestamps, for their absence.
         """
         after = [(self.tasks[task],)] if self.tasks else []
         after += [] if timestamps else [(self.no_timestamps,)]

@@ -122,7 +122,7 @@ class TranscribedWindow:
     done: float
     """The seconds of the recording that are transcribed so far."""
     language: str | None
-    """The language code; None until the first speech."""
+    """The language code; None until the first speech if the options state no language."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Transcript:
     segments: list[TranscriptSegment] = field(default_factory=list)
     """The transcript segments of all windows."""
     language: str | None = None
-    """The language code; None if there was no speech."""
+    """The language code; None if there was no speech and the options state no language."""
     seconds: float = 0.0
     """The duration of the recording."""
 

@@ -49,7 +49,7 @@ def _cue(text: str) -> str:
 def as_json(transcript: Transcript, task: Task) -> dict[str, Any]:
     """Return the whole transcript under the names of OpenAI's `verbose_json`; the language is a code.
 
-    A value that is not computed (no_speech_prob) is missing.
+    The segments have no `temperature` and no `no_speech_prob`.
     """
     return {
         "task": task,

@@ -36,7 +36,7 @@ def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -
 def _narrower_on_more(
     models: ModelCache, narrower: Sequence[Deployment], workload: PlanWorkload, most: int
 ) -> Deployment | None:
-    """Return a narrower format on the fewest devices, at most `most`, with the widest format that fits there.
+    """Return a narrower format on the fewest further devices, at most `most`, with the widest format that fits there.
 
     Building a model dominates the run time, so only candidates whose share of the weights fits are built.
     """
@@ -120,8 +120,8 @@ class CaseOutcome:
     """The headline figures of a scenario by expected times: users, latency, throughput and cost.
 
     `ttft` and `itl` are those of the workload's batch, started at once, as in `DeploymentPlan.prefill` and `.decode`.
-    For another batch size compare them with `LoadEstimator.together` and `LoadEstimator.itl`, not with the times of a
-    LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
+    For another batch size compare them with `LoadEstimator.together` and `LoadEstimator.itl`, not with the times
+    of a LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
     """
 
     card: str
@@ -229,7 +229,7 @@ def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list
 
 
 def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
-    """Return what changes with as many users as possible instead of the workload's batch; None if they are not more."""
+    """Return the effect of as many users as possible instead of the workload's batch; None if they are not more."""
     batch, most = serving.workload.batch, serving.capacity
     if most.users <= batch:
         return None
@@ -295,7 +295,7 @@ def sensitivities(models: ModelCache, serving: LoadEstimator, base: CaseOutcome)
 
 
 def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[str, Deployment]]:
-    """Yield the names and deployments of the levers on the same kind of device.
+    """Yield the names and deployments of the changes that a plan suggests on the same kind of device.
 
     Args:
         serving: The estimator of the deployment under load.

@@ -76,7 +76,7 @@ class DeploymentPlan:
             name: The name of the model.
             models: The cache of priced models.
             serving: The estimator of the deployment under load.
-            others: The devices that levers may suggest, at prices of the same seller as the deployment's.
+            others: The devices that the plan may suggest instead, at prices of the same seller as the deployment's.
             demand: The load to serve, which may be empty.
             stated_bytes: The weight bytes that the checkpoint states; None if it does not.
             batches: The batch sizes of the sweep; empty for powers of two.
@@ -238,12 +238,12 @@ class DeploymentPlan:
 
     @cached_property
     def batching(self) -> Change | None:
-        """The effect of serving as many users as possible instead of the given batch; None if they are not more."""
+        """The effect of as many users as possible instead of the given batch; None if they are not more."""
         return batch_lever(self.serving, self.outcome)
 
     @cached_property
     def narrower(self) -> tuple[Change, ...]:
-        """The changes to narrower weight and KV formats, the widest first."""
+        """The changes to narrower weights down to 8 bits, the widest first, and to 8-bit KV."""
         return tuple(narrower_levers(self.models, self.serving, self.outcome))
 
     @cached_property
@@ -276,7 +276,10 @@ class DeploymentPlan:
 
     @property
     def dollars_per_million(self) -> float | None:
-        """The dollars per million output tokens, for the demand if one was given, otherwise at the most users."""
+        """The dollars per million output tokens, for the demand if it can be served, otherwise at the most users.
+
+        It is None without a price, or if no user can be served.
+        """
         return self.outcome.dollars_per_million if self.fleet is None else self.fleet.dollars_per_million
 
 
@@ -298,7 +301,7 @@ def make_plan(
         fields: The model's config.
         setup: The deployment.
         workload: The requests.
-        others: The devices that levers may suggest.
+        others: The devices that the plan may suggest instead.
         demand: The load to serve; None for none.
         stated_bytes: The weight bytes that the checkpoint states; None if it does not.
         batches: The batch sizes of the sweep; empty for powers of two.
@@ -306,7 +309,8 @@ def make_plan(
 
     Raises:
         ModelRefused: If the model cannot be built or split in this way.
-        ValueError: If the model's context or the memory cannot hold the workload.
+        ValueError: If this number of devices is not supported, if the model cannot read the workload's images, or if
+            the model's context, a step or the memory cannot hold the workload.
     """
     check_devices(setup)
     models = ModelCache(fields, add_adapters)
@@ -331,7 +335,7 @@ def check_devices(setup: Deployment) -> None:
 
 
 def check_context(case: Scenario, workload: PlanWorkload) -> None:
-    """Raise ValueError for requests that exceed the model's context, or that contain images it cannot read."""
+    """Raise ValueError for requests that exceed the model's context, or whose images do not fit the model or input."""
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
             f"the input has {workload.encoded:,} tokens, but the model's encoder accepts "

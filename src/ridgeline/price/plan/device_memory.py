@@ -41,7 +41,7 @@ class DeviceMemory:
     overhead: float
     """The bytes for driver, libraries, CUDA graphs, communication and recorded decode steps."""
     left: float
-    """The bytes of a device's memory budget that remain for KV; negative if not even the weights fit."""
+    """The bytes of a device's memory budget that remain for KV; negative if the rest already exceeds the budget."""
     kv_bytes_per_token: float
     """The KV bytes that one more token of a request takes in all layers, without page padding."""
     layout: KVLayout
@@ -59,7 +59,10 @@ class DeviceMemory:
     encoded: int = 0
     """The number of encoder positions of a request."""
     ranks: int = 1
-    """The number of data-parallel ranks with their own requests; `held`, `at_end` and `users` cover all ranks."""
+    """The number of data-parallel ranks with their own requests.
+
+    `held`, `at_end`, `together` and `users` cover all ranks.
+    """
     recorded: float = 0.0
     """The bytes, part of `overhead`, of decode steps that are captured as CUDA graphs or recorded."""
 

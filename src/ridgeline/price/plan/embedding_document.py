@@ -15,7 +15,7 @@ from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, thre
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
     """Return the summary with the times of one text and of a full step, or the given sections.
 
-    With all sections the summary comes first.
+    With all sections in the order of `SECTIONS`, the summary comes first.
     """
     card, devices = plan.case.device.title, plan.case.setup.devices
     cards = f"{devices} x {card}" if devices > 1 else card
@@ -103,7 +103,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = M
 
 
 def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
-    """Return all figures of an embedding model's plan as JSON data, in SI units, bytes and seconds."""
+    """Return the main figures of an embedding model's plan as JSON data, in SI units, bytes and seconds."""
     return {
         "model": {
             "name": plan.name,

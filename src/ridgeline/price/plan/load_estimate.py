@@ -210,14 +210,14 @@ class SweepRow:
     experts: float | None
     """The expected number of distinct experts per layer that the tokens hit; None for a dense model."""
     fits: bool
-    """Whether memory holds the KV of this batch until all of its requests end."""
+    """Whether memory holds the KV of this batch until all requests end, and one step gives each a token."""
 
 
 def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[SweepRow]:
     """Return a row per batch size, computed even for batch sizes that do not fit.
 
-    By default the batch sizes are powers of two up to the number of users that memory holds, that number, the largest
-    batch that memory holds to its end, and the workload's batch.
+    By default the batch sizes are powers of two up to the maximum number of users, that number, the largest batch that
+    can start at once, and the workload's batch. From 64 on, only every second power of two is used.
 
     Args:
         serving: The estimator.

@@ -1,6 +1,6 @@
 """The summary of a plan in a dozen lines: fit, users, speed, limit, lever, cost and accuracy.
 
-Each figure carries, in brackets, the metric under which the `trust` line states its accuracy.
+Most figures carry, in brackets, the metric under which the `trust` line states their accuracy.
 """
 
 from collections.abc import Iterator, Mapping

@@ -30,11 +30,14 @@ _MORE = "more: --full, --section NAME; other devices: --compare; replicas: --use
 
 
 def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
-    """Return the summary of a plan, or the given sections; with all sections the summary comes first.
+    """Return the summary of a plan, or the given sections.
+
+    With all sections in the order of `SECTIONS`, the summary comes first.
 
     Args:
         plan: The plan.
-        sections: The names of the sections; None for the summary alone.
+        sections: The names of the sections; None for the summary, followed by the batch sweep if the plan has batch
+            sizes.
         queue: The result of a simulation of the demand, for the summary.
     """
     names = None if sections is None else check_sections(sections, SECTIONS)
@@ -160,7 +163,7 @@ def _gib_and_gb(nbytes: float) -> tuple[str, str]:
 
 
 def _times(plan: DeploymentPlan) -> DocumentTable:
-    """Return floor, bound and expected times of the requested batch, and of the most users."""
+    """Return floor, bound and expected times of the requested batch, and of the load that the summary reports."""
     rows: list[TableRow | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
         rows += ["", *_load_times(plan, plan.asked)]

@@ -1,4 +1,4 @@
-"""The plan as a paragraph: the limiting resource, the distance from the ridge and the levers that help."""
+"""The plan as a paragraph: the limiting resource, the distance from the ridge and the changes that help."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -63,7 +63,7 @@ class Phase:
     """A phase of a request: a sequence of steps that is repeated `count` times."""
 
     name: str
-    """The kind of phase: prefill, decode, encode, denoise or decode-latents."""
+    """The kind of phase, such as prefill, decode, encode, denoise or decode-latents."""
     works: tuple[Work, ...]
     """The consecutive steps of one repetition of the phase."""
     count: int = 1
@@ -198,9 +198,9 @@ def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
 def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
     """Return the prefill of the workload's batch, all prompts available at once.
 
-    Prompts are laid end to end and run in steps of at most `step_tokens` positions; a chunk attends to all earlier
-    positions of its prompt. An encoder runs with the first positions of a prompt, a vision tower with those of its
-    images.
+    Prompts are laid end to end and run in steps of at most `PlanWorkload.prompt_step` positions; a chunk attends to all
+    earlier positions of its prompt. An encoder runs with the first positions of a prompt, a vision tower with those of
+    its images.
     """
     positions, step = workload.batch * workload.input, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))

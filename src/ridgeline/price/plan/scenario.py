@@ -47,7 +47,7 @@ class PlanWorkload:
     """A workload of identical requests, with latency targets and the engine's step and page sizes.
 
     Raises:
-        ValueError: If a field is out of range. The message names the option.
+        ValueError: If a field is out of range. The message names the field.
     """
 
     input: int = 1024
@@ -89,8 +89,8 @@ class PlanWorkload:
         """Return this workload as a given model runs it.
 
         The encoder of an encoder-decoder model reads the input, and the decoder begins with one token. A speech model
-        receives one window of audio per request plus a few control tokens, and its output is limited by its decoder's
-        context.
+        receives one window of audio per request plus a few control tokens, and its output is limited to half of its
+        decoder's context.
         """
         if not model.encodes or self.encoded:
             return self
@@ -217,7 +217,7 @@ class Scenario:
     def part(self, workload: PlanWorkload, start: int, end: int) -> StepSegment:
         """Return the step segment that runs the positions from `start` to `end` of one prompt.
 
-        An encoder's input runs with the first of these positions. A vision tower runs an image whole as soon as the
+        An encoder's input runs with the first position of the prompt. A vision tower runs an image whole as soon as the
         segment contains any of its positions.
         """
         rows = self.image_rows

@@ -53,8 +53,8 @@ def scores_of(case: Scenario, work: Work, prompt: int, working_set: float | None
         case: The scenario.
         work: The step.
         prompt: The prompt length to show.
-        working_set: The bytes of weights and KV that the step reads; they determine the memory that holds keys and
-            values. None counts those of one layer alone.
+        working_set: The bytes of weights and KV that the step reads and writes; they determine the memory that holds
+            keys and values. None counts those of a single attention op.
     """
     device = case.device
     flops = nbytes = scores = fused = unfused = 0.0

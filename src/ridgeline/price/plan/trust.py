@@ -26,7 +26,10 @@ class Trust:
     within: int
     """The number of measurements that were predicted within `accuracy.NEAR`."""
     median: float | None
-    """The median of the absolute prediction errors; None without measurements."""
+    """The median of the absolute prediction errors; None without measurements.
+
+    For several engines it is the mean of their medians, weighted by their measurements.
+    """
     worst: float | None
     """The signed prediction error of the largest magnitude; None without measurements."""
     others: tuple[str, ...] = ()

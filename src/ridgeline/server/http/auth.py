@@ -1,6 +1,7 @@
-"""Access control: checks of the Host and Origin headers, and API keys. Without a key, only `PUBLIC` paths are served.
+"""Access control: checks of the Host and Origin headers, and of API keys, if any are configured.
 
 It decides by `scope["path"]`, as the router does, because a URL built from headers may differ (CVE-2026-48710).
+Requests without a valid key can then reach only the `PUBLIC` paths.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """The paths of the health routes."""
 
 PUBLIC = HEALTH | PAGE
-"""The paths served without a key; their responses do not depend on the request."""
+"""The paths served without a key; their contents are the same for every client."""
 
 KEY = "ridgeline.key"
 """The key of an ASGI scope that stores the digest of the request's API key."""
@@ -146,7 +147,7 @@ def check_client(request: Request, settings: ServerSettings, what: str) -> None:
         what: The requested action for the error message.
 
     Raises:
-        ApiError: If the client is on another machine (403).
+        ApiError: If the server has no keys and the client is on another machine (403).
     """
     host = request.client.host if request.client is not None else ""
     if not settings.keys and not is_loopback(host):

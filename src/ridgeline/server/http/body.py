@@ -27,8 +27,8 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
     Args:
         request: The request, whose body is read from the connection.
         settings: The limits of the server.
-        most_ids: Token ids in the largest batch that the route accepts. A body with more values than that and more than
-            `MAX_VALUES` is rejected.
+        most_ids: Token ids in the largest batch that the route accepts. A body may have this many values plus
+            `_BESIDE_IDS`, or `MAX_VALUES` if that is more.
 
     Raises:
         ApiError: If the body is too large (413), or is no such object or has too many values (400).

@@ -1,4 +1,4 @@
-"""The detection of clients that leave or shut down their sending side, which cancels the work for them."""
+"""The detection of clients that leave, including those that first shut down only their sending side."""
 
 import asyncio
 import socket

@@ -74,7 +74,7 @@ class StreamOutbox:
         self._limit += size
 
     def keep_alive(self) -> None:
-        """Put a comment if there was no frame since the last call and the stream is not closed."""
+        """Put a comment if the stream is open, nothing is unread, and there was no frame since the last call."""
         if self._silent and not self._closed and not self.waiting:
             self.put(ALIVE)
         self._silent = True
@@ -206,5 +206,5 @@ def frame(value: object) -> bytes:
 
 
 def error_frame(error: ApiError) -> bytes:
-    """Return the last event of a failed stream, which openai-python raises as APIError."""
+    """Return the last events of a failed stream: the error, which openai-python raises as APIError, and `[DONE]`."""
     return frame(error.body()) + DONE

@@ -32,7 +32,7 @@ class Exchange:
     method: str | None
     """The method as the client sent it; None if no head was read."""
     path: str | None
-    """The path as the client sent it; None if no head was read."""
+    """The path of the request with %-escapes decoded; None if no head was read."""
     handler: str | None
     """The path pattern of the route that handled the request, or None."""
     status: int
@@ -41,7 +41,7 @@ class Exchange:
     code: str | None = None
     """The code of the error response, if it was one."""
     ignored: int = 0
-    """The number of unknown fields in the request body."""
+    """The number of unknown fields in the request body, at most as many as the response header lists."""
 
 
 ExchangeObserver = Callable[[Exchange], None]

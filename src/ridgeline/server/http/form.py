@@ -28,7 +28,7 @@ async def read_form(request: Request, most: int, most_of_field: int) -> FormData
         most_of_field: The most bytes of a field that is not a file.
 
     Raises:
-        ApiError: If the body is too large (413) or no valid form (400).
+        ApiError: If the body is too large (413), or is no valid form or python-multipart is not installed (400).
     """
     if find_spec(PACKAGE) is None:
         said = "this server cannot read forms without python-multipart (pip install 'ridgeline[images]'): send JSON"

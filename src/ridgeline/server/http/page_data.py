@@ -26,12 +26,12 @@ from ridgeline.server.server_settings import ServerSettings
 
 _KEPT = "private, no-cache"
 _TABLES = 256
-"""The most price tables in the cache, of about 10 KB each."""
+"""The most entries in the cache, nearly all of them price tables of about 10 KB each."""
 
 _WAITING = 16
-"""The most requests that wait for the computation of a price table.
+"""The most requests whose data is being computed or waits for that.
 
-Tables are computed one at a time, because each holds the interpreter for up to seconds.
+Data is computed for one request at a time, because a price table holds the interpreter for up to seconds.
 """
 
 _CONFIG_BYTES = 1 << 20

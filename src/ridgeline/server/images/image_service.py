@@ -1,4 +1,4 @@
-"""The service between the routes and the pipelines: it admits requests, informs observers and always ends a request."""
+"""The service between routes and pipelines: it admits requests, informs observers, and ensures that each ends."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class InFlightImageRequest:
     images: int
     """The number of images requested."""
     nbytes: int
-    """The most bytes that the request's image files can have."""
+    """The most bytes of the request's image files, or of the video frames that it holds in memory."""
     kept: int = 0
     """The bytes that the request's step cache holds between its denoising steps, while other requests run."""
     clip: bool = False
@@ -175,7 +175,7 @@ class ImageService:
         """Admit an image or video request, or report it as refused; `draw` runs it afterwards.
 
         Raises:
-            ApiError: If there is no room.
+            ApiError: If the queue rejects the request.
         """
         try:
             self.queue.admit(live)

@@ -45,7 +45,7 @@ class _Abandoned(Exception):
 
 
 class VideoWriter:
-    """A writer of one video file in its own thread, so that neither the event loop nor the diffusion thread waits."""
+    """A writer of one video file in its own thread, so that no other thread has to encode the video."""
 
     def __init__(self, path: Path, format_: str, fps: float, parameters: Mapping[str, Any]) -> None:
         """Prepare a writer with the arguments of `write_video`, without starting its thread."""

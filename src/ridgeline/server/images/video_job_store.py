@@ -36,7 +36,7 @@ class VideoJobStore:
         """Start the generation of a video in the background.
 
         Raises:
-            ApiError: If there is no room for it.
+            ApiError: If the request is not admitted, or the folder for its file cannot be created.
         """
         try:
             writer = VideoWriter(self.path(job), job.format_, job.fields.fps, job.parameters())
@@ -54,7 +54,7 @@ class VideoJobStore:
         """Return the video job with an id, if it belongs to the owner.
 
         Raises:
-            ApiError: If the job has expired (410), or does not exist (404).
+            ApiError: If the job has expired or made room for newer ones (410), or does not exist (404).
         """
         job = self._jobs.get(id)
         if job is not None and job.owner == owner:

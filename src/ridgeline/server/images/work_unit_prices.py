@@ -17,7 +17,7 @@ class WorkUnitPrices:
     """The predicted costs of one pipeline's requests.
 
     The cost of a size is computed by running the pipeline's parts on the meta device, during which no other thread may
-    run them. So only the diffusion thread uses this object, once per size.
+    run them. So only the diffusion thread uses this object. It computes the cost of each size once.
     """
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:

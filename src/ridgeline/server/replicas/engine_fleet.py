@@ -117,7 +117,7 @@ class EngineFleet:
 
     @property
     def info(self) -> EngineInfo:
-        """The description of one engine, with the requests, pages and bytes summed over all."""
+        """The description of one engine, with the fields in `_SUMMED` (capacities and bytes) summed over all."""
         infos = [each.llm.info for each in self.replicas.values()]
         return msgspec.structs.replace(
             infos[0],

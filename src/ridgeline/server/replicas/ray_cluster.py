@@ -90,7 +90,7 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
         cards: The GPUs of a cluster that is started.
 
     Raises:
-        ValueError: If Ray is not installed, or no cluster answers.
+        ValueError: If Ray is not installed, the address is malformed, or the cluster does not respond or start.
     """
     check_ray()
     if address is not None and address != "auto":

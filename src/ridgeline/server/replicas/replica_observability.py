@@ -167,7 +167,7 @@ class FleetMonitor:
         self._of[0].throughput.begin()
 
     def say(self, seconds: float) -> None:
-        """Log a throughput line for each replica that is not idle."""
+        """Log a throughput line for each replica, unless it was idle in this interval and the one before."""
         for number in list(self._fleet.replicas):
             self._of[number].throughput.say(seconds)
 

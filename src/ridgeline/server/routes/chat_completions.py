@@ -41,7 +41,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     """Apply the chat template to a conversation and return the prompt, as text and as token ids.
 
     Raises:
-        ApiError: If the conversation is invalid or too long, or the template fails on it.
+        ApiError: If the conversation is invalid or too long, the model has no template, or the template fails on it.
     """
     tools = None if getattr(fields, "tool_choice", None) == "none" else fields.tools
     template = model.template(tools=bool(tools))
@@ -251,7 +251,7 @@ class ChatResponseWriter:
         return entry
 
     def reasoning(self, text: str) -> dict[str, object]:
-        """Return the reasoning of the model under both field names that clients read."""
+        """Return the reasoning of the model under both field names that clients read; {} if the request excludes it."""
         return {"reasoning": text, "reasoning_content": text} if self.fields.include_reasoning else {}
 
     def choice(

@@ -45,8 +45,8 @@ class GrammarCheck:
         """Check that a constraint compiles within its time and memory.
 
         Raises:
-            ApiError: If it does not, if too many constraints wait, or if the server shuts down. The error names the
-                field `param`.
+            ApiError: If it does not (the error names the field `param`), if too many constraints wait, or if the child
+                process cannot start or the server shuts down.
         """
         if form in self._passed:
             self._passed.move_to_end(form)

@@ -15,7 +15,7 @@ from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabul
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 MAX_FORCED = 1 << 14
-"""The most bytes at the beginning of an output that a constraint may leave no choice about."""
+"""The most bytes at the beginning of an output that a constraint may dictate, so that they can have one value only."""
 
 
 def refusal(form: StructuredOutputs, tables: GrammarVocabulary) -> str | None:

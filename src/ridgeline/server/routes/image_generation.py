@@ -31,7 +31,7 @@ Format = Literal["png", "jpeg", "webp"]
 
 
 class ImageFields(DiffusionFields, kw_only=True, frozen=True):
-    """The fields of an image request that video requests do not share."""
+    """The fields of an image request: those of `DiffusionFields`, and those that video requests do not have."""
 
     n: Annotated[int, Meta(ge=1)] = 1
     response_format: str = "b64_json"
@@ -202,7 +202,7 @@ class ImageGeneration:
         return take
 
     def _progress(self, told: WorkUnitReport) -> bytes:
-        """Return a progress event; the first one has the remaining noise before each step, from 1 to 0."""
+        """Return a progress event; the first one has the noise level before each denoising step."""
         schedule = self.plan.schedule
         value = {
             "type": PROGRESS,

@@ -32,7 +32,7 @@ class EncodedList:
 
 
 class LongResponse(Response):
-    """A JSON response whose body is sent in parts, each after the client has read the previous ones."""
+    """A JSON response whose body is sent in parts, with a pause while the client leaves too many bytes unread."""
 
     media_type = "application/json"
 

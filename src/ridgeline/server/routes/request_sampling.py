@@ -69,13 +69,13 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
     Args:
         prompt: Tokens of the prompt.
         model: The served model.
-        asked: The tokens that the request wants; None for as many as fit.
-        unstated: The most tokens if the request states no number; None for no such bound.
+        asked: The tokens that the request wants; None if it states no number.
+        unstated: The most tokens if the request states no number; None for as many as fit.
         least: The fewest tokens that a request may want.
 
     Raises:
-        ApiError: If the prompt and the wanted tokens do not fit into the context, or the prompt is longer than the
-            encoder allows. The message states the numbers.
+        ApiError: If the request wants fewer than `least` tokens, the prompt and the wanted tokens do not fit into the
+            context, or the prompt is longer than the encoder allows. The message states the numbers.
     """
     if model.encoder:
         return _beside_encoder(prompt, model, asked, unstated)

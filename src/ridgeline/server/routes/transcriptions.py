@@ -160,7 +160,7 @@ async def read_speech(request: Request, settings: ServerSettings) -> FormData:
     """Return the form in a request's body, which has at most `settings.upload_bytes` bytes.
 
     Raises:
-        ApiError: If the body is no valid form.
+        ApiError: If the body is no valid form, or is too large.
     """
     if not is_form(request):
         raise invalid("the body is not multipart/form-data: send the file in a form", "file", code="invalid_form")

@@ -98,7 +98,7 @@ class ThroughputLog:
         }
 
     def say(self, seconds: float) -> None:
-        """Log the line of the interval unless the engine is idle.
+        """Log the line of the interval, unless the engine was idle in it and in the one before.
 
         Formatters find the figures in the `fields` of the record.
         """

@@ -1,6 +1,6 @@
 """The traces of requests: when each waited, and which steps it shared, with lengths but no text.
 
-A trace of a request in progress is complete up to a number of steps. Traces of finished requests are stored within a
+A trace lists a limited number of steps; its sums include all of them. Traces of finished requests are stored within a
 memory limit.
 """
 

@@ -56,9 +56,10 @@ def tick(value: float) -> str:
 
 
 def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
-    """Return round numbers from 0, or from below a negative minimum, to at least the maximum of the values.
+    """Return round numbers from 0, or from at or below a negative minimum, to at least the maximum of the values.
 
-    There are at most `most` steps between them, each 1, 2 or 5 times a power of ten.
+    There are at most `most` steps between them, or one more if a value is negative. Each step is 1, 2 or 5 times a
+    power of ten.
     """
     held = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(held), max(held)
@@ -77,7 +78,7 @@ def log_steps(values: Iterable[float]) -> tuple[float, ...]:
     """Return the numbers of a logarithmic axis that includes these positive values.
 
     They are the ends, each 1, 2 or 5 times a power of ten, and the powers of ten between them; on a short axis also 2
-    and 5 times a power of ten.
+    and 5 times a power of ten. A number that would touch an end is left out.
     """
     held = list(values) or [1.0]
     first, last = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held))) + 1

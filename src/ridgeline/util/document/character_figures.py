@@ -203,7 +203,7 @@ _MARGIN, _ROWS = 11, 24
 
 
 def _roofline(figure: Roofline, width: int) -> Iterator[Text]:
-    """Yield the lines of a roofline chart; capital letters are classes of the first step, small ones of the second."""
+    """Yield the lines of a roofline chart; capital letters are classes of the first step, small ones of any other."""
     canvas = _Canvas(figure, width - _MARGIN - 1, _ROWS)
     canvas.draw_roofs()
     letters = letters_of(figure)
@@ -240,7 +240,7 @@ class _Canvas:
         return self.height - 1 - round(along(rate, self.up) * (self.height - 1))
 
     def put(self, intensity: float, rate: float, letter: str) -> None:
-        """Write a letter at a point, or next to it if another letter is there."""
+        """Write a letter at a point, or up to two columns next to it if other letters are there, or not at all."""
         row, column = self.row(rate), self.column(intensity)
         for shift in (0, 1, -1, 2, -2):
             if 0 <= column + shift < self.width and not self.grid[row][column + shift].isalpha():

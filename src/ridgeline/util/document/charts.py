@@ -55,8 +55,8 @@ class Series:
 class Chart:
     """A chart of series over common axes, with at least one point.
 
-    An axis starts at 0 unless it is logarithmic; the x axis may also start above 0, if all values are in its upper
-    three quarters.
+    An axis that is not logarithmic starts at 0, or below if a value is negative; the x axis may also start above 0, if
+    all values are in its upper three quarters.
     """
 
     title: str

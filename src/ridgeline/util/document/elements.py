@@ -122,7 +122,8 @@ DocumentBlock = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
 class Document:
     """A document: a title, an introductory line, and a sequence of blocks.
 
-    The lead is a question, or says how far to trust the document. Results come first, then the figures behind them.
+    The introductory line (`lead`) is for example a question, an assumption, or how far to trust the document. Results
+    come first, then the figures behind them.
     """
 
     title: str

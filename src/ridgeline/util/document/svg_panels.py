@@ -1,7 +1,7 @@
 """The rendering of panels and heat maps as SVG.
 
-A panel has one rectangle per run of equal cells in a line. A heat map has one cell per share with its percentage, row
-names in front and column names above.
+A panel has one rectangle per run of equal cells in a line. A heat map has one cell per share, with its percentage
+unless the share is very small, row names in front and column names above.
 """
 
 from collections.abc import Iterator, Sequence

@@ -117,7 +117,7 @@ class _Plot:
         return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
-        """Return a mark with a name for each point, hollow for the first step and filled for the second."""
+        """Return a mark with a name for each point, hollow for the first step and filled for any other."""
         marks, names = [], []
         for point in self.figure.points:
             x, y = self.x(point.intensity), self.y(point.flops_per_second)
@@ -139,7 +139,7 @@ class _Plot:
         return marks + names
 
     def _name(self, point: Point, x: float, y: float, radius: float, colour: str) -> str:
-        """Return the name of a point, placed where it covers no text, and no line if possible."""
+        """Return the name of a point where it covers no text, and no line if possible; "" if no place is free."""
         width, gap = 6.4 * len(point.kind), radius + 4
         places = [
             (x + gap, y + 4, "start"), (x - gap, y + 4, "end"), (x, y + gap + 10, "middle"), (x, y - gap, "middle"),

@@ -22,7 +22,7 @@ def _whole(code_x):
 
 @triton.jit
 def numbers(held_x, KIND: tl.constexpr):
-    """Convert quantised weights of one byte each to fp32."""
+    """Convert the codes of quantised weights, one byte each, to fp32, without their scales."""
     if KIND == "fp8":
         return held_x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return _whole(held_x)
@@ -30,13 +30,13 @@ def numbers(held_x, KIND: tl.constexpr):
 
 @triton.jit
 def halves(held_x):
-    """Return the two 4-bit weights of each byte as fp32; the first is in the low half."""
+    """Return the two 4-bit codes of each byte as fp32, without their scales; the first is in the low half."""
     return _whole(held_x & 15), _whole(held_x >> 4)
 
 
 @triton.jit
 def both(held_OGB, BLOCK_O: tl.constexpr, BLOCK_G: tl.constexpr, SPAN: tl.constexpr):
-    """Return the two 4-bit weights of each byte in order, as fp32 [O, G, SPAN]."""
+    """Return the two 4-bit codes of each byte in order, as fp32 [O, G, SPAN], without their scales."""
     low_OGB, high_OGB = halves(held_OGB)
     return tl.reshape(tl.join(low_OGB, high_OGB), (BLOCK_O, BLOCK_G, SPAN))
 

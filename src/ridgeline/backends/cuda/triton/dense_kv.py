@@ -3,8 +3,8 @@
 In the copy the positions of each head are contiguous. A tile of keys is then one request to the GPU's copy engine (TMA,
 Hopper and later), and no thread computes addresses.
 
-Shapes: N positions of a tile, D head dim, W width of a value; ROWS positions of all sequences, each of which begins at
-a multiple of ROOM.
+Shapes: N positions of a tile, D head dim, W width of a value; `rows` positions of all sequences, each of which begins
+at a multiple of ROW_MULTIPLE.
 """
 
 from typing import Any
@@ -41,8 +41,8 @@ def gather(
 ):  # fmt: skip
     """Copy the keys and values of sequences out of their pages.
 
-    Grid: tiles of all rows x KV heads. Positions after the end of a sequence become 0, so that a weight of 0 times them
-    is not NaN. Rows that belong to no sequence are not written.
+    Grid: tiles of all rows x KV heads. Positions after the end of a sequence in its last tile become 0, so that a
+    weight of 0 times them is not NaN. Rows that belong to no sequence are not written.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

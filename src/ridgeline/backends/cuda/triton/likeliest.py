@@ -1,7 +1,7 @@
 """The largest logit of each row and its column, for greedy sampling.
 
 Many programs read one row in parallel, and a second kernel combines their results. If a row contains NaN, its largest
-number is NaN, as in PyTorch.
+number is NaN, as in PyTorch, but the column is that of its largest other number.
 
 Shapes: R rows, V columns, P parts of a row.
 """

@@ -16,7 +16,7 @@ import triton.language as tl
 from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 AT_ONCE = tl.constexpr(64)
-"""The number of sequences per loop iteration in which a GPU program searches the sequence of its query tile."""
+"""The number of sequences that a GPU program checks per loop iteration to find the sequence of its query tile."""
 
 NOTHING = tl.constexpr(-1.0e30)
 """The initial maximum of attention scores; keys that are not seen have the score -inf."""
@@ -91,8 +91,8 @@ def over_keys(
 ):  # fmt: skip
     """Attend with a tile of queries to the keys from `start` to `stop`, and update the running softmax.
 
-    The state is the sum of weighted values [M, W], the maximum score (as a power of 2) and the sum of weights [M]. SEEN
-    is "whole" if these keys fill whole tiles that all queries see, "all" if all queries see them, and "some" if
+    The state is the sum of weighted values [M, W], the maximum score (as an exponent of 2) and the sum of weights [M].
+    SEEN is "whole" if these keys fill whole tiles that all queries see, "all" if all queries see them, and "some" if
     positions decide. If DENSE, k and v are descriptors of contiguous rows, and table is the sequence's first row.
     """
     d_D, w_W = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)

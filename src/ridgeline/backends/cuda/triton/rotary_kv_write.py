@@ -1,4 +1,4 @@
-"""A kernel that rotates queries and keys and writes keys and values to their pages, reading each row once.
+"""A kernel that rotates queries and keys and writes keys and values to their pages, in one launch.
 
 If the pages store codes, the kernel quantises on the way (`core/ops/kv_quantisation.py`).
 
@@ -13,7 +13,7 @@ from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 @triton.jit
 def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
-    """Return the heads of row t, rotated in their first 2 x `half` numbers each, in the dtype of x [H, D]."""
+    """Return the heads of row t [H, D] in the dtype of x, rotated in their first 2 x `half` numbers each if TURNS."""
     at_H = t * x_row + h_H * x_head
     x_HD = tl.load(x + at_H[:, None] + d_D[None, :], mask=keep_HD, other=0.0)
     if TURNS:
@@ -30,7 +30,10 @@ def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.co
 
 @triton.jit
 def nearest(x, bits: tl.constexpr):
-    """Round numbers by this many bits to nearest even, by hand, because Triton's interpreter truncates."""
+    """Round fp32 numbers to nearest even so that their lowest `bits` bits become 0.
+
+    It is done by hand, because Triton's interpreter truncates.
+    """
     as_bits = x.to(tl.int32, bitcast=True)
     as_bits = (as_bits + (1 << bits - 1) - 1 + ((as_bits >> bits) & 1)) >> bits << bits
     return as_bits.to(tl.float32, bitcast=True)
@@ -77,7 +80,7 @@ def keep_rows(
     TURNS: tl.constexpr, CODE: tl.constexpr, SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Rotate queries and keys by their positions, and store keys and values in KV pages.
+    """Rotate queries and keys by their positions if TURNS, and store keys and values in KV pages.
 
     Grid: rows x blocks of heads; first those of the queries, then of the keys, then of the values. Rows with a slot
     below 0 are not stored.

@@ -65,7 +65,7 @@ class PrefillSequences:
     most: int
     """An upper bound of the number of queries of the longest sequence."""
     rows: int
-    """The number of rows per head in the dense copy of keys and values, or 0 if no copy is made."""
+    """The number of rows per head in a dense copy of keys and values, if one is made; 0 forbids a copy."""
 
     def __len__(self) -> int:
         return len(self.offset_C)
@@ -76,7 +76,7 @@ class GpuStepSequences:
     """The lengths and page tables of a step's sequences for the layers of one KV group."""
 
     pages: Tensor
-    """The page tables of all requests, int32, one after the other."""
+    """The page tables of the step's requests, or of all requests, in one flat int32 tensor."""
     one: DecodeSequences | None
     """The step's sequences with one query, if any."""
     several: PrefillSequences | None
@@ -136,7 +136,7 @@ class TritonPagedAttention:
             q_THD: Queries, or None if they are not rotated.
             k_NKD: New keys.
             v_NKW: New values.
-            slots_N: Slots, int64 (page x S + offset). Rows with a slot below 0 are not stored.
+            slots_N: Slots, int64 or int32 (page x S + offset). Rows with a slot below 0 are not stored.
             angles: Cosines and sines of the rotary embedding, or None for no rotation.
 
         Returns:
@@ -208,7 +208,11 @@ class TritonPagedAttention:
         )  # fmt: skip
 
     def _copies(self, several: PrefillSequences) -> bool:
-        """Return whether keys and values are copied out of their pages first; not if attention skips most of them."""
+        """Return whether keys and values are copied out of their pages before the attention of prompts.
+
+        This needs bf16, head sizes of 64 or 128, a Hopper GPU or later, a long prompt chunk, attention without windows
+        or chunks, and a copy of at most COPY_BYTES.
+        """
         takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
         nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
         looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense_kv.FEWEST_QUERIES
@@ -229,7 +233,7 @@ class TritonPagedAttention:
     def _tile(self, several: PrefillSequences) -> tuple[int, int, int, int]:
         """Return a prefill tile's rows and keys, and the kernel's warps and pipeline stages.
 
-        Wide numbers get smaller tiles.
+        Tiles are smaller for fp32 and for heads of more than 128 numbers.
         """
         if self._copies(several):
             return _DENSE_TILE

@@ -17,9 +17,9 @@ from ridgeline.core.ops.matrix.operands import Operands
 class TritonKernels:
     """The Triton kernels for which the GPU's libraries have no kernel or a slower one.
 
-    These are norms with the residual addition before them, gated activations, products of one row, products of a few
-    rows with codes, dequantisation of codes for more rows, and the largest number of a row. PyTorch (cuBLAS) multiplies
-    all other rows.
+    These are norms, also with the residual addition before them, gated activations, products of one row, products of a
+    few rows with codes, dequantisation of codes for more rows, and the largest number of a row. PyTorch (cuBLAS)
+    multiplies all other rows.
     """
 
     name = "triton"

@@ -74,7 +74,7 @@ def one_of(literals: Sequence[str]) -> Reading:
 
 
 def until(literal: str) -> Reading:
-    """Return the text before a literal; the text can be at most as long as a function name."""
+    """Return the text before a literal; raise Malformed if it is longer than a function name can be."""
     read = ""
     while not read.endswith(literal):
         read += yield

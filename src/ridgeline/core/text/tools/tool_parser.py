@@ -2,8 +2,8 @@
 
 It holds back text that can be the start of a marker. A marker that is a token of the vocabulary counts only as that
 token: the same characters spelled by other tokens are text. A malformed call, or a call of a function that was not
-offered, is text. If the name of such a call has already been reported, the call cannot be withdrawn: its text follows,
-`undone` lists it, and it does not count.
+offered, is text. If the name of such a call has already been reported, `ToolDelta.undone` lists the call: its text
+follows, and it does not count.
 """
 
 import secrets
@@ -109,9 +109,9 @@ class ToolParser:
         """Return the remaining text and tool calls at the end of a response.
 
         Args:
-            cut: Whether the token limit ended the response. An incomplete call is then kept as it is, or dropped if
-                other calls precede it and its name has not been reported. An incomplete forced call is kept as soon as
-                its name is known.
+            cut: Whether the token limit ended the response. An incomplete call is then kept as it is if its name has
+                been reported. Otherwise it is dropped if a whole call precedes it, and else becomes text. An incomplete
+                forced call is kept as soon as its name is known.
         """
         if self._forced:
             self._tell_before_arguments()

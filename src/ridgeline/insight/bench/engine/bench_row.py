@@ -40,7 +40,7 @@ class BenchFigure:
     """A throughput measurement with its roofline bound."""
 
     tokens: int
-    """The number of tokens that the engine processed in the measured time."""
+    """The number of tokens that the figure counts: prompt tokens for prefill, otherwise generated tokens."""
     seconds: float
     """The measured time in seconds."""
     floor: float

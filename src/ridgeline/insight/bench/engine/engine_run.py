@@ -24,7 +24,7 @@ class EngineStep:
     tokens: int
     """The number of tokens that the step generated."""
     ended: float
-    """The end of the step, in seconds after the first request was added."""
+    """The end of the step, in seconds after the start of the run, at which the requests are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
         clock: Returns the time in seconds.
 
     Raises:
-        ValueError: If a request fails or the engine rejects it.
+        ValueError: If a request fails, the engine rejects it, or the vocabulary is too small for random prompts.
     """
     asks = workload.asks(engine.vocabulary)
     asked = [(ask.prompt, workload.params(ask.output)) for ask in asks]

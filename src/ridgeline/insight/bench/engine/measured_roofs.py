@@ -1,7 +1,7 @@
 """The roofs (memory bandwidth and peak FLOP/s) of the machine while a workload runs.
 
 They come from its calibration. If there is none, or probing is requested because other processes slow the machine down,
-they are the mean of two probes before and after the run.
+they are the mean of a probe before the run and one after it.
 """
 
 import statistics

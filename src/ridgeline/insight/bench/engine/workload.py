@@ -22,7 +22,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.util.untrusted import read_object
 
 MAX_COUNT = 1 << 20
-"""The maximum number of requests in a workload, and of tokens in one request."""
+"""The maximum number of requests in a workload, and of prompt tokens and of output tokens in one request."""
 MAX_TOKENS = 1 << 24
 """The maximum number of prompt tokens in a workload, which are Python integers while it runs."""
 
@@ -107,7 +107,7 @@ def read_workloads(path: Path) -> dict[str, EngineWorkload]:
     """Return the workloads of a file by name.
 
     Raises:
-        ValueError: If the file is invalid; the one-line message names the workload and the field.
+        ValueError: If the file is invalid; the one-line message names the file and, if one is wrong, the workload.
     """
     found = read_object(path, unique=True)
     if not found:

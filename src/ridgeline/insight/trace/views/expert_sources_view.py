@@ -16,7 +16,10 @@ _NUMBERED = 16  # up to this number of experts, shares are printed as numbers, o
 
 
 def sources_view(sources: ExpertSources) -> tuple[DocumentBlock, ...]:
-    """Return the shares by layer and source, their difference compared with chance, and experts touched per batch."""
+    """Return the report blocks on expert routing: shares by layer and text, their effect size, and experts per batch.
+
+    The effect size is the difference between texts, compared with chance.
+    """
     counted = ", ".join(f"{name} {count:,}" for name, count in zip(sources.names, sources.tokens, strict=True))
     experts = len(sources.layers[0].shares[0])
     rows = (TableRow((f"{own.batch}", *map(_two, (own.mixed, own.alone, own.formula)))) for own in sources.touched)

@@ -35,13 +35,13 @@ STAGES = {
     "denoise": "denoise: one step of the denoiser",
     "decode": "decode: the autoencoder",
 }
-"""The headings of the stages of an image request."""
+"""The headings of the stages of an image or video request."""
 
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
-    """Return the report of a traced image request: a summary, or selected stages op by op; for all stages both.
+    """Return the report of a traced image or video request: a summary, or selected stages op by op.
 
-    A layer number refers to the denoiser.
+    For all stages, it has both. A layer number refers to the denoiser.
 
     Args:
         ledger: The ledger of the request.

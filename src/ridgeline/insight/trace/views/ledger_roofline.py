@@ -7,7 +7,7 @@ from ridgeline.util.document.roofline_chart import Point, Roofline
 
 
 def ledger_roofline(ledger: StepLedger) -> Roofline:
-    """Return the roofline chart of a ledger, with a point for each op class of each step."""
+    """Return the roofline chart of a ledger: a point for each op class of each step that computes and moves data."""
     points, unplaced = _points(ledger)
     formats = dict.fromkeys(name for step in ledger.steps for name, flops in step.cost.flops.items() if flops)
     note = "" if ledger.at_hand else "measured on another machine"

@@ -140,7 +140,10 @@ def _amounts(cost: Cost) -> tuple[str, str, str]:
 
 
 def _leaf(path: str) -> str:
-    """Return the last part of a path, or the last two if one is ambiguous."""
+    """Return the last part of a path, or the last two if the last has at most four letters: `q_proj`, `mlp.gate`.
+
+    A star never counts as one of the two.
+    """
     parts = path.split(".")
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
 

@@ -103,7 +103,7 @@ def _request(ledger: Ledger) -> Facts:
 
 
 def describe_device(ledger: StepLedger) -> str:
-    """Return the device whose price is used, and whether that is calibrated and the machine at hand."""
+    """Return a text that names the device whose price is used, and whether it is calibrated and the one at hand."""
     where = "" if ledger.at_hand else "; measured on this machine, which is another device: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
     return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"

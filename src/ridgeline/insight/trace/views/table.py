@@ -1,4 +1,4 @@
-"""The op table of a trace, with prefill and decode next to each other and the whole step at the bottom."""
+"""The op table of a trace: its steps, such as prefill and decode, next to each other, whole steps at the bottom."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -99,7 +99,7 @@ def _ops(ledger: StepLedger, layer: int | str) -> Iterator[TableRow | str]:
 
 
 def _leaf(row: OpRow) -> str:
-    """Return the last part of a path, or two if one is ambiguous: `q_proj`, `experts`, `mlp.gate`.
+    """Return the last part of a path, or the last two if the last has at most four characters: `q_proj`, `mlp.gate`.
 
     For a layer that contains lists itself, return everything from there on: `resnets.1.conv1`.
     """
@@ -113,7 +113,7 @@ def _leaf(row: OpRow) -> str:
 
 
 def _shape(ledger: StepLedger, row: OpRow) -> str:
-    """Return input and output shapes without their rows: `64>172`, or with several results `64>64+2·32`."""
+    """Return an op's shapes in the first step without rows: `64>172`, or with several results `64>64+2·32`."""
     entry = row.entries[ledger.steps[0].name]
     if not entry.outputs:
         return ""

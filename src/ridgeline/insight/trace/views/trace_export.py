@@ -1,4 +1,7 @@
-"""The JSON and CSV exports of a ledger, in seconds, bytes and FLOPs; the CSV has a line per op and step."""
+"""The JSON and CSV exports of a ledger, in seconds, bytes and FLOPs.
+
+For each step, the CSV has a line per op and per overhead, and one for the whole step.
+"""
 
 import csv
 import dataclasses
@@ -16,7 +19,7 @@ COLUMNS = (
 
 
 def to_json(ledger: Ledger) -> dict[str, Any]:
-    """Return the ledger of a traced LLM request (steps and ops) as JSON data, without views that were not asked for."""
+    """Return the ledger of a traced LLM request as JSON data, with the views that were requested."""
     fields: dict[str, Any] = {
         "model": ledger.model,
         "device": device_json(ledger),
@@ -112,7 +115,7 @@ def _row(row: OpRow) -> dict[str, Any]:
 
 
 def to_csv(*ledgers: StepLedger) -> str:
-    """Return a CSV line for each step and op, then for each overhead and whole step (kinds `overhead` and `step`)."""
+    """Return CSV text: for each step a line per op, per overhead (kind `overhead`) and for the whole (kind `step`)."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()

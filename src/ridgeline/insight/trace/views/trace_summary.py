@@ -1,4 +1,4 @@
-"""The summary of a trace: the time of one token by group of ops, as a bound, as predicted and as measured."""
+"""The summary of a trace: the time of one token (or the prompt) by group of ops, at best, predicted and measured."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
