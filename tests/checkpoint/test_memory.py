@@ -114,7 +114,7 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 5.5e6)
     load_model("tales")
     recorded = "" if library() is None else r", 0\.0\d+ GiB of recorded decode steps"
-    needs = rf"GiB of activations in a step of 2,048 tokens{recorded}; 0\.0051 GiB of memory"
+    needs = rf"GiB of activations in a step of 2,048 tokens{recorded}, but only 0\.0051 GiB of memory"
     with pytest.raises(ModelRefused, match=needs):
         load_engine("tales")
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 50e6)

@@ -98,9 +98,11 @@ def test_a_file_holds_the_runs_under_load_that_it_shows(ridgeline: Run, tmp_path
 def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", "nowhere"), REFUSED, "no such model")
-    assert_one_line(ridgeline("page", "export", "--out", out, "--models", "bert-base-uncased"), USAGE, "writes no text")
+    assert_one_line(
+        ridgeline("page", "export", "--out", out, "--models", "bert-base-uncased"), USAGE, "does not generate text"
+    )
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", ","), USAGE, "--models is empty")
-    assert_one_line(ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices: a number")
+    assert_one_line(ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices must be a number from 1 to 8")
     gpt2 = ("--models", "gpt2", "--devices", "8")
     assert_one_line(ridgeline("page", "export", "--out", out, *gpt2), USAGE, "do not divide over 8")
     assert not out.exists()

@@ -18,7 +18,7 @@ def test_a_table_and_cards_are_json_that_the_page_reads(ridgeline: Run) -> None:
 
 
 def test_what_has_no_table_is_refused_in_a_line(ridgeline: Run) -> None:
-    assert_one_line(ridgeline("page", "tables", "bert-base-uncased"), USAGE, "writes no text")
+    assert_one_line(ridgeline("page", "tables", "bert-base-uncased"), USAGE, "does not generate text")
     assert_one_line(ridgeline("page", "tables", "gpt2", "--devices", "8"), USAGE, "do not divide over 8")
     assert_one_line(ridgeline("page", "tables", "gpt2", "--weights", "int3"), USAGE, "--weights is 'int3'")
     assert_one_line(ridgeline("page", "tables", "nowhere"), REFUSED, "no such model")

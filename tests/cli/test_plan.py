@@ -395,7 +395,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
         (("--device", "m4-max", "--devices", "2"), "has no link of m4-max; give a device file with `link`"),
         ((), "--device is missing; for example: ridgeline plan llama-3-8b --device h100-sxm; `ridgeline plan --list`"),
-        ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
+        ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave out --ttft and --tpot"),
         ((*CARD, "--slo", "e2e=1s"), "--slo has 'e2e=1s'; write one of ttft, tpot, like"),
         ((*CARD, "--slo", "fast"), "--slo has 'fast'"),
         ((*CARD, "--users", "3", "--rate", "2"), "give one of them"),

@@ -139,7 +139,7 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
         (["hi", "--layer", "2"], "--layer is '2', but the model has layers 0 to 1; give one of these, or all"),
         (["hi", "--layer", "-1"], "the model has layers 0 to 1"),
         (["hi", "--layer", "last"], "the model has layers 0 to 1"),
-        (["hi", "--experts"], "it is dense; leave out --experts"),
+        (["hi", "--experts"], "has no experts: leave out --experts"),
         (["hi", "--source", "a=b"], "--source needs --experts; give both, or neither"),
         (["hi", "--experts", "--source", "a", "--source", "b=c"], "must be NAME=FILE"),
         (["hi", "--experts", "--source", "a=b"], "at least two texts with different names"),

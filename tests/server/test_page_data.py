@@ -134,7 +134,7 @@ DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
         (json.dumps({**LLAMA, "hidden_size": 10**400}).encode(), 400, ""),
         (json.dumps({**LLAMA, "hidden_size": -1}).encode(), 400, "hidden_size is -1"),
         (json.dumps({**LLAMA, "num_key_value_heads": "\n".join("many")}).encode(), 400, "num_key_value_heads"),
-        (json.dumps({"architectures": ["BertModel"], "model_type": "bert"}).encode(), 400, "writes no text"),
+        (json.dumps({"architectures": ["BertModel"], "model_type": "bert"}).encode(), 400, "does not generate text"),
     ],
 )
 def test_what_is_no_config_is_refused_in_one_line(up: Listening, body: bytes, status: int, says: str) -> None:

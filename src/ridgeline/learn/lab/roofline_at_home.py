@@ -97,7 +97,7 @@ def run() -> ExperimentOutcome:
 
 EXPERIMENT = Experiment(
     "roofline-at-home",
-    "At which intensity does this machine turn from memory-bound to compute-bound?",
+    "At which arithmetic intensity is the ridge of this machine?",
     (
         "A product of one row is memory-bound, one of 128 rows is compute-bound: the ridge is between them.",
         "128 rows reach over four times the FLOP/s of one row, because the matrix is read once for all rows.",
