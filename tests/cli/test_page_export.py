@@ -102,7 +102,9 @@ def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: 
         ridgeline("page", "export", "--out", out, "--models", "bert-base-uncased"), USAGE, "does not generate text"
     )
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", ","), USAGE, "--models is empty")
-    assert_one_line(ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices must be a number from 1 to 8")
+    assert_one_line(
+        ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices must be a number from 1 to 8"
+    )
     gpt2 = ("--models", "gpt2", "--devices", "8")
     assert_one_line(ridgeline("page", "export", "--out", out, *gpt2), USAGE, "do not divide over 8")
     assert not out.exists()

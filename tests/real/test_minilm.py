@@ -84,7 +84,7 @@ def test_the_longest_text_is_whole_and_a_longer_one_is_refused(theirs: Any, embe
     count = 150 + tokens.index(256)
     (vector,) = embedder.embed([" ".join(words[:count])])
     assert np.abs(vector.values - theirs.encode(" ".join(words[:count]))).max() <= TOLERANCE
-    with pytest.raises(ValueError, match=r"has 25\d tokens, the model's context is 256; shorten it"):
+    with pytest.raises(ValueError, match=r"has 25\d tokens, but the model's context is 256: shorten"):
         embedder.embed([" ".join(words[: count + 1])])
 
 
