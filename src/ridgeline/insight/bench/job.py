@@ -86,7 +86,7 @@ class LoadPattern(msgspec.Struct, frozen=True):
 
 
 class LoadJob(msgspec.Struct, frozen=True, tag=True):
-    """A benchmark job, and the part of it for this process: every `processes`-th session, starting at `process`."""
+    """The job of one client process in a load test: every `processes`-th session, starting at number `process`."""
 
     target: LoadTarget
     data: PromptDataset

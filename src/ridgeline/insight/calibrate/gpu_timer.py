@@ -113,7 +113,7 @@ def _wait(seconds: float) -> None:
 
 
 def whole_seconds(step: Callable[[], object], asking: float) -> float:
-    """Return the GPU seconds of a step that is queued completely before any of it runs.
+    """Return the GPU seconds of a step whose kernels are all queued before the first one runs.
 
     Args:
         step: Launches the step.

@@ -43,7 +43,7 @@ class WindowSegment:
 
 
 def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list[WindowSegment], float]:
-    """Return the segments of a window and the seconds of it that are finished; the next window begins there.
+    """Return the segments of an audio window, and the seconds from its start after which the next window begins.
 
     Two consecutive timestamps separate two segments. The text after the last such pair was cut off by the end of the
     window and is transcribed again in the next one. A text that ends with a single timestamp has nothing after it. The
@@ -194,7 +194,11 @@ class Transcriber:
     async def _hear(
         self, samples: Samples, start: int, language: str | None, options: TranscriptionOptions
     ) -> tuple[list[TranscriptSegment], float, str | None]:
-        """Transcribe one audio window; return its segments, the seconds of it that are finished, and its language."""
+        """Transcribe one audio window.
+
+        Returns:
+            The segments, the seconds from the window's start after which the next window begins, and the language.
+        """
         vocabulary = self.vocabulary
         features = await asyncio.to_thread(self.features, samples, start)
         prompt, rules = vocabulary.prompt(language, options.task, timestamps=options.timestamps)

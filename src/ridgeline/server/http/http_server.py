@@ -79,7 +79,10 @@ class HTTPServer(uvicorn.Server):
     @contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to lifecycle.py; uvicorn would stop listening at the first and die of it in the end."""
+        """Install no signal handlers: lifecycle.py handles signals.
+
+        uvicorn's own handlers would close the listening socket at the first signal and end the process at the second.
+        """
         yield
 
     @override

@@ -61,7 +61,7 @@ class ThroughputLog:
         """Count nothing for a rejected request, because the engine did no work for it."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Count nothing for a new request, because nothing of it has run yet."""
+        """Do nothing: a new request has no computed tokens to count."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
         """Record the prompt of a request with its first token."""

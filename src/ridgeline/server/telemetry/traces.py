@@ -116,7 +116,7 @@ class Traces:
         self._held = 0
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Record nothing for a rejected request, because nothing of it ran."""
+        """Do nothing: a rejected request has no steps to record in a trace."""
 
     def arrived(self, live: InFlightRequest) -> None:
         """Start the trace of a request."""

@@ -69,7 +69,7 @@ class Dimensions:
 
     @property
     def vocabulary_shard(self) -> Shard:
-        """The part of the embedding and the head that this rank holds: all of it if the vocabulary does not divide."""
+        """The shard of the embedding and the head on this rank: the whole vocabulary if the ranks do not divide it."""
         return self.shard.if_divides(self.vocabulary)
 
     def kv_spec(self, window: int | None = None, *, chunk: int | None = None) -> KVSpec:
