@@ -16,7 +16,7 @@ from ridgeline.cli.plan_options import (
     MoneyFlags,
     SetupFlags,
     WorkloadFlags,
-    beside_of,
+    add_adapters_of,
     check_short,
     compared_cards,
     given_flags,
@@ -90,7 +90,7 @@ def plan(
         plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
         return
     sections = sections_of(shown, SECTIONS)
-    add_adapters = beside_of(source, lora)
+    add_adapters = add_adapters_of(source, lora)
     made = None if setup.device is None else _plan(source, setup, workload, money, add_adapters)
     compared = None if devices is None else _compare(source, setup, workload, money, devices, add_adapters)
     _say_unknown(money, made, compared)

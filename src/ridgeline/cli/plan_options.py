@@ -52,7 +52,7 @@ _TPOT = (
 )
 
 
-def beside_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapters | None:
+def add_adapters_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapters | None:
     """Return a function that adds the adapters of --lora to each model that is built, or None without adapters.
 
     Raises:

@@ -14,7 +14,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import say, status
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_at, device_named, parse_tokens
-from ridgeline.cli.plan_options import beside_of, given_flags
+from ridgeline.cli.plan_options import add_adapters_of, given_flags
 from ridgeline.cli.text_request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.trace_options import (
     DiffusionTraceFlags,
@@ -193,7 +193,7 @@ class PricedTraceFlags:
         setup = Deployment(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
-        models = ModelCache(source.config, beside_of(source, lora), partial(pooled, said=read_embedding(source)))
+        models = ModelCache(source.config, add_adapters_of(source, lora), partial(pooled, said=read_embedding(source)))
         case = models.case(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
