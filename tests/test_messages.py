@@ -1,10 +1,7 @@
 """The list of error and log messages that tools/messages.py prints."""
 
 import ast
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from messages import messages
 
 SOURCE = """

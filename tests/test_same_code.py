@@ -1,11 +1,7 @@
 """The comparison of code without docstrings in tools/same_code.py."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from same_code import code_of
 
 BEFORE = '''

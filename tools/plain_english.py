@@ -21,6 +21,8 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
+from syntax import text_of
+
 ROOT = Path(__file__).resolve().parents[1]
 SINCE = "bd47a547"
 """New lines outside src/ follow the rules from this commit on."""
@@ -82,13 +84,13 @@ def docstrings_of(tree: ast.Module) -> Iterator[Docstring]:
     """Yield every docstring of a module, those under fields and constants included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = _string(node.body[0]) if node.body else None
+            first = text_of(node.body[0]) if node.body else None
             if first is not None:
                 yield Docstring(first, kind_of(node), ast.get_docstring(node) or "")
         body = getattr(node, "body", None)
         if isinstance(body, list):
             for before, after in pairwise(body):
-                text = _string(after)
+                text = text_of(after)
                 if isinstance(before, ast.Assign | ast.AnnAssign) and text is not None:
                     yield Docstring(text, "attribute", str(text.value).strip())
 
@@ -150,12 +152,6 @@ def prose_of(text: str) -> str:
         if not inside and not line.startswith(("    ", "- ", "|")):
             kept.append(line)
     return "\n".join(kept)
-
-
-def _string(node: ast.AST) -> ast.Constant | None:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-        return node.value
-    return None
 
 
 def new_lines(folders: Sequence[str]) -> dict[Path, set[int]] | None:

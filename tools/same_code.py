@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from syntax import text_of
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -22,13 +24,9 @@ def code_of(source: str) -> str:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            kept = [statement for statement in body if not _is_text(statement)]
+            kept = [statement for statement in body if text_of(statement) is None]
             node.body = kept or ([] if isinstance(node, ast.Module) else [ast.Expr(ast.Constant(...))])  # type: ignore[attr-defined]
     return ast.dump(tree)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _git(*arguments: str) -> str:
