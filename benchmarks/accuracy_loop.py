@@ -53,7 +53,7 @@ class _Request:
 
 def replay(loop: Loop, price: Price, device: Device) -> tuple[float, float]:
     """Mean TTFT and mean TPOT in seconds, expected."""
-    return run(loop, lambda work: price.on(device, work).expected, price.reaches)
+    return run(loop, lambda work: price.price_step(device, work).expected, price.reaches)
 
 
 def run(loop: Loop, seconds: Seconds, reaches: frozenset[AttentionPattern]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.eager import unfused
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice, PipelineWorkload
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
@@ -67,7 +67,7 @@ class PictureRow:
         times = (say_seconds(seconds) for seconds in (self.measured, self.predicted.expected, self.predicted.floor))
         frames = f" x {self.frames}" if self.frames > 1 else ""
         steps = f"{self.steps} x {self.texts}"
-        cards = f"{self.division.cards} x {self.card}"
+        cards = f"{self.division.gpus} x {self.card}"
         what = (self.what, self.fusion)
         return (self.id, self.release, cards, f"{self.size}{frames}", steps, *what, *times, f"{self.error:+.1%}")
 
@@ -94,8 +94,8 @@ def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
     return {
         "eager": [row for row in found if row.fusion == "eager"],
         "compiled": [row for row in found if row.fusion == "compiled"],
-        "one card": [row for row in found if row.division.cards == 1],
-        "several cards": [row for row in found if row.division.cards > 1],
+        "one card": [row for row in found if row.division.gpus == 1],
+        "several cards": [row for row in found if row.division.gpus > 1],
     }
 
 
@@ -107,7 +107,7 @@ def median_error(found: Sequence[PictureRow]) -> float:
 @cache
 def _priced(release: str) -> tuple[PipelinePrice, PipelineDefaults]:
     source = open_source(release)
-    return PipelinePrice(outline(source)), PipelineDefaults.of(source)
+    return PipelinePrice(build_on_meta(source)), PipelineDefaults.of(source)
 
 
 def _predicted(line: dict[str, str]) -> PictureRow:
@@ -117,7 +117,7 @@ def _predicted(line: dict[str, str]) -> PictureRow:
     given = usual.texts(texts)
     job = PipelineWorkload(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
     device = load_engine(OWN_ENGINE).on(load_device(line["card"]), cards)
-    assert division.cards == cards
+    assert division.gpus == cards
     found = price.on(device, job, None, division, unfused(line["release"]) if line["fusion"] == "eager" else None)
     seconds = found.seconds if line["what"] == "request" else found.denoise.seconds
     return PictureRow(

@@ -184,7 +184,7 @@ def decode(row: Row, case: Scenario) -> Estimate:
 def prefill(row: Row, case: Scenario) -> Estimate:
     """All prompts of the batch in one step."""
     work = Work.of([StepSegment(row.input, row.input)] * row.batch, case.price.reaches)
-    return Estimate.of([case.price.on(case.device, work)])
+    return Estimate.of([case.price.price_step(case.device, work)])
 
 
 def request(row: Row, case: Scenario) -> Estimate:
@@ -220,7 +220,7 @@ def most(row: Row, case: Scenario) -> Estimate:
     rates = []
     for users in {min(held, 2**power) for power in range(14)}:
         work = Work.decode([context] * users, case.price.reaches) + _prompts(row, users, case)
-        rates.append(Estimate.of([case.price.on(case.device, work)]).per_second(users))
+        rates.append(Estimate.of([case.price.price_step(case.device, work)]).per_second(users))
     return max(rates, key=lambda rate: rate.expected)
 
 

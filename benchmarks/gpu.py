@@ -60,7 +60,7 @@ def row_of(found: Sequence[Step], step: str, name: str, price: Price, device: De
 def priced(row: Row, price: Price, device: Device | None) -> Row:
     """A row with what its step costs and, where the card is calibrated, what is expected of it."""
     cost = price.step(row.work)
-    expected = None if device is None else price.on(device, row.work)
+    expected = None if device is None else price.price_step(device, row.work)
     return replace(
         row,
         expected=None if expected is None else expected.expected,

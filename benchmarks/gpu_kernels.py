@@ -93,7 +93,7 @@ def codes() -> Iterator[str]:
     for name in ("int8", "int4", "fp8"):
         matrix = matrix_of(MatrixSpec(inputs, outputs, torch.bfloat16), weight_format_named(name))
         assert isinstance(matrix, QuantisedMatrix)
-        made = matrix.drawn(torch.randn(1 << 20) * 0.02)
+        made = matrix.random_parameters(torch.randn(1 << 20) * 0.02)
         for attribute, tensor in made.items():
             setattr(matrix, attribute, torch.nn.Parameter(tensor.cuda(), requires_grad=False))
         own = matrix.operands

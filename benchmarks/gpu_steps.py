@@ -67,7 +67,7 @@ class Steps:
         """Of so many sequences, each CONTEXT long in the middle of them. The first capture graphs."""
         for _ in range(batch):
             self.add(CONTEXT - STEPS // 2, STEPS)
-        return [each for each in self.run() if each[0].decodes and each[0].sequences == batch][3:]
+        return [each for each in self.run() if each[0].is_decode and each[0].sequences == batch][3:]
 
     def prefill(self, length: int) -> list[Step]:
         """Of a prompt alone."""

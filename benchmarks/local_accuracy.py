@@ -184,7 +184,7 @@ class Bench:
 
     def _predict(self, price: Price, work: Work, pace: Slowdown) -> tuple[float, float, dict[str, float]]:
         """Expected seconds, how many times longer they take at this pace, and the seconds by kernel class."""
-        step = price.on(self.device, work)
+        step = price.price_step(self.device, work)
         classes = {"between ops": step.host}
         slowed = step.host * pace.launch
         backend, recorded = price.backend_on(self.device), price.recorded(self.device, work)
@@ -194,7 +194,7 @@ class Bench:
                 seconds = time.expected
                 compute = compute_seconds(kernel.cost, self.device)
                 memory = memory_seconds(kernel.cost, self.device, step.working_set)
-                slowed += priced.count * seconds * pace.of(seconds, compute, memory)
+                slowed += priced.count * seconds * pace.factor_for(seconds, compute, memory)
                 classes[kernel.name] = classes.get(kernel.name, 0.0) + priced.count * seconds
         return step.expected, slowed / step.expected, classes
 
@@ -217,7 +217,7 @@ class Bench:
                     once: dict[str, float] = {}
                     for (op, part), times in watch.seconds.items():
                         kernels = backend.launches(op, work, space_of[op])
-                        kernel = next(kernel.name for kernel in kernels if kernel.part == part)
+                        kernel = next(kernel.name for kernel in kernels if kernel.method == part)
                         once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
                     for kernel, total in once.items():
                         into.setdefault(kernel, []).append(total)

@@ -31,7 +31,7 @@ from quality import Cell, loaded
 from ridgeline.core.checkpoint.gguf_config import tensor_names
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
-from ridgeline.core.models.common.recipes import WITH_HEAD, running_names
+from ridgeline.core.models.common.recipes import WITH_HEAD, runnable_format_names
 from ridgeline.core.models.common.recipes.perplexity import FILE
 from ridgeline.core.text.fast_tokenizer import FastTokenizer
 from ridgeline.engine import SamplingParams
@@ -111,7 +111,7 @@ def main() -> None:
     book = Path(os.environ.get("RIDGELINE_DATA", "data")) / "text" / "classic-books" / BOOK
     ids = tokenizer_of(str(options.file)).encode(book.read_text(encoding="utf-8"), add_special=False)
     windows = [ids[at : at + WINDOW] for at in range(0, WINDOWS * WINDOW, WINDOW)]
-    names = [*running_names(), *(f"{name}{WITH_HEAD}" for name in running_names())]
+    names = [*runnable_format_names(), *(f"{name}{WITH_HEAD}" for name in runnable_format_names())]
     nats: dict[str, Nats] = {}
     with tempfile.TemporaryDirectory() as temporary:
         write_plain(options.file, Path(temporary))

@@ -31,11 +31,11 @@ def steps_a_second(name: str, card: str, clock: Callable[[], float]) -> float:
     """Decode steps of BATCH sequences priced a second, their Work included."""
     price, device = Price(build(read_config(name))), load_device(card)
     contexts = list(range(500, 500 + BATCH))
-    price.on(device, Work.decode(contexts, price.reaches))
+    price.price_step(device, Work.decode(contexts, price.reaches))
     start = clock()
     for _ in range(STEPS):
         contexts = [n + 1 for n in contexts]
-        price.on(device, Work.decode(contexts, price.reaches))
+        price.price_step(device, Work.decode(contexts, price.reaches))
     return STEPS / (clock() - start)
 
 

@@ -111,7 +111,7 @@ def bits_of(llm: LLM) -> float:
     """Of a number of the matrices that a format is of: all in the blocks."""
     exempt = {id(m) for _, op in llm.loaded.model.ops() if getattr(op, "exempt", False) for m in op.children()}
     of = [m for m in llm.loaded.model.modules() if isinstance(m, Matrix) and id(m) not in exempt]
-    shares = [matrix.shares()[0] for matrix in of]
+    shares = [matrix.storage_shares()[0] for matrix in of]
     return 8 * sum(share.nbytes for share in shares) / sum(share.parameters for share in shares)
 
 

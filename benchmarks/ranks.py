@@ -45,7 +45,7 @@ def main() -> None:
         threads = max(1, cores() // ranks)
         device = this_device(threads, estimate=True)
         llm = LLM(options.model, EngineSettings(prefix_cache=False, ranks=ranks), threads=threads)
-        device = llm.loaded.joined(device)
+        device = llm.loaded.with_interconnect(device)
         steps = {"prefill": Steps(), "decode": Steps()}
         last = time.perf_counter()
 
@@ -64,7 +64,7 @@ def main() -> None:
         said.append(completion.choices[0].token_ids)
         same = sum(one == other for one, other in zip(said[0], said[-1], strict=True))
         for name, own in steps.items():
-            priced = [llm.loaded.price.on(device, work) for work in own.works]
+            priced = [llm.loaded.price.price_step(device, work) for work in own.works]
             middle = priced[len(priced) // 2]
             reduced = sum(r.time.expected * r.priced.count for r in middle.rows if r.cost.communication)
             print(

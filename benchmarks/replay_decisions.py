@@ -69,7 +69,7 @@ def record(model: str, setting: Setting, requests: int, seed: int) -> tuple[Reco
         if setting.aborts and engine.requests and draw.random() < setting.aborts:
             run.abort(draw.choice(sorted(engine.requests)))
         run.step()
-    case = ModelCache(open_source(model).config).case(Deployment(load_device("h100-sxm")))
+    case = ModelCache(open_source(model).config).scenario(Deployment(load_device("h100-sxm")))
     return run, Machine(case, layout, setting.limits, loaded.model.context, setting.prefix_cache)
 
 

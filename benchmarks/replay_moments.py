@@ -45,7 +45,7 @@ def recorded(model: str, rate: float, seconds: float) -> list[dict[str, Any]]:
 def compare(model: str, lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Decide every recorded step again: how many are alike, of how many."""
     head, *_ = lines
-    case = ModelCache(read_config(model)).case(Deployment(load_device("h100-sxm")))
+    case = ModelCache(read_config(model)).scenario(Deployment(load_device("h100-sxm")))
     machine = machine_of(
         case,
         Limits(tokens=head["step_tokens"], requests=head["requests"]),

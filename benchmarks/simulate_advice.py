@@ -18,7 +18,15 @@ from pathlib import Path
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES, Rebuilt, TriedSetting, advise, option_of
+from ridgeline.insight.simulate.adviser import (
+    REQUEST_LIMITS,
+    SHARES,
+    TOKEN_BUDGETS,
+    MachineBuilder,
+    TriedSetting,
+    advise,
+    simulate_setting,
+)
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
@@ -26,7 +34,7 @@ from ridgeline.insight.traffic.offered import OpenLoop, time_scaled
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 SECONDS = 30.0  # of simulated arrivals a window
@@ -50,10 +58,10 @@ def main() -> None:
     parser.add_argument("--slo", default="ttft=200ms,tpot=20ms")
     args = parser.parse_args()
     card = load_device(args.device)
-    models, usual = ModelCache(open_source(args.model).config), Deployment(card, engine=usual_engine(card))
+    models, usual = ModelCache(open_source(args.model).config), Deployment(card, engine=default_engine(card))
 
     def rebuilt(limits: Limits, memory: float = usual.utilization) -> Machine:
-        return machine_of(models.case(replace(usual, utilization=memory)), limits)
+        return machine_of(models.scenario(replace(usual, utilization=memory)), limits)
 
     slo, last = parse_slo(args.slo), 0
     for request in read_trace(args.trace):
@@ -72,21 +80,21 @@ def main() -> None:
         grid = list(_grid(asked, rebuilt))
         best = max(grid, key=lambda each: each.share)
         print(
-            f"{number:6}  {len(requests) / SECONDS:8.1f}  {found.own.share:7.1%}  {found.best.share:7.1%}  "
+            f"{number:6}  {len(requests) / SECONDS:8.1f}  {found.current.share:7.1%}  {found.best.share:7.1%}  "
             f"{best.share:5.1%}  {'yes' if found.best.share >= 0.97 * best.share else 'NO':>6}  "
             f"{len(found.options):8}  {len(grid):7}  {spent:11.1f}",
             flush=True,
         )
 
 
-def _grid(asked: SimulationQuery, rebuilt: Rebuilt) -> Iterator[TriedSetting]:
+def _grid(asked: SimulationQuery, rebuilt: MachineBuilder) -> Iterator[TriedSetting]:
     """All settings that differ, as far as the adviser tells them apart."""
     known: list[TriedSetting] = []
     shares = (asked.machine.case.setup.utilization, *SHARES)
-    for memory, tokens, places in product(shares, BUDGETS, PLACES):
+    for memory, tokens, places in product(shares, TOKEN_BUDGETS, REQUEST_LIMITS):
         limits = Limits(tokens=tokens, requests=places)
         if not any(each.covers(limits, memory) for each in known):
-            known.append(option_of(asked, rebuilt(limits, memory)))
+            known.append(simulate_setting(asked, rebuilt(limits, memory)))
             yield known[-1]
 
 

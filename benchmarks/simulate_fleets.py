@@ -24,7 +24,7 @@ from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 SLO = parse_slo("ttft=1s,tpot=50ms")
@@ -34,7 +34,7 @@ NVLINK, GIGABIT = 450e9, 1e9 / 8
 def machine(card: str, tokens: int = 2048) -> Machine:
     """A replica on one card."""
     device = load_device(card)
-    case = ModelCache(open_source("llama-3-8b").config).case(Deployment(device, engine=usual_engine(device)))
+    case = ModelCache(open_source("llama-3-8b").config).scenario(Deployment(device, engine=default_engine(device)))
     return machine_of(case, Limits(tokens=tokens))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.load_law import load_law, loop_law, saturation_rate
+from ridgeline.insight.simulate.load_law import closed_loop_throughput, load_law, saturation_rate
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.run_log import OUTCOMES, RunLog
 from ridgeline.insight.simulate.simulation import run
@@ -23,7 +23,7 @@ from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
@@ -69,7 +69,7 @@ def closed_loop(case: Scenario) -> None:
             )
             simulated = steady_rate(run(machine, ClosedLoop(users, 0, asked, None, 1)))
             apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
-            apart["law.py"].append(simulated / loop_law(machine, users, given, made) - 1)
+            apart["law.py"].append(simulated / closed_loop_throughput(machine, users, given, made) - 1)
         for law, each in apart.items():
             print(f"| {given:,} | {made} | {law} | " + " | ".join(f"{one:+.1%}" for one in each) + " |", flush=True)
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--device", default="h100-sxm")
     args = parser.parse_args()
     card = load_device(args.device)
-    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).scenario(Deployment(card, engine=default_engine(card)))
     closed_loop(case)
     law(case)
     walls(case)

@@ -22,7 +22,7 @@ from ridgeline.insight.traffic.offered import OpenLoop, time_scaled
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from simulate_advice import SECONDS, window
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs="+", default=range(8))
     args = parser.parse_args()
     card, last = load_device(args.device), 0
-    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).scenario(Deployment(card, engine=default_engine(card)))
     for request in read_trace(args.trace):
         last = request.at
     for number in args.windows:

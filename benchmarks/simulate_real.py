@@ -260,8 +260,8 @@ def simulated(
         sys.exit("this machine is not calibrated: run `ridgeline calibrate --threads 1` first")
     launch = undisturbed.disturbed.launch
     between, front = parts[0].times(launch), parts[1].times(launch)
-    device = undisturbed.as_disturbed()
-    case = ModelCache(read_config(model)).case(Deployment(device, engine=load_engine("ridgeline")))
+    device = undisturbed.with_calibration_slowdown()
+    case = ModelCache(read_config(model)).scenario(Deployment(device, engine=load_engine("ridgeline")))
     machine = machine_of(
         case,
         Limits(tokens=limits["step_tokens"], requests=limits["requests"]),
@@ -271,7 +271,7 @@ def simulated(
         between=between,
     )
     error = price_error(case.device, 1)
-    fleet = SimulatedFleet(front=front)
+    fleet = SimulatedFleet(api_server=front)
     return simulate(
         SimulationQuery(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0, fleet)
     )
@@ -286,8 +286,8 @@ def at_pace(
     found: SimulationFindings, parts: tuple[HostOverhead, ApiServerOverhead], paces: Paces
 ) -> SimulationMetrics:
     """The same requests while the cores have such a pace. parts: of a server, undisturbed."""
-    asked, (engine, other) = found.asked, paces
-    device = replace(this_device(1), disturbed=engine).as_disturbed()
+    asked, (engine, other) = found.query, paces
+    device = replace(this_device(1), disturbed=engine).with_calibration_slowdown()
     case = replace(asked.machine.case, setup=replace(asked.machine.case.setup, device=device))
     between, front = parts[0].times(engine.launch), parts[1].times(other.launch)
     machine, fleet = replace(asked.machine, case=case, between=between), replace(asked.fleet, front=front)

@@ -19,7 +19,7 @@ from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests, jittered
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 RUNS = [("random", 0.0), ("round-robin", 0.0), *[(name, age) for age in (0.0, 0.5, 5.0) for name in ("two", "least")]]
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
     card = load_device(args.device)
-    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).scenario(Deployment(card, engine=default_engine(card)))
     machine, slo = machine_of(case, Limits()), parse_slo("ttft=1s,tpot=50ms")
     print("router       age  TTFT p50     p99  TPOT p99   good")
     for name, age in RUNS:

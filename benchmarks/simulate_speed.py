@@ -27,7 +27,7 @@ from ridgeline.insight.traffic.arrivals import constant
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, draw_requests, jittered
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 INPUT, OUTPUT = 925, 266
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="a million requests, and the most memory that was taken")
     args = parser.parse_args()
     card = load_device(args.device)
-    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).scenario(Deployment(card, engine=default_engine(card)))
     machine = machine_of(case, Limits(tokens=2048, requests=256))
     gc.freeze()  # as the command does: what was imported need not be gone over again
     if args.profile:

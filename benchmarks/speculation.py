@@ -99,7 +99,7 @@ def measured(
 
     loaded.engine.speculator = speculator
     answers = run(loaded.engine, prompts, output, told)
-    found.predicted = sum(loaded.price.on(device, work).expected for work in works)
+    found.predicted = sum(loaded.price.price_step(device, work).expected for work in works)
     return answers, found
 
 

@@ -86,9 +86,9 @@ def read_over(file: Path) -> float:
 def read_fresh(folder: Path) -> float:
     """Seconds of all tensors read into fresh memory."""
     from ridgeline.core.checkpoint.folder import open_checkpoint
-    from ridgeline.core.checkpoint.load_report import read_anew
+    from ridgeline.core.checkpoint.load_report import time_buffered_read
 
-    return read_anew(open_checkpoint(folder), float("inf")).seconds
+    return time_buffered_read(open_checkpoint(folder), float("inf")).seconds
 
 
 def load(folder: Path) -> dict[str, float]:

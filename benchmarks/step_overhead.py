@@ -19,7 +19,7 @@ from ridgeline.core.ops.work import RowAxis, Work
 from ridgeline.media.diffusion.batching import Batching
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.geometry import PipelineLayout, Size
-from ridgeline.media.diffusion.guidance import Convention, guidance_of
+from ridgeline.media.diffusion.guidance import Convention, make_guidance
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.samplers import dpmpp_2m, euler, unipc
@@ -51,14 +51,14 @@ class Nothing(Denoiser):
         """Asked by nobody here."""
         raise NotImplementedError
 
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         raise NotImplementedError
 
 
 def seconds(pipeline: Pipeline, scheduler: DiffusionScheduler, plan: DiffusionPlan) -> float:
     """Of a step."""
     pipeline.scheduler = scheduler
-    texts = [torch.zeros(1, 1)] * len(plan.texts)
+    texts = [torch.zeros(1, 1)] * len(plan.token_ids)
     took = []
     for _ in range(REQUESTS):
         start = time.perf_counter()
@@ -83,7 +83,7 @@ def main() -> None:
     for name, scheduler in SCHEDULERS.items():
         found = []
         for scale in (1.0, 4.0):
-            guidance = guidance_of(Convention.TEXTBOOK, scale, None)
+            guidance = make_guidance(Convention.TEXTBOOK, scale, None)
             texts = ((1,),) * guidance.passes(1)
             schedule = scheduler.schedule(asked.steps, geometry.tokens)
             plan = DiffusionPlan(

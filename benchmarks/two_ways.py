@@ -48,7 +48,7 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
     vae = pipeline.autoencoder
     assert isinstance(vae, AutoencoderKL)
     plan = pipeline.plan(DiffusionRequest(ASKED, steps=steps, seed=0))
-    texts = [len(text) for text in plan.texts]
+    texts = [len(text) for text in plan.token_ids]
     price = PipelinePrice(PipelineComponents(pipeline.encoder.models, (pipeline.denoiser,), vae))
     encode, _, decode = price.stages(device, PipelineWorkload(plan.geometry, steps, tuple(texts)))
     guidance = f"guidance {plan.scale:g}" if plan.passes > steps else "no guidance"

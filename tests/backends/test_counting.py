@@ -113,7 +113,7 @@ def test_a_backend_is_a_class_and_a_line_of_registration(monkeypatch: pytest.Mon
 def test_prices_ask_it_for_its_kernel_classes() -> None:
     """They do without weights, and other backends' classes are other ones."""
     model = ridgeline.LLM("tales").loaded.model
-    work = Work.of([StepSegment(1, 9)], model.reaches)
+    work = Work.of([StepSegment(1, 9)], model.attention_patterns)
     for _, op, space in traced_calls(model):
         counted, plain = CountingBackend().launches(op, work, space), op.launches(work, space)
         assert [one.name for one in counted] == [f"counted.{one.name}" for one in plain]

@@ -97,7 +97,7 @@ def test_an_op_that_is_bound_again_keeps_its_parts(silu: bool, parts: tuple[str,
     op = GroupNorm(8, 2, 1e-6, torch.float32, silu=silu)
     for _ in range(2):
         backend_of(torch.device("cpu")).bind(op)
-        assert op.parts == parts == tuple(launch.part for launch in op.launches_of(3))
+        assert op.parts == parts == tuple(launch.method for launch in op.launches_of(3))
 
 
 def test_an_op_that_was_fused_runs_in_parts_again() -> None:

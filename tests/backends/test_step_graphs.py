@@ -18,7 +18,7 @@ from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.backends.timed_backend import OpTimer, TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.backend import REFERENCE, Backend
-from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.ops.kv_layout import KVLayout, group_layers
 from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs
 from ridgeline.engine.params import SamplingParams
@@ -80,10 +80,10 @@ def test_a_gpu_has_our_kernels_for_gpus() -> None:
 def test_a_runner_has_the_backend_that_it_is_given() -> None:
     """And the model is prepared by it, if it was not prepared before."""
     model = small_model(LLAMA)
-    runner = Runner(model, deal_layers(model.kv_specs, 4, 64), backend=ReferenceBackend())
+    runner = Runner(model, group_layers(model.kv_specs, 4, 64), backend=ReferenceBackend())
     assert model.backend is runner.backend
     assert type(runner.graphs) is StepGraphs
-    other = Runner(model, deal_layers(model.kv_specs, 4, 64))
+    other = Runner(model, group_layers(model.kv_specs, 4, 64))
     assert other.backend is runner.backend
 
 
@@ -144,7 +144,7 @@ def test_a_step_that_cannot_be_recorded_after_all_gives_its_logits() -> None:
 @needs_kernels
 def test_nothing_is_replayed_eagerly() -> None:
     model = small_model(LLAMA)
-    layout = deal_layers(model.kv_specs, 4, 64)
+    layout = group_layers(model.kv_specs, 4, 64)
     layout = KVLayout(layout.page_bytes, 8, layout.page_size, layout.groups)
     decode = StepPlan(0, (PlanItem(1, 0, (3,), tuple((1,) for _ in layout.groups), True, (0,)),))
     assert Runner(model, layout).graph(decode) is not None
@@ -192,7 +192,7 @@ class AsOne(StepGraph):
     def __init__(self, result: Tensor) -> None:
         self.result = result
 
-    def again(self) -> Tensor:
+    def replay(self) -> Tensor:
         return self.result
 
 
@@ -203,7 +203,7 @@ class Replays(StepGraphs):
         return 1
 
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
-        return self.graph(step, bucket, tables).again()[: step.logit_rows]
+        return self.graph(step, bucket, tables).replay()[: step.logit_rows]
 
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph:
         return AsOne(torch.eye(41)[:4])
@@ -251,7 +251,7 @@ class Noting(OtherRanks):
 
 def with_others(others: OtherRanks) -> tuple[Runner, StepPlan]:
     model = small_model(LLAMA)
-    layout = deal_layers(model.kv_specs, 4, 64)
+    layout = group_layers(model.kv_specs, 4, 64)
     layout = KVLayout(layout.page_bytes, 8, layout.page_size, layout.groups)
     plan = StepPlan(5, (PlanItem(1, 0, (1, 2, 3), tuple((1,) for _ in layout.groups), True, (1, 2)),))
     return Runner(model, layout, others=others), plan

@@ -20,7 +20,7 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.insight.bench.engine import measured_roofs as roofs_of
 from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, BenchRow, figures_of, measure
 from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
-from ridgeline.insight.bench.engine.engine_run import EngineRun, check_room, run, warm_up
+from ridgeline.insight.bench.engine.engine_run import EngineRun, check_capacity, run, warm_up
 from ridgeline.insight.bench.engine.measured_roofs import RoofMeter, halfway
 from ridgeline.insight.bench.engine.workload import EngineWorkload
 from ridgeline.price.device import Cache, Device
@@ -97,14 +97,14 @@ def test_a_request_that_fails_ends_it() -> None:
 
 def test_requests_that_are_too_long_are_refused_by_name() -> None:
     engine = null_engine(context=20, prefix_cache=False)
-    check_room(engine, [alike(9, 10, 10)])
+    check_capacity(engine, [alike(9, 10, 10)])
     both = [alike(1, 10, 10, "short"), alike(1, 10, 11, "long")]
     with pytest.raises(
         ValueError, match=r"'long' has requests of 21 tokens.*context is 20; workloads that fit: short$"
     ):
-        check_room(engine, both)
+        check_capacity(engine, both)
     with pytest.raises(ValueError, match=r"KV memory has room for 12 \(--kv-memory\)$"):
-        check_room(null_engine(pages=3), [alike(1, 10, 3)])
+        check_capacity(null_engine(pages=3), [alike(1, 10, 3)])
 
 
 def test_the_first_of_requests_alike_warms_up_and_a_full_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ from ridgeline.insight.calibrate.roofs import (
 from ridgeline.insight.calibrate.steps import VISITS, Stopwatch, TrialRunner, TrialStep, time_steps
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, decode, prefill
-from ridgeline.media.diffusion.pipeline_defaults import outline
+from ridgeline.media.diffusion.pipeline_defaults import build_on_meta
 from ridgeline.price.device import Cache, Device
 from ridgeline.price.price import Price, traced_calls
 from ridgeline.price.slowdown import Slowdown
@@ -296,7 +296,7 @@ def observed() -> set[str]:
 def test_what_pipelines_run_is_observed(observed: set[str], name: str) -> None:
     """Every class of kernels of a released denoiser and autoencoder has constants of its own."""
     source, size = open_source(name), (64, 64)
-    (denoiser,) = outline(source).denoisers
+    (denoiser,) = build_on_meta(source).denoisers
     assert classes_of(denoiser, denoiser.work(size, [32]), denoiser.pass_work(size, [32])) <= observed
     config = source.components["vae"].config
     assert config is not None
@@ -332,7 +332,7 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
     for trial in TRIALS:
         model = build(Fields(trial.config, trial.name), torch.bfloat16, recipe=trial.recipe)
         for step in trial.steps:
-            work = Work.of([StepSegment(q, kv) for q, kv in step], model.reaches)
+            work = Work.of([StepSegment(q, kv) for q, kv in step], model.attention_patterns)
             for priced in Price(model).ops:
                 for kernel in priced.launches(work, priced_backend("cpu")):
                     cost = kernel.cost
@@ -378,11 +378,11 @@ def test_the_faster_of_two_products_is_the_roof(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
     pace = Slowdown(launch=2.0, compute=3.0, memory=5.0)
-    assert pace.of(1.0, 0.0, 0.0) == 2.0
-    assert pace.of(1.0, 1.0, 0.0) == 3.0
-    assert pace.of(1.0, 0.0, 1.0) == 5.0
-    assert pace.of(1.0, 0.5, 0.0) == 2.5
-    assert pace.of(1.0, 2.0, 2.0) == 4.0
+    assert pace.factor_for(1.0, 0.0, 0.0) == 2.0
+    assert pace.factor_for(1.0, 1.0, 0.0) == 3.0
+    assert pace.factor_for(1.0, 0.0, 1.0) == 5.0
+    assert pace.factor_for(1.0, 0.5, 0.0) == 2.5
+    assert pace.factor_for(1.0, 2.0, 2.0) == 4.0
     assert mean_pace([Slowdown(1, 2, 3), Slowdown(3, 4, 8)]) == Slowdown(2, 3, 5.5)
     assert undisturbed_pace([pace, Slowdown(1, 1, 1), Slowdown(9, 4, 9), Slowdown(3, 9, 9)]) == Slowdown(2, 3, 5)
     assert pace.over(Slowdown(1, 2, 4)) == Slowdown(2.0, 1.5, 1.25)
@@ -409,13 +409,13 @@ def calibrated() -> Calibration:
 def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibration, tiny: Model) -> None:
     device = calibrated.device()
     assert device.calibrated
-    price, work = Price(tiny), Work.of([StepSegment(1, 40)], tiny.reaches)
+    price, work = Price(tiny), Work.of([StepSegment(1, 40)], tiny.attention_patterns)
     assert device.native == (library() is not None)
     for priced in price.ops:
         for kernel in priced.launches(work, price.backend_on(device)):
             timed = device.efficiency[class_name(kernel.name, kernel.number_format)]
             assert (timed.recorded is not None) == device.native
-    step = price.on(device, work)
+    step = price.price_step(device, work)
     assert step.floor <= step.bound <= step.expected
     assert step.host > 0
 

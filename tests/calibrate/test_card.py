@@ -61,11 +61,13 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     prompts = {rows: Work.of([StepSegment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
     assert all(price.recorded(device, step) for step in (decodes, prompts[17]))
     assert not price.recorded(device, prompts[4096])
-    assert 0 < price.on(device, decodes).expected < 1
+    assert 0 < price.price_step(device, decodes).expected < 1
     # A step runs as many rows as its bucket has; it does not count as more work for that.
-    shares = [sum(row.time.expected for row in price.on(device, prompts[rows]).rows[:3]) for rows in (16, 17, 32)]
+    shares = [
+        sum(row.time.expected for row in price.price_step(device, prompts[rows]).rows[:3]) for rows in (16, 17, 32)
+    ]
     assert shares[0] < shares[1] == shares[2]
-    assert price.on(device, prompts[17]).cost == price.step(prompts[17])
+    assert price.price_step(device, prompts[17]).cost == price.step(prompts[17])
 
 
 def host_step(sequences: int, tokens: int, card_seconds: float, ops: int = 100, **more: Any) -> HostStep:

@@ -69,7 +69,7 @@ def refusal(models: Path, adapter: Path, model: str = "llama") -> str:
 
 def test_what_an_adapter_is(models: Path, adapter: Path) -> None:
     _, (read,) = adapted(models / "llama", {"a": adapter})
-    assert (read.name, read.rank, read.base, len(read.halves)) == ("a", 4, "some/llama", 6)
+    assert (read.name, read.rank, read.base, len(read.matrices)) == ("a", 4, "some/llama", 6)
     assert read.parameters == 3 * 4 * ((36 + 60) + (44 + 36))
     assert read_adapter("b", str(adapter)).digest == read.digest
     change(adapter, lora_alpha=7)
@@ -178,7 +178,7 @@ def test_an_adapter_of_a_mixture(models: Path, adapter: Path) -> None:
     change(adapter, target_modules=["q_proj"])
     change_tensors(adapter, lambda t: [t.pop(name) for name in list(t) if "down_proj" in name])
     model, (read,) = adapted(models / "mixtral", {"a": adapter})
-    assert len(read.halves) == 3
+    assert len(read.matrices) == 3
     assert model.adapters is not None
 
 

@@ -11,7 +11,7 @@ import torch
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.matrix import PlainMatrix, PrequantisedMatrix
 from support.layouts import Quantiser, fp8, packed, signed
 from support.quantised import (
@@ -76,7 +76,7 @@ def test_schemes(name: str, tmp_path: Path) -> None:
     values, said, quantiser = CASES[name]
     folders = write_pair(tmp_path, values, said, blocks(quantiser))
     assert off(folders) < 1e-5
-    assert bill(build(open_source(str(folders[0])).config)).nbytes == as_stored(folders[0])
+    assert parameter_breakdown(build(open_source(str(folders[0])).config)).nbytes == as_stored(folders[0])
 
 
 W8A8 = {
@@ -98,7 +98,7 @@ def test_w8a8(name: str, tmp_path: Path) -> None:
         if not isinstance(matrix, PrequantisedMatrix):
             continue
         plain = cast(PlainMatrix, theirs.get_submodule(path))
-        assert torch.allclose(matrix.values(), plain.weight, rtol=1e-6, atol=1e-7), path
+        assert torch.allclose(matrix.dequantised(), plain.weight, rtol=1e-6, atol=1e-7), path
         x_TI = torch.randn(5, matrix.inputs, generator=generator)
         scale_T1 = x_TI.abs().amax(1, keepdim=True).numpy() / 127
         wanted_TO = np.rint(x_TI.numpy() / scale_T1) * scale_T1 @ plain.weight.numpy().T

@@ -22,7 +22,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import ModelRefused, build
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
@@ -143,7 +143,7 @@ def test_blocks_stand_for_what_the_package_says(kind: str) -> None:
     matrix = matrix_of(MatrixSpec(inputs, outputs, torch.float32), BLOCKS[kind])
     take_weight(matrix, torch.from_numpy(blocks))
     expected = numbers_of(blocks, Type[kind])
-    assert np.array_equal(matrix.values().numpy(), expected)
+    assert np.array_equal(matrix.dequantised().numpy(), expected)
     assert sum(p.nbytes for p in matrix.parameters()) == outputs * inputs * bits / 8
     assert matrix.stored_bytes() == blocks.nbytes
     x = torch.randn(11, inputs, generator=torch.Generator().manual_seed(1))
@@ -168,7 +168,7 @@ def test_a_file_is_billed_as_it_is_stored(tmp_path: Path) -> None:
     assert source.gguf is not None
     built = build(source.config)
     stored = sum(tensor.end - tensor.begin for tensor in source.gguf.tensors.values())
-    assert bill(built).nbytes == stored + 97 * 256 * 2
+    assert parameter_breakdown(built).nbytes == stored + 97 * 256 * 2
     loaded = load_model(source)
     assert weight_bytes(built) == sum(parameter.nbytes for parameter in loaded.parameters())
 
@@ -179,9 +179,9 @@ def test_random_codes_are_around_zero(kind: str) -> None:
     matrix = matrix_of(MatrixSpec(512, 64, torch.float32), BLOCKS[kind])
     assert isinstance(matrix, QuantisedMatrix)
     block = torch.randn(1 << 15, generator=torch.Generator().manual_seed(2)) * 0.02
-    for name, tensor in matrix.drawn(block).items():
+    for name, tensor in matrix.random_parameters(block).items():
         setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
-    drawn, largest = matrix.values().flatten(), float(block.abs().max())
+    drawn, largest = matrix.dequantised().flatten(), float(block.abs().max())
     bits = BLOCKS[kind].bits
     assert drawn.abs().max() <= 1.001 * largest
     assert float((drawn - block).abs().max()) <= 0.6 * largest / (2 ** (bits - 1) - 1)
@@ -209,7 +209,7 @@ def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_pa
 
     assert (read(natively=True), read(natively=False)) == (held, stored)
     assert price.weights_on(here) - price.weights_on(card) == held - stored
-    assert price.on(here, work).floor == price.on(card, work).floor
+    assert price.price_step(here, work).floor == price.price_step(card, work).floor
 
 
 def test_a_model_writes_and_answers(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_model_writes_and_answers(tmp_path: Path) -> None:
     theirs = made(path, "llama", lambda _: Type.Q8_0, metadata=letters)
     llm = LLM(str(path))
     assert llm.tokenizer.encode("ab") == [1, 5, 6, 7]
-    prompt = llm.loaded.texts.encode_chat([{"role": "user", "content": "<|end|>"}], 128)
+    prompt = llm.loaded.text_processor.encode_chat([{"role": "user", "content": "<|end|>"}], 128)
     assert (prompt[0], prompt[-1]) == (3, 4)
     assert prompt.count(4) == 1, "a typed end is text"
     (answer,) = llm.generate(["ab"], SamplingParams(temperature=0.0, max_tokens=6))

@@ -14,7 +14,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from support.engines import uncached_logits
 from support.layouts import Numbers, Quantiser, awq, fp8, gptq
@@ -76,7 +76,7 @@ def test_fp8(name: str, tmp_path: Path) -> None:
     values, section, quantiser = FP8[name]
     folders = write_pair(tmp_path, values, section, blocks(quantiser))
     assert off(folders) < 1e-5
-    stored = bill(build(open_source(str(folders[0])).config)).nbytes
+    stored = parameter_breakdown(build(open_source(str(folders[0])).config)).nbytes
     scales = sum(t.numel() for n, t in load_file(folders[0] / "model.safetensors").items() if "weight_scale" in n)
     narrow = 2 * scales if name == "qwen3-blocks-of-128" else 0  # configs do not say that scales are in bf16
     assert stored == as_stored(folders[0]) + narrow
@@ -132,9 +132,9 @@ def test_integers_in_words(name: str, tmp_path: Path) -> None:
     folders = write_pair(tmp_path, values, section, blocks(quantiser))
     assert off(folders) < 1e-5
     fields, model = open_source(str(folders[0])).config, load_model(str(folders[0]))
-    assert bill(build(fields)).nbytes == as_stored(folders[0])
-    planned = ModelCache(fields).case(Deployment(card(kind="cpu"))).model
-    assert (planned.storage, bill(planned)) == (model.storage, bill(model))
+    assert parameter_breakdown(build(fields)).nbytes == as_stored(folders[0])
+    planned = ModelCache(fields).scenario(Deployment(card(kind="cpu"))).model
+    assert (planned.storage, parameter_breakdown(planned)) == (model.storage, parameter_breakdown(model))
     if "experts" not in name:  # for which their objects are counted too
         held = {id(parameter): parameter.nbytes for parameter in model.parameters()}
         assert weight_bytes(build_to_run(fields)) == sum(held.values())

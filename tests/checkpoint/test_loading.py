@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.load_report import LoadReport, read_anew
+from ridgeline.core.checkpoint.load_report import LoadReport, time_buffered_read
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import load_weights
 from ridgeline.core.models import build_to_run
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("most", "read"), [(1e9, 52), (30, 28), (24, 24), (3, 0)])
 def test_a_reading_stops_before_it_has_too_much(folder: Path, most: float, read: int) -> None:
-    assert read_anew(open_checkpoint(folder), most).nbytes == read
+    assert time_buffered_read(open_checkpoint(folder), most).nbytes == read
 
 
 def test_a_reading_reads_what_the_file_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_a_reading_reads_what_the_file_has(folder: Path, monkeypatch: pytest.Mon
         return kept[-1]
 
     monkeypatch.setattr(torch, "empty", watched)
-    read_anew(open_checkpoint(folder), 1e9)
+    time_buffered_read(open_checkpoint(folder), 1e9)
     assert [tensor.view(torch.float32).tolist() for tensor in kept] == [[*range(7)], [*range(6)]]
 
 

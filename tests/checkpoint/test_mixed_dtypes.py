@@ -20,7 +20,7 @@ from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.models.registry import family_of
 from ridgeline.engine.setup import load_engine
 from ridgeline.insight.check.tensors import check_tensors
@@ -147,11 +147,11 @@ def test_a_router_that_transformers_keeps_in_fp32_stays_so(tmp_path: Path) -> No
         assert ours[name].dtype == theirs[name].dtype == FP32
         assert torch.equal(ours[name], stored[name])
     model = load_model(str(folder))
-    assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
+    assert parameter_breakdown(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
     source = open_source(str(folder))
     priced = build_to_run(source.config)
     match_to_source(priced, family_of(source.config), source)
-    assert bill(priced).nbytes == bill(model).nbytes
+    assert parameter_breakdown(priced).nbytes == parameter_breakdown(model).nbytes
     assert weight_bytes(priced) == weight_bytes(model)
 
 

@@ -12,8 +12,8 @@ from models.comparing import TOLERANCE, off
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.ops.expert_layout import widened
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
+from ridgeline.core.ops.expert_layout import dequantise_mxfp4
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from support.checkpoints import random_model
 from support.engines import uncached_logits
@@ -40,7 +40,7 @@ def test_every_byte_and_exponent_is_widened_as_transformers_does() -> None:
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 1, 16).repeat(1, 1, 41, 1)
     scales = torch.arange(107, 148, dtype=torch.uint8).expand(1, 16, 41).contiguous()
     theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
-    ours = widened(blocks[0], scales[0], torch.float32)
+    ours = dequantise_mxfp4(blocks[0], scales[0], torch.float32)
     assert ours.shape == (16, 41 * 32)
     assert torch.equal(ours, theirs[0].t() if theirs.shape[1:] != ours.shape else theirs[0])
 
@@ -74,14 +74,14 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_of_a_processor_has_them_widened(folder: Path) -> None:
     """As they run there; of another card as they are stored, from the same cache."""
     cases = ModelCache(open_source(str(folder)).config)
-    here, there = cases.case(Deployment(card(kind="cpu"))), cases.case(Deployment(card()))
+    here, there = cases.scenario(Deployment(card(kind="cpu"))), cases.scenario(Deployment(card()))
     loaded = load_model(str(folder))
-    assert (here.weights, bill(here.model)) == ("fp32", bill(loaded))
+    assert (here.weights, parameter_breakdown(here.model)) == ("fp32", parameter_breakdown(loaded))
     assert [note for note in here.notes if "weights stored in mxfp4 are widened to fp32" in note]
     assert there.weights == "mxfp4"
-    assert bill(there.model).nbytes < bill(loaded).nbytes
+    assert parameter_breakdown(there.model).nbytes < parameter_breakdown(loaded).nbytes
     assert not [note for note in there.notes if "widened" in note]
-    assert cases.case(Deployment(card(kind="cpu"), weights="mxfp4")).weights == "mxfp4"
+    assert cases.scenario(Deployment(card(kind="cpu"), weights="mxfp4")).weights == "mxfp4"
 
 
 def test_a_released_layout_runs(folder: Path) -> None:

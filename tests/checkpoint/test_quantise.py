@@ -20,7 +20,7 @@ from ridgeline.core.checkpoint import checkpoint_quantiser, open_source, read_co
 from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
 from ridgeline.core.checkpoint.compressed_tensors_writer import compressed, quantization_config
 from ridgeline.core.models import Fields, ModelRefused, build, family_of
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.models.common.recipes import read_recipe
 from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.core.ops.number_formats import WeightFormat
@@ -83,7 +83,7 @@ def test_what_is_written_is_what_is_made_while_loading(
     assert read.bits == bits
     assert not read.unread
     if values is BF16 and name not in ("fp8", "w8a8"):  # their scales are of 32 bits, which a section does not say
-        assert bill(build(open_source(str(out)).config)).nbytes == done.after
+        assert parameter_breakdown(build(open_source(str(out)).config)).nbytes == done.after
 
 
 def test_shards_and_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from models.rank import logits_of
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields, ModelRefused, build
-from ridgeline.core.models.common.recipes import recipe_named, running_names
+from ridgeline.core.models.common.recipes import recipe_named, runnable_format_names
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.number_formats import weight_format_named
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
@@ -115,7 +115,7 @@ def test_the_embedding_and_the_head_too(model: str, tmp_path: Path) -> None:
     assert torch.equal(embedding(ids_T), table.dense()[ids_T])
 
 
-@pytest.mark.parametrize("name", [*running_names(), "int4-g64+head", "int8+head"])
+@pytest.mark.parametrize("name", [*runnable_format_names(), "int4-g64+head", "int8+head"])
 def test_what_is_held_is_what_is_priced(name: str, tmp_path: Path) -> None:
     """Bytes of a plan, of a filled model, of its format's definition; random weights are as many, and finite."""
     values = SMALL | {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32}

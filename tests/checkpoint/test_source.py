@@ -13,7 +13,7 @@ from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import ModelSource, open_source, read_config
 from ridgeline.core.checkpoint.hub_cache import hub_cache
-from ridgeline.core.checkpoint.source import taken_of_two
+from ridgeline.core.checkpoint.source import name_conflict_note
 from ridgeline.core.models import ModelRefused, build
 from ridgeline.core.models.common.recipes import read_recipe
 from support.checkpoints import random_tensors, write_folder
@@ -327,13 +327,13 @@ def test_a_folder_of_gguf_files_names_them(tmp_path: Path) -> None:
 def test_a_folder_with_the_name_of_a_known_model(cache: Path) -> None:
     """What is passed over is named; a name that is no folder passes nothing over."""
     put(cache, "org/name", "a1")
-    assert [taken_of_two(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
+    assert [name_conflict_note(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
     for name in ("tales", "org/name", "llama-3-8b", "mine"):
         write(cache.parent / name / "config.json", LLAMA)
-    assert taken_of_two("tales") == "tales means the folder of that name here, not the built-in model tales"
-    assert taken_of_two("org/name").endswith("not the model org/name in the Hugging Face cache")
-    assert taken_of_two("llama-3-8b").endswith("not the config llama-3-8b of the catalogue")
-    assert [taken_of_two(name) for name in ("./tales", "mine")] == ["", ""]
+    assert name_conflict_note("tales") == "tales means the folder of that name here, not the built-in model tales"
+    assert name_conflict_note("org/name").endswith("not the model org/name in the Hugging Face cache")
+    assert name_conflict_note("llama-3-8b").endswith("not the config llama-3-8b of the catalogue")
+    assert [name_conflict_note(name) for name in ("./tales", "mine")] == ["", ""]
     assert context_of("tales") == LLAMA["max_position_embeddings"]
 
 
@@ -344,7 +344,7 @@ def test_a_folder_that_nothing_describes_hides_no_model(name: str, cache: Path) 
     wanted = context_of(name)
     write(cache.parent / name / "notes.txt", "once upon a time")
     assert context_of(name) == wanted
-    assert taken_of_two(name).endswith(", not the folder of that name here, which has no config.json")
+    assert name_conflict_note(name).endswith(", not the folder of that name here, which has no config.json")
     assert open_source(name).title == name
     assert "no config.json" in refusal(f"./{name}")
 

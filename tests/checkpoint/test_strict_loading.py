@@ -513,9 +513,9 @@ class Halves(PlainMatrix):
     def dtype_of(self, name: str) -> torch.dtype | None:
         return self.spec.dtype
 
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         if name == "bias":
-            return super().take(name, full)
+            return super().load_tensor(name, full)
         whole = torch.zeros(self.weight.shape) if self.weight.is_meta else self.weight.data
         whole[self.tensors().index(name) :: 2] = full
         return {"weight": whole}

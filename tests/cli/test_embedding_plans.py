@@ -9,7 +9,7 @@ import pytest
 from cli.running import OK, USAGE, Run, assert_one_line
 from models.configs import CONFIGS
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
-from ridgeline.core.checkpoint.embedding_config import model_of, pooled, read_embedding
+from ridgeline.core.checkpoint.embedding_config import model_of, read_embedding, with_pooling
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.work import StepSegment, Work
@@ -50,10 +50,10 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     told = json.loads(ridgeline(*asked, "--json").out)
     model = build(Fields.read(folder / "config.json"))
     assert told["workload"] == {"input": 32, "texts": 8}
-    price, device = Price(pooled(model, None)), load_device("h100-sxm")
+    price, device = Price(with_pooling(model, None)), load_device("h100-sxm")
     assert told["memory"]["weights"] == sum(p.nbytes for p in model.parameters())
     for name, texts in (("one", 1), ("full", 8)):
-        step = price.on(device, Work.of([StepSegment(32, 32)] * texts, model.reaches, texts))
+        step = price.price_step(device, Work.of([StepSegment(32, 32)] * texts, model.attention_patterns, texts))
         assert told[name]["floor"] == pytest.approx(step.floor)
         assert told[name]["floor"] <= told[name]["bound"] <= told[name]["expected"]
     assert told["texts_per_second"]["expected"] == pytest.approx(8 / told["full"]["expected"])
@@ -131,8 +131,11 @@ def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Pat
     assert told["memory"]["weights"] == sum(parameter.nbytes for parameter in model.parameters())
     assert told["memory"]["kv"] == 48 * layers * kv
     price, device = Price(model), load_device("h100-sxm")
-    steps = [Work.of([StepSegment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
-    assert told["one"]["floor"] == pytest.approx(sum(price.on(device, work).floor for work in steps))
+    steps = [
+        Work.of([StepSegment(n, end)], model.attention_patterns, int(end == 40))
+        for n, end in ((16, 16), (16, 32), (8, 40))
+    ]
+    assert told["one"]["floor"] == pytest.approx(sum(price.price_step(device, work).floor for work in steps))
     ended = ridgeline(*asked)
     assert "one text in 3 steps" in " ".join(ended.out.split())
     shown = " ".join(ridgeline("show", tmp_path).out.split())

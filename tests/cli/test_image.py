@@ -155,7 +155,7 @@ def test_why_it_took_longer(
     @contextmanager
     def noted(meanwhile: Interference) -> Iterator[None]:
         yield
-        meanwhile.held += 100.0
+        meanwhile.seconds_lost += 100.0
 
     probed = replace(load_device("h100-sxm"), basis="probe")
     for command in ("diffusion_run", "image_tokens"):
@@ -347,7 +347,7 @@ def test_an_interrupt(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch:
     pipeline = load_pipeline(str(folder), threads=1)
     plan = pipeline.plan(DiffusionRequest(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
     steps = list(pipeline.denoise(plan, pipeline.encode(plan)))
-    assert near(pixels_of(path), to_bytes(pipeline.decode(steps[1].guess)[0]).numpy())
+    assert near(pixels_of(path), to_bytes(pipeline.decode(steps[1].predicted_latents)[0]).numpy())
 
 
 def test_an_interrupt_after_a_preview(

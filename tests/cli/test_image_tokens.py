@@ -159,7 +159,7 @@ def test_the_forecast_is_of_the_steps_that_run(sampled: Path) -> None:
     assert forecast.costs["tokens"].total_flops == pytest.approx(sum(ran[1:]))
     decode = Price(drawing.autoencoder).step(drawing.autoencoder.decode_work(PixelGrid(1, 3, 3)))
     assert forecast.costs["decode"].total_flops == pytest.approx(3 * decode.total_flops)
-    assert works[0] == Work.of([StepSegment(length, length)] * 3, drawing.loaded.model.reaches)
+    assert works[0] == Work.of([StepSegment(length, length)] * 3, drawing.loaded.model.attention_patterns)
 
 
 def test_a_picture_does_not_depend_on_its_neighbours(sampled: Path) -> None:

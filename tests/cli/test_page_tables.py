@@ -4,7 +4,7 @@ import json
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from page.pages import opened, put
-from ridgeline.price.devices import names
+from ridgeline.price.devices import device_names
 
 
 def test_a_table_and_cards_are_json_that_the_page_reads(ridgeline: Run) -> None:
@@ -14,7 +14,7 @@ def test_a_table_and_cards_are_json_that_the_page_reads(ridgeline: Run) -> None:
     put(page, json.loads(table.out))
     assert page.eval("[kept.table.model, kept.table.weights]") == ["qwen3-0.6b", "int8"]
     page.keep("data", json.loads(cards.out))
-    assert page.eval("Object.keys(openCards(kept.data).cards)") == list(names())
+    assert page.eval("Object.keys(openCards(kept.data).cards)") == list(device_names())
 
 
 def test_what_has_no_table_is_refused_in_a_line(ridgeline: Run) -> None:

@@ -13,8 +13,8 @@ from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
 from ridgeline.insight.simulate import tail_latency
-from ridgeline.price.devices import names
-from ridgeline.price.hourly_prices import snapshots
+from ridgeline.price.devices import device_names
+from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.price.plan.plan_document import SECTIONS
 from support.planned import TINY, TINY_MIXTURE
 
@@ -272,7 +272,7 @@ def test_an_index_that_states_other_bytes_is_told(plan: Any, model: str) -> None
     assert notes({}) == []
     for metadata in (None, {"total_size": "2 GB"}, {"total_size": 0}, 3):
         index.write_text(json.dumps({"metadata": metadata, "weight_map": {}}))
-        assert open_source(folder).stated_bytes is None
+        assert open_source(folder).index_total_bytes is None
 
 
 def test_targets_are_the_users(plan: Any, model: str) -> None:
@@ -532,7 +532,7 @@ def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
     """Cards that one seller lacks stood under "No price known", though others have them."""
     some = ("llama-3-8b", "--compare-devices", "l40s,h200-sxm,rtx-4090,mi300x")
     found = ranked(plan(*some)[1])
-    expected = {each.title: set(each.dollars) & {"l40s", "h200-sxm", "rtx-4090"} for each in snapshots()}
+    expected = {each.title: set(each.dollars) & {"l40s", "h200-sxm", "rtx-4090"} for each in builtin_snapshots()}
     by_seller = {head.partition(" (")[0]: set(cards) for head, cards in found[:-1]}
     assert by_seller == {title: cards for title, cards in expected.items() if cards}
     assert found[-1] == ("No price known: fastest first", ["mi300x"])
@@ -642,7 +642,7 @@ def test_names_are_whole_and_prose_is_narrow(
     monkeypatch.setattr(terminal_renderer.show, "__defaults__", (columns,))
     for words in ((model, "--compare", "--rate", "9"), ("--list",)):
         out = plan(*words)[1]
-        assert set(names()) <= set(re.findall(r"[a-z][\w-]+", out))
+        assert set(device_names()) <= set(re.findall(r"[a-z][\w-]+", out))
         assert "…" not in out
         assert max(map(len, out.splitlines())) <= columns
     for words in ((model, *CARD), (model, *CARD, "--section", "words,terms")):
@@ -656,12 +656,12 @@ def test_the_list_names_every_model_and_card(plan: Any) -> None:
     sizes = {model["name"]: model["parameters"] for model in listed["models"]}
     assert sizes["llama-3-8b"] == 8_030_261_248
     assert len(sizes) >= 23
-    assert {card["name"] for card in listed["cards"]} == set(names())
+    assert {card["name"] for card in listed["cards"]} == set(device_names())
     code, out, err = plan("--list")
     assert (code, err) == (0, "")
     shown = [line.split()[0] for line in out.splitlines() if line.strip()]
     assert {pipeline["name"] for pipeline in listed["pipelines"]} >= {"z-image", "z-image-turbo"}
-    assert {*sizes, *names(), *(pipeline["name"] for pipeline in listed["pipelines"])} <= set(shown)
+    assert {*sizes, *device_names(), *(pipeline["name"] for pipeline in listed["pipelines"])} <= set(shown)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
     assert re.search(r"h100-sxm +NVIDIA H100 SXM 80GB +80 +3,350 +989 +2.29 to 12.29", out)
     h100 = next(card for card in listed["cards"] if card["name"] == "h100-sxm")

@@ -10,7 +10,7 @@ from ridgeline.cli import batch_run, replica_options
 from ridgeline.cli.batch_run import run_batch
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
-from ridgeline.cli.serve_replicas import ReplicaFlags, share_of
+from ridgeline.cli.serve_replicas import ReplicaFlags, replica_resources
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.lifecycle import ServedLLM
 from ridgeline.server.replicas import ray_batch
@@ -66,7 +66,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("count", "threads", "ranks"), FITS)
 def test_replicas_on_this_machine_have_its_cores(eight_cores: None, count: int, threads: int, ranks: int) -> None:
     served = ServedLLM("tales", "tales", EngineSettings(ranks=ranks), threads=threads)
-    assert share_of(ReplicaFlags(replicas=count), served).cores == threads * ranks
+    assert replica_resources(ReplicaFlags(replicas=count), served).cores == threads * ranks
 
 
 @pytest.mark.parametrize(("count", "threads", "ranks", "says"), DO_NOT)
@@ -74,8 +74,8 @@ def test_more_than_its_cores_is_refused(eight_cores: None, count: int, threads: 
     """But not on a cluster, whose machines have others."""
     served = ServedLLM("tales", "tales", EngineSettings(ranks=ranks), threads=threads)
     with pytest.raises(ValueError, match=says):
-        share_of(ReplicaFlags(replicas=count), served)
-    assert share_of(ReplicaFlags(replicas=count, ray_address="auto"), served).cores == threads * ranks
+        replica_resources(ReplicaFlags(replicas=count), served)
+    assert replica_resources(ReplicaFlags(replicas=count, ray_address="auto"), served).cores == threads * ranks
 
 
 @pytest.mark.parametrize(("count", "threads", "ranks", "says"), [case for case in DO_NOT if case[2] == 1])

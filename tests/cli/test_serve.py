@@ -300,7 +300,7 @@ def test_what_pictures_are_served_with(
     assert ended.code == OK, ended.err
     ((served, settings),) = told
     assert served.models == {"z-image": str(z_image_folder), "other": str(tmp_path / "other")}
-    assert (served.threads, settings.picture_bytes) == (1, 1 << 20)
+    assert (served.threads, settings.image_bytes) == (1, 1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ridgeline.media.diffusion.batching import MARGIN, RIDGE_ROWS, Batching, batching_of, ridge_seconds
+from ridgeline.media.diffusion.batching import MARGIN, RIDGE_ROWS, Batching, choose_batching, ridge_seconds
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from ridgeline.media.diffusion.batching import MARGIN, RIDGE_ROWS, Batching, bat
 )
 def test_at_the_ridge(rows: int, images: int, passes: int, expected: Batching) -> None:
     """Rows that cost nothing are taken, and no more than those."""
-    assert batching_of(images, passes, lambda pictures: ridge_seconds(pictures * rows)) == expected
+    assert choose_batching(images, passes, lambda pictures: ridge_seconds(pictures * rows)) == expected
 
 
 @pytest.mark.parametrize("rows", [10, 64, 96, 200, 299, 301, 1120])
@@ -40,9 +40,9 @@ def test_no_other_way_is_faster(rows: int, images: int, passes: int) -> None:
 
     sizes = sorted({images, *(size for size in (1, 2, 4, 8) if size <= images)})
     ways = {(size, paired): took(size, paired) for size, paired in product(sizes, (False, True)[:passes])}
-    chosen = batching_of(images, passes, seconds)
-    assert ways[chosen.pictures, chosen.paired] <= (1 + MARGIN) * min(ways.values())
-    held = chosen.pictures * (passes if chosen.paired else 1)
+    chosen = choose_batching(images, passes, seconds)
+    assert ways[chosen.images, chosen.paired] <= (1 + MARGIN) * min(ways.values())
+    held = chosen.images * (passes if chosen.paired else 1)
     for (size, paired), time in ways.items():
         if size * (passes if paired else 1) < held:
             assert time > (1 + MARGIN) * min(ways.values())

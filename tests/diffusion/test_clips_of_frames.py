@@ -13,7 +13,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.forecast import Forecaster
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice, PipelineWorkload
 from ridgeline.price.devices import load_device
@@ -82,7 +82,7 @@ def test_the_folder_and_its_parts_say_how_many_frames(ours: Pipeline) -> None:
 def test_a_clips_price_is_that_of_its_frames(folder: Path, ours: Pipeline) -> None:
     """The decode's, of a loaded pipeline and of its outline; activations are one frame's."""
     source, card = open_source(str(folder)), load_device("h100-sxm")
-    parts = outline(source, torch.float32)
+    parts = build_on_meta(source, torch.float32)
     usual = PipelineDefaults.of(source, parts)
     assert (usual.frames, usual.steps) == (6, 3)
     price = PipelinePrice(parts)

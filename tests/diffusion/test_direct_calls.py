@@ -122,7 +122,7 @@ def test_threads_are_those_of_a_pipeline(threads: int | None) -> None:
 def test_what_was_prepared_is_not_stale(model: str) -> None:
     """Other texts, other numbers in the same tensor, other weights: each gives what `prepare` gives now."""
     denoiser = direct(model)
-    latents = Noise(1, 1, (denoiser.channels, *((9,) if denoiser.clips else ()), 16, 16))()
+    latents = Noise(1, 1, (denoiser.channels, *((9,) if denoiser.generates_video else ()), 16, 16))()
     says = torch.Generator().manual_seed(1)
     text, other = (torch.randn(tokens, denoiser.text_width, generator=says) for tokens in (5, 7))
 

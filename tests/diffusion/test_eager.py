@@ -10,7 +10,7 @@ import pytest
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.catalogue import pipeline_names
 from ridgeline.media.diffusion.eager import Unfused, unfused
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.devices import load_device
@@ -68,7 +68,7 @@ def test_seconds_are_those_of_kernels() -> None:
 def test_fusion_deletes_elementwise_bytes() -> None:
     """The same products, attention and passes; more bytes and seconds of all else, on one card and divided."""
     source = open_source("flux.1-dev")
-    usual, price = PipelineDefaults.of(source), PipelinePrice(outline(source))
+    usual, price = PipelineDefaults.of(source), PipelinePrice(build_on_meta(source))
 
     def planned(devices: int, *, eager: bool) -> PipelinePlan:
         return PipelinePlan("flux.1-dev", price, usual, H100, PipelineOptions(), devices, eager=eager)
@@ -81,10 +81,10 @@ def test_fusion_deletes_elementwise_bytes() -> None:
     assert kinds[1]["elementwise"].nbytes > 4 * (kinds[0]["norm"].nbytes + kinds[0]["elementwise"].nbytes)
     assert eager.request.seconds.floor == fused.request.seconds.floor
     assert 1.2 < eager.request.seconds.expected / fused.request.seconds.expected < 1.6
-    assert fused.otherwise is not None
-    assert fused.otherwise.seconds == eager.request.seconds
-    assert eager.otherwise is not None
-    assert eager.otherwise.seconds == fused.request.seconds
+    assert fused.other_fusion is not None
+    assert fused.other_fusion.seconds == eager.request.seconds
+    assert eager.other_fusion is not None
+    assert eager.other_fusion.seconds == fused.request.seconds
     parts = sum(row.expected for row in eager.request.denoise.once.classes)
     assert parts == pytest.approx(eager.request.denoise.once.seconds.expected)
     assert planned(4, eager=True).request.seconds.expected < eager.request.seconds.expected / 2

@@ -283,13 +283,13 @@ def test_texts_are_priced_as_they_are_read(base: Subject, dev: Subject) -> None:
     for ours, request in ((base.ours, DiffusionRequest("a cat", guidance=3.0)), (dev.ours, DiffusionRequest("a cat"))):
         plan, encoder = ours.plan(request), ours.encoder
         first, *others = map(Price, encoder.models)
-        reads = [first.on(card, encoder.work(ids)) for ids in plan.texts]
+        reads = [first.price_step(card, encoder.work(ids)) for ids in plan.token_ids]
         count = len(encoder.pooled_ids("a cat")) if others else 0
-        reads += [other.on(card, padded_work(other.reaches, count, count)) for other in others]
+        reads += [other.price_step(card, padded_work(other.reaches, count, count)) for other in others]
         found = Forecaster(ours, card).seconds(plan, None)["encode"]
         assert found == pytest.approx(sum(read.expected for read in reads))
     short, long, padded = (base.ours.encoder.ids(text) for text in ("a cat", "a cat " * 20, ""))
     flops = [Price(base.ours.encoder.models[0]).step(base.ours.encoder.work(ids)).total_flops for ids in (short, long)]
     assert len(short) == len(long) == len(padded)
     assert flops[0] < flops[1]
-    assert dev.ours.encoder.seen(dev.ours.encoder.ids("a cat")) == dev.ours.encoder.most_tokens
+    assert dev.ours.encoder.unmasked_length(dev.ours.encoder.ids("a cat")) == dev.ours.encoder.most_tokens

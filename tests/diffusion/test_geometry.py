@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ridgeline.media.diffusion.geometry import LAYOUTS, PipelineLayout, Size, menu
+from ridgeline.media.diffusion.geometry import LAYOUTS, PipelineLayout, Size, sizes_of_sides
 
 
 def test_what_the_texts_say() -> None:
@@ -39,7 +39,7 @@ def test_released_models(model: str, size: Size, frames: int, latents: tuple[int
 
 def test_sizes_of_the_menu() -> None:
     """Each has about as many pixels as its square and about its ratio, and both ways up."""
-    sizes = menu((512, 1024))
+    sizes = sizes_of_sides((512, 1024))
     assert sizes[:4] == (Size(512, 512), Size(576, 448), Size(640, 416), Size(672, 384))
     assert sizes[7:11] == (Size(1024, 1024), Size(1184, 896), Size(1248, 832), Size(1376, 768))
     assert set(sizes) == {Size(size.height, size.width) for size in sizes}

@@ -13,7 +13,7 @@ from ridgeline.cli.diffusion_models import check_medium
 from ridgeline.cli.image_files import IMAGE_MEDIUM, video_medium
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import ModelRefused
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_json
@@ -64,7 +64,7 @@ def refusal(draws: Callable[[], object]) -> str:
 def planned(folder: Path) -> Any:
     """All figures of a folder's plan."""
     source = open_source(str(folder))
-    parts = outline(source)
+    parts = build_on_meta(source)
     plan = PipelinePlan(
         "planned", PipelinePrice(parts), PipelineDefaults.of(source, parts), load_device("h100-sxm"), PipelineOptions()
     )
@@ -91,11 +91,11 @@ def test_a_plan_names_the_config_that_is_missing(copy: Path) -> None:
         config = copy / part / "config.json"
         if part not in MODELS:
             shutil.rmtree(copy / part)
-            outline(open_source(str(copy)))
+            build_on_meta(open_source(str(copy)))
             continue
         held = config.read_bytes()
         config.unlink()
-        said = refusal(lambda: outline(open_source(str(copy))))
+        said = refusal(lambda: build_on_meta(open_source(str(copy))))
         assert said.startswith(f"{copy / part} has no config.json ("), said
         config.write_bytes(held)
 

@@ -150,7 +150,7 @@ def test_batches_change_no_picture(subject: Subject, seconds: CallSeconds, guida
     request = DiffusionRequest("a cat", NEGATIVE if guidance else None, Size(64, 64), 3, guidance, 5, 3)
     plan = subject.ours.plan(request, seconds)
     side_by_side = {_one_by_one: 1, _two_at_a_time: 1 if guidance else 2, _all_at_once: 3}[seconds]
-    assert plan.batching.pictures == side_by_side
+    assert plan.batching.images == side_by_side
     assert plan.batching.paired == (guidance > 0 and seconds is not _one_by_one)
     assert plan.passes == (6 if guidance else 3)
     together = subject.latents(request, seconds)
@@ -181,8 +181,8 @@ def test_previews_change_nothing(subject: Subject) -> None:
     request = DiffusionRequest("a cat", None, Size(64, 64), 4, 2.0, 1, 2)
     plan, far = subject.ours.plan(request), []
     for step in subject.ours.denoise(plan, subject.ours.encode(plan)):
-        subject.ours.decode(step.guess)
-        far.append(step.guess)
+        subject.ours.decode(step.predicted_latents)
+        far.append(step.predicted_latents)
     finished = subject.latents(request)
     assert torch.equal(step.latents, finished[-len(step.images) :])
     assert relative(far[-1], finished) < 1e-6
@@ -252,7 +252,7 @@ def test_a_text_is_encoded_once(subject: Subject) -> None:
     assert len(read) == 2
     plan = pipeline.plan(first)
     kept = pipeline.encode(plan)
-    fresh = [pipeline.encoder.encode(ids) for ids in plan.texts]
+    fresh = [pipeline.encoder.encode(ids) for ids in plan.token_ids]
     assert all(torch.equal(*pair) for pair in zip(kept, fresh, strict=True))
     assert torch.equal(pipeline.draw(first), drawn)
     assert len(read) == 4, "two of them asked for by this test"

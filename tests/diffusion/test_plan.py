@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.core.checkpoint import open_source
-from ridgeline.core.models.common.denoiser import JOINT, PICTURES
+from ridgeline.core.models.common.denoiser import CONDITIONS, JOINT
 from ridgeline.core.ops.attention import Attention
 from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees, ParallelPass, divisions, exchange
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.device import HourlyPrice
@@ -25,7 +25,7 @@ H100 = load_device("h100-sxm")
 @pytest.fixture(scope="module")
 def price() -> PipelinePrice:
     """Of Z-Image."""
-    return PipelinePrice(outline(SOURCE))
+    return PipelinePrice(build_on_meta(SOURCE))
 
 
 def planned(price: PipelinePrice, devices: int = 1, **asked: object) -> PipelinePlan:
@@ -36,7 +36,7 @@ def planned(price: PipelinePrice, devices: int = 1, **asked: object) -> Pipeline
 def test_what_is_left_open_is_the_releases(price: PipelinePrice) -> None:
     usual, asked = planned(price), planned(price, size=Size(512, 512), steps=9, guidance=0.0, count=3)
     assert (usual.geometry.tokens, usual.steps, usual.job.passes) == (4096, 50, 100)
-    assert (asked.geometry.tokens, asked.steps, asked.job.passes, asked.job.pictures) == (1024, 9, 9, 3)
+    assert (asked.geometry.tokens, asked.steps, asked.job.passes, asked.job.images) == (1024, 9, 9, 3)
     assert asked.guidance_off is None
     assert usual.guidance_off is not None
     assert usual.guidance_off.passes == 50
@@ -48,10 +48,10 @@ def test_fewer_steps_and_no_guidance_save_passes(price: PipelinePrice) -> None:
     passes = {each.name: each.passes for each in plan.fewer_steps}
     assert (passes["8 steps"], passes["4 steps"]) == (16, 8)
     for each in plan.fewer_steps:
-        saved = 1 - each.seconds.expected / plan.alone.seconds.expected
+        saved = 1 - each.seconds.expected / plan.on_one_gpu.seconds.expected
         assert saved == pytest.approx(1 - each.passes / 100, abs=0.01)
     assert plan.guidance_off is not None
-    assert plan.guidance_off.seconds.expected == pytest.approx(plan.alone.seconds.expected / 2, rel=0.02)
+    assert plan.guidance_off.seconds.expected == pytest.approx(plan.on_one_gpu.seconds.expected / 2, rel=0.02)
 
 
 def test_pictures_side_by_side_are_no_faster_above_the_ridge(price: PipelinePrice) -> None:
@@ -75,7 +75,7 @@ def test_what_it_costs(price: PipelinePrice) -> None:
 def test_how_it_fits(price: PipelinePrice, gib: float, how: str) -> None:
     """All of it takes 20.2 GiB beside what the driver has, in tiles 19.3, its parts in turns 11.8."""
     card = replace(H100, memory=gib * 2**30)
-    assert PipelinePlan("z-image", price, USUAL, card, PipelineOptions()).fit.how == how
+    assert PipelinePlan("z-image", price, USUAL, card, PipelineOptions()).fit.verdict == how
 
 
 # -- several cards ----------------------------------------------------------------------------------------------------
@@ -98,12 +98,12 @@ def test_a_cards_part_of_a_pass(price: PipelinePrice, parts: int) -> None:
     whole, cost = denoiser.pass_work((128, 128), [96]), Price(denoiser)
     part = ParallelPass(cost, parts).of(whole)
     assert part.rows[JOINT] == math.ceil(whole.rows[JOINT] / parts)
-    assert part.rows[PICTURES] == whole.rows[PICTURES]
+    assert part.rows[CONDITIONS] == whole.rows[CONDITIONS]
     heads = math.ceil(30 / parts) * parts / 30
     for reach, attention in whole.attention.items():
         padded = math.ceil(attention.total.queries / parts) * parts
         assert part.attention[reach].total.pairs * parts == pytest.approx(padded**2 * heads, abs=parts)
-    once = Price(denoiser).step(type(whole)({PICTURES: 1}, 1, {r: w * 0 for r, w in whole.attention.items()}))
+    once = Price(denoiser).step(type(whole)({CONDITIONS: 1}, 1, {r: w * 0 for r, w in whole.attention.items()}))
     together = (cost.step(part).total_flops - once.total_flops) * parts + once.total_flops
     assert together == pytest.approx(cost.step(whole).total_flops, rel=0.16 * (heads - 1) + 0.001)
 
@@ -128,7 +128,7 @@ def test_two_cards_share_a_pair_for_nothing(price: PipelinePrice) -> None:
     The fastest way is taken."""
     plan = planned(price, 2)
     ways = {way: request.seconds.expected for way, request in plan.ways.items()}
-    alone = plan.alone.seconds.expected
+    alone = plan.on_one_gpu.seconds.expected
     assert 1.9 < alone / ways[ParallelDegrees(2, 1)] < 2
     assert ways[ParallelDegrees(2, 1)] < ways[ParallelDegrees(1, 2)] < alone
     assert plan.request.division == ParallelDegrees(2, 1)
@@ -137,12 +137,12 @@ def test_two_cards_share_a_pair_for_nothing(price: PipelinePrice) -> None:
 
 def test_more_cards_are_faster_and_dearer(price: PipelinePrice) -> None:
     plan = planned(price, 8)
-    fastest = {count: min(r.seconds.expected for r in ways.values()) for count, ways in plan.cards.items()}
+    fastest = {count: min(r.seconds.expected for r in ways.values()) for count, ways in plan.by_gpu_count.items()}
     assert list(fastest) == [1, 2, 4, 8]
     assert sorted(fastest.values(), reverse=True) == list(fastest.values())
     assert all(fastest[1] / fastest[count] < count for count in (2, 4, 8))
-    assert plan.request.denoise.talk.expected > 0
-    assert plan.alone_request.denoise.talk.expected == 0
+    assert plan.request.denoise.communication.expected > 0
+    assert plan.alone_request.denoise.communication.expected == 0
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from ridgeline.core.models import Fields
 from ridgeline.core.models.building import build, build_denoiser
 from ridgeline.core.models.common.activation_peak import ActivationTracker
 from ridgeline.core.models.common.decoder import Decoder
-from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.priced_module import call_hooks
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import build as build_autoencoder
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, PipelineLayout, Size
-from ridgeline.media.diffusion.guidance import Convention, guidance_of
+from ridgeline.media.diffusion.guidance import Convention, make_guidance
 from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload, RequestPrice
 from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
@@ -65,10 +65,12 @@ def test_stages_are_the_models_runs(parts: PipelineComponents, price: PipelinePr
     encoder, denoiser, autoencoder = Price(parts.encoders[0]), Price(parts.denoisers[0]), Price(parts.autoencoder)
     lengths = (96, 12)
     found = asked(price, 30, *lengths)
-    reads = [encoder.on(CARD, Work.of([StepSegment(n, n)], parts.encoders[0].reaches, n)) for n in lengths]
-    reads += [denoiser.on(CARD, parts.denoisers[0].prepare_work([n])) for n in lengths]
-    passes = [denoiser.on(CARD, parts.denoisers[0].pass_work((128, 128), [n])) for n in lengths]
-    decode = autoencoder.on(CARD, parts.autoencoder.decode_work(PixelGrid(1, 128, 128)))
+    reads = [
+        encoder.price_step(CARD, Work.of([StepSegment(n, n)], parts.encoders[0].attention_patterns, n)) for n in lengths
+    ]
+    reads += [denoiser.price_step(CARD, parts.denoisers[0].prepare_work([n])) for n in lengths]
+    passes = [denoiser.price_step(CARD, parts.denoisers[0].pass_work((128, 128), [n])) for n in lengths]
+    decode = autoencoder.price_step(CARD, parts.autoencoder.decode_work(PixelGrid(1, 128, 128)))
     for stage, steps, times in ((found.encode, reads, 1), (found.denoise, passes, 30), (found.decode, [decode], 1)):
         assert stage.flops == pytest.approx(times * sum(step.cost.total_flops for step in steps), rel=1e-12)
         assert stage.nbytes == pytest.approx(times * sum(step.cost.total_bytes for step in steps), rel=1e-12)
@@ -92,7 +94,7 @@ def test_the_release_in_figures(price: PipelinePrice) -> None:
 def test_n_steps_with_guidance_are_2n_passes(price: PipelinePrice) -> None:
     """As guidance counts them. Two texts of one length cost twice a text's passes."""
     for negative in (None, "blurred"):
-        guidance = guidance_of(Convention.TEXTBOOK, 1.0 if negative is None else 4.0, negative)
+        guidance = make_guidance(Convention.TEXTBOOK, 1.0 if negative is None else 4.0, negative)
         texts = (96,) * guidance.passes(1)
         assert (
             PipelineWorkload(SQUARE, 50, texts).passes == asked(price, 50, *texts).denoise.runs == guidance.passes(50)
@@ -125,7 +127,7 @@ def test_encoders_read_texts_of_their_own_lengths(parts: PipelineComponents, pri
     job = PipelineWorkload(SQUARE, 4, (96,), read=((96,), (256,)))
     found = both.on(CARD, job)
     alone = [price.on(CARD, PipelineWorkload(SQUARE, 4, (96,), read=((tokens,),))).encode for tokens in (96, 256)]
-    once = Price(parts.denoisers[0]).on(CARD, parts.denoisers[0].prepare_work([96]))
+    once = Price(parts.denoisers[0]).price_step(CARD, parts.denoisers[0].prepare_work([96]))
     assert found.encode.flops == pytest.approx(sum(stage.flops for stage in alone) - once.cost.total_flops)
     both_seconds = sum(stage.seconds.expected for stage in alone) - once.expected
     assert found.encode.seconds.expected == pytest.approx(both_seconds)
@@ -164,6 +166,6 @@ def test_activations_are_those_of_a_run(tmp_path: Path) -> None:
         .memory.denoise
     )
     alive = ActivationTracker()
-    with torch.inference_mode(), listening(denoiser.ops(), alive):
+    with torch.inference_mode(), call_hooks(denoiser.ops(), alive):
         denoiser(torch.randn(1, 3, 10, 12), 0.5, [torch.randn(40, denoiser.text_width)])
     assert said == pytest.approx(alive.peak, rel=0.05)

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.catalogue import parameter_counts, pipeline_names
 from ridgeline.media.diffusion.image_comparison import PICTURE, positions
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
@@ -30,7 +30,7 @@ def plans() -> dict[str, PipelinePlan]:
     found = {}
     for name in pipeline_names():
         source = open_source(name)
-        price = PipelinePrice(outline(source))
+        price = PipelinePrice(build_on_meta(source))
         found[name] = PipelinePlan(name, price, PipelineDefaults.of(source), load_device("h100-sxm"), PipelineOptions())
     return found
 
@@ -80,7 +80,7 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
     picture, counts = plans[PICTURE], parameter_counts()
     assert {plan.name for plan in clips} == set(SAID)
     for plan in clips:
-        beside = plan.beside_picture
+        beside = plan.image_comparison
         assert beside is not None
         assert beside.parameters.own == counts[plan.name][0]
         assert beside.parameters.picture == counts[PICTURE][0] == picture.parameters["denoisers"]
@@ -91,7 +91,7 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
         answer = pipeline_document(plan).blocks[0]
         assert isinstance(answer, Facts)
         assert ("video", beside.words) in answer.rows
-    assert picture.beside_picture is None
+    assert picture.image_comparison is None
     work = [sum(stage.flops for stage in plan.alone_request.stages) for plan in (plans["wan2.2-t2v-a14b"], picture)]
     assert 90 < work[0] / work[1] < 100  # where a pass's attention grows with the square of its tokens
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from diffusion.schedulers import CONFIGS, draws, ours, relative, theirs
 from ridgeline.media.diffusion.noise import Noise
-from ridgeline.media.diffusion.samplers import DiffusionSampler, SamplerState, data_of, dpmpp_2m, euler, unipc
+from ridgeline.media.diffusion.samplers import DiffusionSampler, SamplerState, dpmpp_2m, euler, predicted_data, unipc
 from ridgeline.media.diffusion.schedules import (
     Betas,
     NoiseLevel,
     Schedule,
-    discrete,
+    discrete_schedule,
     dpmpp_flow,
     euler_flow,
     unipc_flow,
@@ -110,7 +110,7 @@ def run(
         data = guess(state.x, level)
         noise = (state.x - level.alpha * data) / level.sigma
         prediction = noise - data if schedule.prediction == "velocity" else noise
-        assert torch.allclose(data_of(state.x, prediction, level, schedule.prediction), data)
+        assert torch.allclose(predicted_data(state.x, prediction, level, schedule.prediction), data)
         state = sampler(schedule, step, state, prediction, no_noise)
     return state.x
 
@@ -126,7 +126,7 @@ def flow(steps: int) -> Schedule:
 
 
 def preserving(steps: int) -> Schedule:
-    return discrete(steps, Betas(0.0001, 0.02, False, 1000))
+    return discrete_schedule(steps, Betas(0.0001, 0.02, False, 1000))
 
 
 @pytest.mark.parametrize(("sampler", "least"), [(euler, 1.9), (dpmpp_2m, 3.5), (unipc, 4.0)])
@@ -185,8 +185,8 @@ def test_unipc_without_its_corrector_is_dpmpp_2m() -> None:
     def uncorrected(
         schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: object
     ) -> SamplerState:
-        after = unipc(schedule, step, SamplerState(state.x, state.data), prediction, no_noise)
-        return SamplerState(after.x, after.data)
+        after = unipc(schedule, step, SamplerState(state.x, state.data_predictions), prediction, no_noise)
+        return SamplerState(after.x, after.data_predictions)
 
     for steps in (1, 2, 3, 11):
         assert error(uncorrected, preserving(steps)) == error(dpmpp_2m, preserving(steps))
@@ -198,7 +198,7 @@ def test_unipc_without_its_corrector_is_dpmpp_2m() -> None:
 def test_one_step_is_the_guess(schedule: Schedule) -> None:
     """From noise to data at once: what the denoiser says of the data."""
     x, prediction = torch.randn(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind()
-    expected = data_of(x, prediction, schedule.levels[0], schedule.prediction)
+    expected = predicted_data(x, prediction, schedule.levels[0], schedule.prediction)
     for sampler in (dpmpp_2m, unipc) if schedule.prediction == "noise" else (euler, dpmpp_2m, unipc):
         if schedule.levels[0].alpha or sampler is euler:  # lambda of pure noise is -inf
             assert torch.allclose(sampler(schedule, 0, SamplerState(x), prediction, no_noise).x, expected, rtol=1e-9)

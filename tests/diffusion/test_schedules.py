@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffusion.schedulers import CONFIGS, ours, theirs
-from ridgeline.media.diffusion.schedules import dynamically_shifted, euler_flow, shifted
+from ridgeline.media.diffusion.schedules import dynamically_shifted, euler_flow, shift_sigmas
 from ridgeline.media.diffusion.timestep_call import TokenMu, flux2_mu, flux_sigmas
 
 STEPS = [*range(1, 51), 99, 250]
@@ -66,8 +66,8 @@ def test_dynamic_shift_is_static_shift_by_tokens() -> None:
     mu = TokenMu((256, 0.5), (4096, 1.15))
     assert [mu(tokens, 9) for tokens in (256, 2176, 4096)] == pytest.approx([0.5, 0.825, 1.15])
     levels = np.array([0.1, 0.5, 0.9])
-    assert shifted(levels, math.exp(0.8)) == pytest.approx(dynamically_shifted(levels, math.exp(0.8)))
-    assert shifted(shifted(levels, 3.0), 1 / 3.0) == pytest.approx(levels)
+    assert shift_sigmas(levels, math.exp(0.8)) == pytest.approx(dynamically_shifted(levels, math.exp(0.8)))
+    assert shift_sigmas(shift_sigmas(levels, 3.0), 1 / 3.0) == pytest.approx(levels)
 
 
 @pytest.mark.parametrize("tokens", [64, 1024, 4096, 4300, 4301, 16384])
@@ -81,7 +81,7 @@ def test_flux2s_mu(tokens: int, steps: int) -> None:
 
 def test_shift_moves_steps_towards_noise() -> None:
     """SD3: with shift 3 the level that was half noise is three quarters."""
-    assert shifted(0.5, 3.0) == 0.75
+    assert shift_sigmas(0.5, 3.0) == 0.75
     plain, leaning = (euler_flow(flux_sigmas(8), shift, 1000).levels for shift in (1.0, 3.0))
     assert all(p.sigma < s.sigma for p, s in zip(plain[1:-1], leaning[1:-1], strict=True))
     assert (plain[0], plain[-1]) == (leaning[0], leaning[-1])

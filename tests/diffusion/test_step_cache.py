@@ -60,7 +60,7 @@ class Subject:
     @property
     def denoisers(self) -> list[Denoiser]:
         """One or two."""
-        return [self.ours.denoiser, *([self.ours.second.denoiser] if self.ours.second else [])]
+        return [self.ours.denoiser, *([self.ours.low_noise_expert.denoiser] if self.ours.low_noise_expert else [])]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -120,7 +120,7 @@ class ByHand:
 
 def test_what_is_kept_is_what_is_said(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes between two steps: of each picture side by side, of each pass, of each expert."""
-    walks, walk = list[Any](), StepCache.walk
+    walks, walk = list[Any](), StepCache.block_runner
 
     def noted(cache: StepCache, pictures: int) -> Any:
         walks.append(walk(cache, pictures))
@@ -134,8 +134,8 @@ def test_what_is_kept_is_what_is_said(subject: Subject, monkeypatch: pytest.Monk
         assert len(plan.groups) == 1
         list(subject.ours.denoise(plan, subject.ours.encode(plan)))
         kept = sum(part.nbytes for each in walks for part in (each._first, each._rest))
-        assert kept == subject.ours.kept(plan) > 0
-        assert subject.ours.kept(subject.ours.plan(replace(asked, step_cache=None))) == 0
+        assert kept == subject.ours.step_cache_bytes(plan) > 0
+        assert subject.ours.step_cache_bytes(subject.ours.plan(replace(asked, step_cache=None))) == 0
 
 
 def last_block(denoiser: Denoiser) -> nn.Module:

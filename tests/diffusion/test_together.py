@@ -10,7 +10,7 @@ from diffusion.schedulers import FLUX_DEV, Z_IMAGE, Config, ours, relative
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.media.diffusion.geometry import PipelineLayout, Size
-from ridgeline.media.diffusion.guidance import Convention, guidance_of, guide
+from ridgeline.media.diffusion.guidance import Convention, apply_guidance, make_guidance
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.samplers import SamplerState
 from support.pipelines import z_image_transformer
@@ -59,7 +59,7 @@ def test_latents_are_the_pipelines(
 
     geometry, scheduler = LAYOUT.geometry(size), ours(config, "ZImagePipeline")
     schedule = scheduler.schedule(steps, geometry.tokens)
-    guidance = guidance_of(Convention.ADDED, scale, "blurred" if scale else None)
+    guidance = make_guidance(Convention.ADDED, scale, "blurred" if scale else None)
     passes = 0
 
     def asked(x: Tensor, t: float, text: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def test_latents_are_the_pipelines(
         velocity: Tensor = denoiser(x, t, [text] * images)
         return velocity
 
-    predict = guide(asked, guidance, positive, None if guidance.negative is None else negative)
+    predict = apply_guidance(asked, guidance, positive, None if guidance.negative is None else negative)
     draw = Noise(seed, images, geometry.latents)
     state = SamplerState(draw())
     with torch.inference_mode():

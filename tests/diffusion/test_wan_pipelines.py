@@ -85,7 +85,7 @@ def test_two_scales(both: tuple[Any, Pipeline]) -> None:
     """Each expert has its own; a model of one denoiser refuses a second."""
     theirs, ours = both
     request = DiffusionRequest("a cat", "blur", Size(64, 32), 6, 4.0, 1, frames=5, second_guidance=1.5)
-    if ours.second is None:
+    if ours.low_noise_expert is None:
         with pytest.raises(ValueError, match="this model has one denoiser, but a second guidance scale needs two"):
             ours.plan(request)
         return
@@ -101,8 +101,8 @@ def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """The first from 0.875 of all noise on, the second below: of shifted steps the first ones."""
     wan(tmp_path, experts=True)
     ours, asked = load_pipeline(str(tmp_path), threads=1), list[int]()
-    assert ours.second is not None
-    for number, denoiser in enumerate((ours.denoiser, ours.second.denoiser)):
+    assert ours.low_noise_expert is not None
+    for number, denoiser in enumerate((ours.denoiser, ours.low_noise_expert.denoiser)):
         denoiser.register_forward_pre_hook(lambda *_, number=number: asked.append(number))
     plan = ours.plan(DiffusionRequest("x", None, Size(64, 32), 8, 0.0, 0, frames=5))
     for _ in ours.denoise(plan, ours.encode(plan)):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec
-from ridgeline.core.ops.work import AttentionPattern, windowed
+from ridgeline.core.ops.work import AttentionPattern, sliding_window
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.params import SamplingParams
@@ -170,7 +170,7 @@ def layout_of(kinds: Sequence[Kind], pages: int, page_size: int) -> KVLayout:
         if isinstance(kind, StateSpec):
             groups.append(KVGroup(kind, (layer,), 1))
         else:
-            reach = kind if isinstance(kind, AttentionPattern) else windowed(kind)
+            reach = kind if isinstance(kind, AttentionPattern) else sliding_window(kind)
             groups.append(KVGroup(KVSpec(1, 1, 1, reach, torch.float32), (layer,), page_size))
     return KVLayout(8 * page_size, pages, page_size, tuple(groups))
 

@@ -17,7 +17,7 @@ from engine.test_metamorphic import Subject, Way, check_guessed, check_way
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.kv_layout import KVLayout, StateSpec, deal_layers
+from ridgeline.core.ops.kv_layout import KVLayout, StateSpec, group_layers
 from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import FollowerRanks
 from ridgeline.engine.ranks.rank_child import FollowerRunner
@@ -108,5 +108,5 @@ def _follow(pipe: Connection) -> None:
             continue
         folder, page_size, pages = said
         model = load_model(folder, shard=Shard(1, 2))
-        layout = deal_layers(model.kv_specs, page_size, model.context)
+        layout = group_layers(model.kv_specs, page_size, model.context)
         following = FollowerRunner(Runner(model, replace(layout, pages=pages)))

@@ -67,7 +67,7 @@ def small_model(config: Mapping[str, Any], seed: int = 0, kv: str | None = None)
     recipe = None if kv is None else replace(PLAIN, kv=kv_format_named(kv))
     model = build(Fields(config, "test"), recipe=recipe)
     with torch.device("meta"):
-        model.expand()
+        model.create_parameters()
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in list(model.named_parameters()):
         path, _, attribute = name.rpartition(".")

@@ -291,7 +291,7 @@ def test_what_is_not_captured_runs_all_the_same(name: str) -> None:
     """Latents, biases and encoders, which torch reads in part."""
     model = wall_model(name)
     assert not captures(model)
-    encoders = [(5, 6, 7), (8, 9)] if model.encodes else []
+    encoders = [(5, 6, 7), (8, 9)] if model.has_cross_attention else []
     prompts = [[1, 2, 3], [4, 5, 6, 7]]
     there = complete(token_engine(placed(model), runner=Keeping), prompts, encoders=encoders)
     here = complete(token_engine(model, runner=Plain), prompts, encoders=encoders)

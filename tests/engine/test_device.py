@@ -120,7 +120,7 @@ def test_a_forward_of_models_that_only_tests_have(name: str, monkeypatch: pytest
     model = wall_model(name)
     layout = kv_layout(model, 1e9, 4, most_tokens=100)
     table = tuple((2 * group + 1, 2 * group + 2) for group in range(len(layout.groups)))
-    encoder, encoded = ((1, 2, 3, 4, 5), 5) if model.encodes else ((), 0)
+    encoder, encoded = ((1, 2, 3, 4, 5), 5) if model.has_cross_attention else ((), 0)
     with faked(model, monkeypatch):
         runner = Runner(model, layout)
         for start in range(3):

@@ -13,7 +13,7 @@ from transformers import RobertaTokenizer
 
 from engine.folders import write_model
 from ridgeline.core.models import ModelRefused
-from ridgeline.engine.embedding_llm import EmbeddingLLM, cut, similarity
+from ridgeline.engine.embedding_llm import EmbeddingLLM, similarity, truncate_dimensions
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
@@ -249,7 +249,7 @@ def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
         embedder.embed(["a"], dimensions=9)
     edit_config(tmp_path, matryoshka_dimensions=None, is_matryoshka=True)
     said = EmbeddingLLM(str(tmp_path)).texts.embedding
-    assert len(cut(said, whole.values, 9)) == 9
+    assert len(truncate_dimensions(said, whole.values, 9)) == 9
     with pytest.raises(ValueError, match="dimensions is 37: give 1 to 36, which the model supports"):
-        cut(said, whole.values, 37)
+        truncate_dimensions(said, whole.values, 37)
     assert SIZES["hidden_size"] == 36

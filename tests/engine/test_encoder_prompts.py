@@ -31,7 +31,7 @@ def greedy(llm: LLM, text: str, start: int) -> list[int]:
     """What the model says token by token, the whole run again for each."""
     model, encoder, ids = llm.loaded.model, llm.encode(text), [start]
     for _ in range(8):
-        kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
+        kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), runs_encoder=True)])
         with torch.inference_mode():
             encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
             last = torch.tensor([len(ids) - 1])
@@ -59,9 +59,9 @@ def test_prompts_are_read_and_the_start_is_continued(tmp_path: Path) -> None:
 def test_the_start_is_the_generation_configs_then_the_configs(tmp_path: Path) -> None:
     """Transformers' order; where none is stated, the beginning of a text; where there is none either, a refusal."""
     first = loaded(tmp_path / "a", {"decoder_start_token_id": 9}, decoder_start_token_id=7)
-    assert first.loaded.texts.start == (9,)
+    assert first.loaded.text_processor.start == (9,)
     assert first.generate("abc", PARAMS)[0].choices[0].token_ids == greedy(first, "abc", 9)
-    assert loaded(tmp_path / "b", decoder_start_token_id=None, bos_token_id=5).loaded.texts.start == (5,)
+    assert loaded(tmp_path / "b", decoder_start_token_id=None, bos_token_id=5).loaded.text_processor.start == (5,)
     with pytest.raises(
         ModelRefused, match="decoder_start_token_id is None: give the id of the token that the decoder starts with"
     ):
@@ -87,4 +87,4 @@ def test_memory_has_room_for_the_longest_input_of_an_encoder(tmp_path: Path, mon
 
 
 def test_a_decoder_continues_its_prompt(tmp_path: Path) -> None:
-    assert LLM(str(write_model(tmp_path))).loaded.texts.start == ()
+    assert LLM(str(write_model(tmp_path))).loaded.text_processor.start == ()

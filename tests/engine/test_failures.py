@@ -14,7 +14,7 @@ from engine.collecting import Choices, finish_all, take
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from engine.small_models import LLAMA, MIXED, assert_nothing_held, poison_free_pages, small_model, uncached_answer
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.work import CAUSAL, windowed
+from ridgeline.core.ops.work import CAUSAL, sliding_window
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
@@ -362,7 +362,7 @@ def test_a_plan_survives_as_json() -> None:
         line = plan.to_json()
         assert "\n" not in line
         assert plan_of(line) == plan
-        assert plan_of(line).work((CAUSAL, windowed(6))) == plan.work((CAUSAL, windowed(6)))
+        assert plan_of(line).work((CAUSAL, sliding_window(6))) == plan.work((CAUSAL, sliding_window(6)))
 
 
 # -- choices and seeds ------------------------------------------------------------------------------------------------

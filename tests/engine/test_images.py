@@ -51,7 +51,7 @@ def continued(model: JanusReader, ids: list[int], images: EncoderFeatures | None
         placed = [-1 - next(rows) if images and token == PLACEHOLDER else token for token in known]
         encoded = None
         if images:
-            each = [StepSegment(9, 9, 9, encodes=True)] * images.inputs
+            each = [StepSegment(9, 9, 9, runs_encoder=True)] * images.inputs
             positions = torch.arange(9).repeat(images.inputs)
             encoded = model.encode(torch.from_numpy(images.values.copy()), positions, Uncached(each))
         for _ in range(count):

@@ -19,7 +19,7 @@ from ridgeline.core.models import Fields, ModelRefused, build_to_run
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.kv_layout import KVSpec, deal_layers
+from ridgeline.core.ops.kv_layout import KVSpec, group_layers
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.work import StepSegment
 from ridgeline.engine.engine_settings import EngineSettings
@@ -117,7 +117,7 @@ def test_a_row_is_the_same_however_it_is_run(config: dict[str, Any], kv: str) ->
 @pytest.mark.parametrize("config", [LLAMA, MIXED, LATENT], ids=["full", "mixed", "latent"])
 def test_what_they_take_is_what_is_priced(config: dict[str, Any], kv: str) -> None:
     model = small_model(config, kv=kv)
-    layout = replace(deal_layers(model.kv_specs, 4, 100), pages=3)
+    layout = replace(group_layers(model.kv_specs, 4, 100), pages=3)
     store = KVStore(layout)
     for group in layout.groups:
         taken = sum(part.nbytes for layer in group.layers for part in store.layers[layer].parts)

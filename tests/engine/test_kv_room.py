@@ -29,7 +29,7 @@ CONFIGS = {
 def test_the_concurrency_is_what_the_ledger_takes(config: Mapping[str, Any], positions: int) -> None:
     """Requests of so many positions, a step of one each, until the next one has no room."""
     model = small_model(config)
-    encoded = 9 if model.encodes else 0
+    encoded = 9 if model.has_cross_attention else 0
     layout = kv_layout(model, 1e6, 4)
     ledger = KVCacheManager(layout, 1, prefix_cache=False)
     held = 0

@@ -119,7 +119,7 @@ def make_wall_subject(name: str, seed: int) -> Subject:
     """A model that only tests have, with what plain torch answers."""
     model = wall_model(name, seed)
     text = random.Random(1).choices(range(model.vocabulary), k=120)
-    trace = with_encoders(make_trace(text), text) if model.encodes else make_trace(text)
+    trace = with_encoders(make_trace(text), text) if model.has_cross_attention else make_trace(text)
 
     def answer(asked: Asked) -> Answer:
         return greedy(lambda ids: reference(name, model, ids, asked.encoder), asked.prompt, asked.max_tokens)
@@ -460,8 +460,8 @@ def test_guesses_give_the_tokens_that_would_have_been_sampled(temperature: float
     _, pages = engine.kv_cache_manager.unsent(item.request)
     pages = tuple(known + new for known, new in zip(item.pages, pages, strict=True))
     guessing = structs.replace(item, tokens=(wanted[0], *guesses), logits=(0, 1, 2, 3), pages=pages)
-    plan = replace(plan, items=(guessing, beside), blank=tuple(engine.kv_cache_manager.blank))
-    engine.kv_cache_manager.blank.clear()
+    plan = replace(plan, items=(guessing, beside), blank=tuple(engine.kv_cache_manager.pages_to_zero))
+    engine.kv_cache_manager.pages_to_zero.clear()
     outcomes = engine.execute(plan)
     assert len(outcomes) == 2
     engine.accept(plan, outcomes)

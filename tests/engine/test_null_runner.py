@@ -116,7 +116,7 @@ def test_five_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPa
     if prefix_cache:
         assert executor.computed < needed, "shared prefixes were not shared"
     else:
-        assert engine.scheduler.wasted_tokens == executor.lost
+        assert engine.scheduler.recomputed_tokens == executor.lost
         assert executor.computed == needed + executor.lost
         assert executor.lost < 0.1 * needed, "too much is computed again"
 
@@ -133,7 +133,7 @@ def test_without_pressure_every_position_runs_once() -> None:
     for plan in engine.executor.plans:
         for item in plan.items:
             positions[item.request] += range(item.start, item.start + len(item.tokens))
-    assert engine.scheduler.preemptions == engine.scheduler.wasted_tokens == 0
+    assert engine.scheduler.preemptions == engine.scheduler.recomputed_tokens == 0
     for request, prompt in zip(requests, prompts, strict=True):
         assert positions[request] == list(range(len(prompt) + 4))
 

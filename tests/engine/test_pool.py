@@ -82,7 +82,7 @@ class Pages(RuleBasedStateMachine):
         """All that a refusal must leave as it is."""
         pool = self.ledger.pool
         counts = pool.available, pool.cached, pool.free_pages, self.ledger.reserve
-        return copy.deepcopy((self.ledger.tables, self.ledger.copies, self.ledger.blank, counts))
+        return copy.deepcopy((self.ledger.tables, self.ledger.copies, self.ledger.pages_to_zero, counts))
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
@@ -147,11 +147,11 @@ class Pages(RuleBasedStateMachine):
 
     def execute(self, run: dict[int, int]) -> None:
         copies = list(self.ledger.copies)
-        for page in self.ledger.blank:
+        for page in self.ledger.pages_to_zero:
             self.slots[page] = [BLANK] * self.size
         for made in copies:
             self.slots[made.target] = list(self.slots[made.source])
-        self.ledger.blank.clear()
+        self.ledger.pages_to_zero.clear()
         for request, end in run.items():
             self.send(request)
             if request not in self.encoded:
@@ -337,7 +337,7 @@ TestPages = Pages.TestCase
 def compute(ledger: KVCacheManager, request: int, tokens: list[int]) -> None:
     """What a step does for a request that runs to its last token."""
     assert ledger.grow(request, len(tokens))
-    ledger.blank.clear()
+    ledger.pages_to_zero.clear()
     ledger.commit(request, tokens, len(tokens))
 
 

@@ -53,8 +53,8 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[tuple[AsyncLLM, 
 
 
 def pid_of(process: EngineProcess) -> int:
-    assert isinstance(process.place, ChildProcess)
-    return process.place.pid
+    assert isinstance(process.handle, ChildProcess)
+    return process.handle.pid
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def said_by(completion: Completion) -> object:
 
 
 async def until_idle(llm: AsyncLLM) -> Stats:
-    while llm.stats.running or llm.stats.waiting or llm.awaited:
+    while llm.stats.running or llm.stats.waiting or llm.num_awaited:
         await asyncio.sleep(0.002)
     return llm.stats
 
@@ -169,7 +169,7 @@ async def watch(server: AsyncLLM) -> list[PageChange]:
 async def die(server: AsyncLLM, process: EngineProcess) -> None:
     """Those who wait hear of it, new ones are refused until the next process is there."""
     tasks = [asyncio.create_task(server.generate(p, dataclasses.replace(GREEDY, max_tokens=200))) for p in ("a", "b")]
-    while server.awaited < 2 or server.stats.running < 2:
+    while server.num_awaited < 2 or server.stats.running < 2:
         await asyncio.sleep(0.001)
     os.kill(pid_of(process), signal.SIGKILL)
     said = [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)]
@@ -254,7 +254,7 @@ def test_frames_cut_anywhere_are_the_same_messages(types: object, messages: list
 class Loading:
     """A place whose process has connected and never says that it is ready."""
 
-    far = False
+    is_remote = False
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
         ours, self._theirs = socket.socketpair()

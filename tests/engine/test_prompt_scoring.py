@@ -21,7 +21,7 @@ from ridgeline.engine.request import FinishReason
 from ridgeline.engine.result import Completion
 from ridgeline.engine.runner import HEAD_ROWS, Runner
 from ridgeline.engine.sampling import PromptLogprob
-from ridgeline.engine.scheduler import SCORED_BESIDE, Limits
+from ridgeline.engine.scheduler import MAX_SCORED_WITH_DECODES, Limits
 from support.engines import token_engine, uncached_logits
 
 GREEDY = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True}
@@ -191,10 +191,10 @@ def test_beside_a_request_that_decodes_few_positions_of_a_step_are_scored() -> N
     for completion in completions.values():
         assert_scored(model, completion, 2)
     assert sum(told) == 1000
-    assert max(told) <= SCORED_BESIDE + 1
+    assert max(told) <= MAX_SCORED_WITH_DECODES + 1
     scored = [sum(len(item.scored.tokens) for item in r.plan.items if item.scored) for r in records]
     decoded = [any(item.request == decoding for item in r.plan.items) for r in records]
-    assert max(scored) == SCORED_BESIDE
+    assert max(scored) == MAX_SCORED_WITH_DECODES
     assert all(beside for beside, count in zip(decoded, scored, strict=True) if count)
     alone = token_engine(model, positions=4096, on_step=records.append)
     records.clear()

@@ -144,14 +144,14 @@ def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
     """Two all-reduces a layer, and one for the table of tokens, of the step's rows; the ledger has each with its
     measured seconds."""
     loaded = pair.two.loaded
-    assert loaded.link is not None
-    curve = loaded.link.all_reduce["gloo"][2]
+    assert loaded.interconnect is not None
+    curve = loaded.interconnect.all_reduce["gloo"][2]
     assert curve.nbytes == tuple(map(float, SIZES))
     assert 0 < curve.seconds[0] <= curve.seconds[-1]
     work = Work.of([StepSegment(5, 5)], loaded.price.reaches)
     layers, width = 2, 32
     assert loaded.price.step(work).communication["all_reduce"] == (2 * layers + 1) * 5 * width * 4
-    card = loaded.joined(
+    card = loaded.with_interconnect(
         Device(
             "c", "C", "cpu", {"fp32": 1e10}, 1e9, 1e12, efficiency={"default": Efficiency(0.0, compute=1.0, memory=1.0)}
         )

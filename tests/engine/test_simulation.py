@@ -39,7 +39,7 @@ class Priced:
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled]:
         work = plan.work(self.price.reaches)
-        self.now += round(self.price.on(self.device, work).expected * 1e9)
+        self.now += round(self.price.price_step(self.device, work).expected * 1e9)
         return [self.next(item.request) for item in plan.items if item.logits]
 
     def next(self, request: int) -> Sampled:
@@ -104,8 +104,8 @@ def test_a_priced_run_plans_what_the_real_one_plans(config: dict[str, object]) -
     assert [record.work for record in records] == [record.work for record in real_records]
     for record in real_records:
         plan, items = record.plan, record.plan.items
-        assert record.work == Work.of([item.segment for item in items], model.reaches, plan.logit_rows)
-    priced = [round(executor.price.on(executor.device, record.work).expected * 1e9) for record in real_records]
+        assert record.work == Work.of([item.segment for item in items], model.attention_patterns, plan.logit_rows)
+    priced = [round(executor.price.price_step(executor.device, record.work).expected * 1e9) for record in real_records]
     assert [record.finished - record.started for record in records] == priced
     assert executor.now == sum(priced) == max(event.at for event in events)
     assert simulate(lengths)[1] == events, "equal input, equal output"

@@ -58,7 +58,7 @@ def check(engine: Engine, pages: Map) -> None:
         assert (told.group, told.request) in holders if holders else told.request == 0, page
         found = before.get(page, {NULL_PAGE})
         passed = (
-            engine.kv_cache_manager.groups[told.group].spec.passes and NULL_PAGE in found
+            engine.kv_cache_manager.groups[told.group].spec.frees_positions and NULL_PAGE in found
         )  # a window has left the one before
         assert told.before in found or passed, page
 

@@ -27,9 +27,9 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.acceptance import Acceptance, SpeculationGate, expected_tokens
-from ridgeline.engine.speculation.config import Speculation, configured, named
+from ridgeline.engine.speculation.config import Speculation, from_vllm_json, named
 from ridgeline.engine.speculation.draft_model import ModelDrafter
-from ridgeline.engine.speculation.ngram import looked_up
+from ridgeline.engine.speculation.ngram import prompt_lookup
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.price.device import Device, Efficiency
 from ridgeline.price.price import Price
@@ -224,7 +224,7 @@ def test_prompt_lookup_finds_what_comparing_lists_finds() -> None:
         ids = draw.choices(range(draw.choice((1, 2, 4, 9))), k=draw.randint(1, 30))
         shortest = draw.randint(1, 4)
         longest, most = draw.randint(shortest, 6), draw.randint(1, 6)
-        guesses = looked_up(np.array(ids), most, longest, shortest).tolist()
+        guesses = prompt_lookup(np.array(ids), most, longest, shortest).tolist()
         assert guesses == brute_force(ids, most, longest, shortest), (ids, most, longest, shortest)
         found += bool(guesses)
     assert 1000 < found < 2900
@@ -352,7 +352,7 @@ def test_a_gate_takes_the_count_with_the_most_tokens_a_second() -> None:
         rates = []
         for count in range(7):
             segments = [StepSegment(1 + count, first.known + count), StepSegment(1, second.known)]
-            seconds = price.on(device, Work.of(segments, price.reaches, 2 + count)).expected
+            seconds = price.price_step(device, Work.of(segments, price.reaches, 2 + count)).expected
             rates.append((1 + expected_tokens(acceptance.of(first.id), count)) / seconds)
         best = max(range(7), key=rates.__getitem__)
         most = SpeculationGate(price, device).most(engine.scheduler, guesses, acceptance)
@@ -412,11 +412,11 @@ def test_options_say_what_vllms_say() -> None:
     assert named("auto") == Speculation("auto")
     assert named("tales") == Speculation("draft_model", model="tales")
     given: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
-    assert configured(json.dumps(given)) == Speculation("ngram", 5, longest=4, shortest=4)
+    assert from_vllm_json(json.dumps(given)) == Speculation("ngram", 5, longest=4, shortest=4)
     given |= {"prompt_lookup_min": 2}
-    assert configured(json.dumps(given)) == Speculation("ngram", 5, longest=4, shortest=2)
-    assert configured('{"model": "[ngram]", "num_speculative_tokens": 1}') == Speculation("ngram", 1, shortest=5)
-    assert configured('{"model": "m", "num_speculative_tokens": 2}') == Speculation("draft_model", 2, model="m")
+    assert from_vllm_json(json.dumps(given)) == Speculation("ngram", 5, longest=4, shortest=2)
+    assert from_vllm_json('{"model": "[ngram]", "num_speculative_tokens": 1}') == Speculation("ngram", 1, shortest=5)
+    assert from_vllm_json('{"model": "m", "num_speculative_tokens": 2}') == Speculation("draft_model", 2, model="m")
 
 
 @pytest.mark.parametrize(
@@ -425,28 +425,31 @@ def test_options_say_what_vllms_say() -> None:
         (lambda: named("ngram", 0), "from 1 to 32"),
         (lambda: named("ngram", 33), "from 1 to 32"),
         (lambda: named(""), "is empty"),
-        (lambda: configured("[]"), "not a JSON object"),
-        (lambda: configured("{"), "not a JSON object"),
-        (lambda: configured("[" * 100_000), "not a JSON object"),
-        (lambda: configured('{"method": "ngram"}'), "no num_speculative_tokens"),
-        (lambda: configured('{"method": "ngram", "num_speculative_tokens": "4"}'), "give an integer"),
-        (lambda: configured('{"method": "ngram", "num_speculative_tokens": true}'), "give an integer"),
-        (lambda: configured('{"method": "eagle", "num_speculative_tokens": 4}'), "ngram and draft_model are supported"),
-        (lambda: configured('{"model": 4, "num_speculative_tokens": 4}'), "give the name of a draft model"),
-        (lambda: configured('{"num_speculative_tokens": 4}'), "needs a draft model"),
-        (lambda: configured('{"method": "ngram", "model": "m", "tree": 1}'), "'tree', which is not supported"),
+        (lambda: from_vllm_json("[]"), "not a JSON object"),
+        (lambda: from_vllm_json("{"), "not a JSON object"),
+        (lambda: from_vllm_json("[" * 100_000), "not a JSON object"),
+        (lambda: from_vllm_json('{"method": "ngram"}'), "no num_speculative_tokens"),
+        (lambda: from_vllm_json('{"method": "ngram", "num_speculative_tokens": "4"}'), "give an integer"),
+        (lambda: from_vllm_json('{"method": "ngram", "num_speculative_tokens": true}'), "give an integer"),
         (
-            lambda: configured('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 99}'),
+            lambda: from_vllm_json('{"method": "eagle", "num_speculative_tokens": 4}'),
+            "ngram and draft_model are supported",
+        ),
+        (lambda: from_vllm_json('{"model": 4, "num_speculative_tokens": 4}'), "give the name of a draft model"),
+        (lambda: from_vllm_json('{"num_speculative_tokens": 4}'), "needs a draft model"),
+        (lambda: from_vllm_json('{"method": "ngram", "model": "m", "tree": 1}'), "'tree', which is not supported"),
+        (
+            lambda: from_vllm_json('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 99}'),
             "from 1 to 64",
         ),
         (
-            lambda: configured(
+            lambda: from_vllm_json(
                 '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2, "prompt_lookup_min": 3}'
             ),
             "longer than the longest",
         ),
         (
-            lambda: configured('{"model": "m", "num_speculative_tokens": 4, "prompt_lookup_max": 2}'),
+            lambda: from_vllm_json('{"model": "m", "num_speculative_tokens": 4, "prompt_lookup_max": 2}'),
             "work only with the method ngram",
         ),
     ],

@@ -10,8 +10,8 @@ import torch
 from engine.collecting import finish_all
 from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
-from ridgeline.core.ops.work import CAUSAL, windowed
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, group_layers
+from ridgeline.core.ops.work import CAUSAL, sliding_window
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
@@ -41,8 +41,8 @@ def test_memory_is_taken_as_pages_are_used() -> None:
 
 
 def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
-    specs = [KVSpec(2, 3, 5, windowed(window), torch.float32) for window in (None, 4, 4, 4)]
-    layout = deal_layers(specs, 4, 100)
+    specs = [KVSpec(2, 3, 5, sliding_window(window), torch.float32) for window in (None, 4, 4, 4)]
+    layout = group_layers(specs, 4, 100)
     store = KVStore(KVLayout(layout.page_bytes, 6, 4, layout.groups))
     store.buffer[1:] = 0xFF
     store.blank([2, 5])
@@ -75,18 +75,20 @@ def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: 
     given, taken = exchange_of(source), exchange_of(target)
     keys = list[PageKey]()
     extend_keys(keys, prompt, page_size, len(prompt) // page_size)
-    positions, have = given.found(keys, len(prompt)), taken.found(keys, len(prompt))
-    assert positions == source.kv_cache_manager.findable(len(prompt)) >= 20
+    positions, have = given.cached_positions(keys, len(prompt)), taken.cached_positions(keys, len(prompt))
+    assert positions == source.kv_cache_manager.max_cached_prefix(len(prompt)) >= 20
     assert 0 <= have <= 15
-    places = given.places(have, positions)
-    rows = given.give(keys, places)
+    places = given.missing_pages(have, positions)
+    rows = given.export_pages(keys, places)
     assert rows.shape == (len(places), taken.store.buffer.shape[1])
     pool = target.kv_cache_manager.pool
     held = [pool.allocate() for _ in range(pool.available)]
-    assert not taken.take(keys, have, places, rows)
+    assert not taken.import_pages(keys, have, places, rows)
     for page in held:
         pool.release(page)
-    assert taken.take(keys, 0, given.places(0, positions), given.give(keys, given.places(0, positions)))
+    assert taken.import_pages(
+        keys, 0, given.missing_pages(0, positions), given.export_pages(keys, given.missing_pages(0, positions))
+    )
     pool.check()
     poison_free_pages(target)
     request = target.requests[target.add(GenerationRequest(prompt, replace(GREEDY, max_tokens=len(wanted))))]

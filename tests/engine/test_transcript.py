@@ -180,7 +180,7 @@ def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
 def test_an_engine_in_another_process_hears_of_a_stop_late(late: int) -> None:
     """The messages survive pickling; the stop arrives some steps later, and all that came meanwhile is dropped."""
     loaded = speaking("Hello END and much more", burst=2)
-    engine, transcript = loaded.engine, loaded.texts.new_output_processor()
+    engine, transcript = loaded.engine, loaded.text_processor.new_output_processor()
     params = dataclasses.replace(GREEDY, max_tokens=50)
     request = engine.add(GenerationRequest([1, 2, 3], params))
     transcript.open(request, [1, 2, 3], dataclasses.replace(params, stop=("END",)))

@@ -23,7 +23,7 @@ from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.core.checkpoint.weight_loader import fill_dummy
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.building import build_to_run
-from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.core.ops.matrix import QuantisedMatrix
 from ridgeline.engine import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
@@ -93,7 +93,7 @@ def test_the_tokens_of_one_engine(folders: dict[str, str], tmp_path: Path, model
         async with pair(folder, tmp_path, settings) as (prompts, answers):
             assert await answers.all(ASKED) == wanted
             assert not answers.reasons
-            asked = [prompt for prompt, _ in ASKED if answers.engine.kv_cache_manager.findable(len(prompt))]
+            asked = [prompt for prompt, _ in ASKED if answers.engine.kv_cache_manager.max_cached_prefix(len(prompt))]
             assert len(answers.came) >= len(asked) // 2, "equal prompts may be found by the time they are begun"
             computed = sum(map(len, PROMPTS))
             assert prompts.llm.stats.computed_tokens >= 0.6 * computed, "those that begin alike are computed once"
@@ -332,7 +332,7 @@ def test_a_lost_engine_is_found_again(folders: dict[str, str], tmp_path: Path) -
 
     async def run() -> None:
         async with engine_of(folders["full"], SETTINGS, KVTransfer(peers=(address,))) as answers:
-            assert "No such file" in answers.llm.peers[address].said
+            assert "No such file" in answers.llm.peers[address].description
             assert await answers.all(ASKED[:2]) == wanted[:2]
             for asked in (slice(2, 4), slice(6, 8)):
                 async with engine_of(folders["full"], SETTINGS, KVTransfer(listen=address)):
@@ -544,7 +544,7 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
             assert await answers.all(ASKED[:2]) == wanted
             assert not answers.reasons
             assert not answers.llm.peers[address].up
-            return answers.llm.peers[address].said
+            return answers.llm.peers[address].description
 
     async def run() -> None:
         for said, says in (
@@ -576,7 +576,7 @@ def test_engines_that_do_not_fit(folders: dict[str, str], tmp_path: Path) -> Non
             ):
                 assert await answers.all(ASKED[:2]) == wanted
                 assert not answers.llm.peers[address].up
-                assert says in answers.llm.peers[address].said
+                assert says in answers.llm.peers[address].description
 
     asyncio.run(run())
 
@@ -593,7 +593,7 @@ def test_a_model_is_the_same_however_its_codes_are_laid_out(monkeypatch: pytest.
             prepare_on_cpu(model)
         coded = [part for part in model.modules() if isinstance(part, QuantisedMatrix)]
         assert any(part.interleaved for part in coded) == settled
-        return identity_of(config.values, model, deal_layers(model.kv_specs, 16, model.context), 1024).model
+        return identity_of(config.values, model, group_layers(model.kv_specs, 16, model.context), 1024).model
 
     monkeypatch.setattr(Library, "interleaves", True)
     assert identity(settled=True) == identity() != identity(seed=1)
@@ -604,7 +604,7 @@ def test_a_model_with_one_other_number_is_another(dtype: str) -> None:
     """Wherever it is: fine-tunings that change few weights, or a row of the embedding, compute other pages."""
     model = build_to_run(Fields({**LLAMA, "torch_dtype": dtype}, "here"))
     fill_dummy(model, 0)
-    layout = deal_layers(model.kv_specs, 16, model.context)
+    layout = group_layers(model.kv_specs, 16, model.context)
 
     def identity() -> bytes:
         return identity_of(LLAMA, model, layout, 1024).model

@@ -149,12 +149,14 @@ def test_a_step_is_priced_with_its_encoder() -> None:
     price = Price(run.model)
     for step in run.steps:
         assert step.work == Work.of(
-            [item.segment for item in step.plan.items], run.model.reaches, sum(len(i.logits) for i in step.plan.items)
+            [item.segment for item in step.plan.items],
+            run.model.attention_patterns,
+            sum(len(i.logits) for i in step.plan.items),
         )
         assert price.step(step.work).total_flops > 0
     decodes = [step for step in run.steps if step.decodes_only and step.work.tokens == 2]
     contexts = [item.segment.kv_len for item in decodes[-1].plan.items]
-    assert price.step(decodes[-1].work) == price.step(Work.decode(contexts, run.model.reaches, [11, 4]))
+    assert price.step(decodes[-1].work) == price.step(Work.decode(contexts, run.model.attention_patterns, [11, 4]))
 
 
 @pytest.mark.parametrize("tokens", [13, 30])
@@ -192,7 +194,7 @@ def test_what_a_failed_step_gave_is_made_again(name: str, at_step: int) -> None:
     assert isinstance(engine.executor, FailingOnce)
     engine.executor.at_step = at_step
     params, prompts = answer_of(4, n=2) if model.has_head else DEFAULT_PARAMS, [PROMPT, PROMPT[:12], PROMPT[:3]]
-    inputs = [INPUT, OTHER[:4], INPUT[:9]] if model.encodes else [()] * 3
+    inputs = [INPUT, OTHER[:4], INPUT[:9]] if model.has_cross_attention else [()] * 3
     both = list(zip(prompts, inputs, strict=True))
     asked = {
         engine.add(GenerationRequest(prompt, params, encoder=encoder)): (prompt, encoder) for prompt, encoder in both

@@ -10,7 +10,7 @@ from PIL import Image
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.core.models.common.model import ImagePlaceholders
 from ridgeline.media.images.preprocess import Preprocessing, read_preprocessing
 from support.janus_folders import PREPROCESSING
 
@@ -47,7 +47,7 @@ def test_patches() -> None:
     """Line by line, image by image; of a patch its channels one after the other, as a convolution's kernel lies."""
     images = [noise((12, 12)), noise((9, 5))]
     preprocessing = Preprocessing(12, least=1)
-    features = preprocessing.patches(images, PlacedRows(0, 9, 48))
+    features = preprocessing.patches(images, ImagePlaceholders(0, 9, 48))
     assert (len(features), features.inputs, features.width) == (18, 2, 48)
     for index, image in enumerate(images):
         pixels = preprocessing.pixels(image)
@@ -56,7 +56,7 @@ def test_patches() -> None:
             expected = pixels[:, top : top + 4, left : left + 4].ravel()
             assert np.array_equal(features.values[9 * index + patch], expected)
     with pytest.raises(ValueError, match="images of 12 x 12 pixels do not give the model's 16 patches of 48 numbers"):
-        preprocessing.patches(images, PlacedRows(0, 16, 48))
+        preprocessing.patches(images, ImagePlaceholders(0, 16, 48))
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
     card, context = load_device("l4"), 2001
     found = users_per_gpu.users_on("llama-3.2-1b", card, 1, context)
-    case = ModelCache(read_config("llama-3.2-1b")).case(Deployment(card))
+    case = ModelCache(read_config("llama-3.2-1b")).scenario(Deployment(card))
     assert found.users == memory_of(case, PlanWorkload(input=context - 1, output=1)).users > 1
 
 

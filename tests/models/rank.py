@@ -18,10 +18,10 @@ IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 def logits_of(model: Model) -> Tensor:
     """What the model says of every position of IDS: fp32 [positions, vocabulary]."""
     every = torch.arange(len(IDS))
-    encoded = 13 if model.encodes else 0
-    kv = Uncached([StepSegment(len(IDS), len(IDS), encoded, encodes=model.encodes)])
+    encoded = 13 if model.has_cross_attention else 0
+    kv = Uncached([StepSegment(len(IDS), len(IDS), encoded, runs_encoder=model.has_cross_attention)])
     with torch.inference_mode():
-        if not model.encodes:
+        if not model.has_cross_attention:
             return model(IDS, every, kv, every)
         features_EF = torch.randn(encoded, model.encoder_width, generator=torch.Generator().manual_seed(1))
         read = features_EF if model.encoder_width else torch.arange(encoded) * 3

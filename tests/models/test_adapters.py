@@ -133,7 +133,7 @@ def test_several_adapters_in_one_batch(subject: Subject, way: Way) -> None:
     outputs = complete(engine, prompts, GREEDY, adapters=names)
     runner = engine.executor
     assert isinstance(runner, RecordingRunner)
-    assert (engine.stats.preemptions > 0) == (way.tight and subject.ours.reaches == {CAUSAL})
+    assert (engine.stats.preemptions > 0) == (way.tight and subject.ours.attention_patterns == {CAUSAL})
     assert complete(engine, prompts, GREEDY, adapters=names) == outputs  # with what is cached now
     for request, (prompt, name, output) in enumerate(zip(prompts, names, outputs, strict=True), 1):
         ids = [*prompt, *output[:-1]]
@@ -212,13 +212,13 @@ def test_an_adapter_of_a_router(kind: str, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter", own_widths(str(base)), ["mlp.gate"])
     model, (read,) = adapted(base, {"a": adapter})
     added = load_file(adapter / "adapter_model.safetensors")
-    for module, half in read.halves.items():
+    for module, half in read.matrices.items():
         first, second = (added[f"base_model.model.{module}.lora_{each}.weight"] for each in "AB")
         tensors[f"{module}.weight"] = tensors[f"{module}.weight"] + half.scale * second @ first
     others = [load_model(str(write_folder(tmp_path / "merged", values, tensors))), load_model(str(base))]
     ids = [list(range(9)), list(range(3, 17))]
     assert model.adapters is not None
-    model.adapters.choose([1, 0], [9, 14], torch.device("cpu"))
+    model.adapters.set_step([1, 0], [9, 14], torch.device("cpu"))
     for place, (ours_TV, other) in enumerate(zip(uncached_logits(model, ids), others, strict=True)):
         theirs_TV = uncached_logits(other, ids)[place]
         assert float((ours_TV - theirs_TV).abs().max()) <= TOLERANCE * float(theirs_TV.abs().max())
@@ -272,7 +272,7 @@ def test_the_price_of_a_step(subject: Subject) -> None:
     """Each adapter that a step touches is read once, and its products are those of its own rows."""
     model, price = subject.ours, Price(subject.ours)
     segments = [StepSegment(3, 3), StepSegment(1, 9), StepSegment(1, 4)]
-    plain = Work.of(segments, model.reaches)
+    plain = Work.of(segments, model.attention_patterns)
     base = price.step(plain)
     first = subject.adapters[0]
     for rows in (1, 5):

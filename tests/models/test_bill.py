@@ -13,7 +13,7 @@ from models.covered import check_covered
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import FAMILIES, Family, Fields, ModelRefused, build
 from ridgeline.core.models.common.architecture_name import parse
-from ridgeline.core.models.common.parameter_breakdown import PARTS, ParameterBreakdown, bill
+from ridgeline.core.models.common.parameter_breakdown import PARTS, ParameterBreakdown, parameter_breakdown
 from ridgeline.core.models.registry import REGISTERED
 from ridgeline.core.ops.experts import Experts
 
@@ -63,7 +63,7 @@ RELEASED: dict[str, tuple[float, float, int]] = {
 
 def bill_of(values: dict[str, Any]) -> ParameterBreakdown:
     """The bill of a config."""
-    return bill(build(Fields(values, "config.json")))
+    return parameter_breakdown(build(Fields(values, "config.json")))
 
 
 def test_every_family_is_counted() -> None:
@@ -74,7 +74,7 @@ def test_every_family_is_counted() -> None:
 @pytest.mark.parametrize("release", PUBLISHED)
 def test_published_counts(release: str, data_dir: Path) -> None:
     """All parameters and the active ones, within half a percent."""
-    counted = bill(build(read_config(str(data_dir / "configs" / release / "config.json"))))
+    counted = parameter_breakdown(build(read_config(str(data_dir / "configs" / release / "config.json"))))
     total, active = PUBLISHED[release]
     assert counted.total == pytest.approx(total * 1e9, rel=0.005)
     assert counted.active == pytest.approx(active * 1e9, rel=0.005)
@@ -86,8 +86,8 @@ def test_released_layouts(release: str, data_dir: Path) -> None:
     """Compare the parameters, the bytes of weights, and those of keys and values a token."""
     model = build(read_config(str(data_dir / "configs" / release / "config.json")))
     total, gigabytes, kept = RELEASED[release]
-    assert bill(model).total == pytest.approx(total * 1e9, rel=0.0005)
-    assert bill(model).nbytes == pytest.approx(gigabytes * 1e9, rel=0.0005)
+    assert parameter_breakdown(model).total == pytest.approx(total * 1e9, rel=0.0005)
+    assert parameter_breakdown(model).nbytes == pytest.approx(gigabytes * 1e9, rel=0.0005)
     assert sum(spec.bytes_per_token for spec in model.kv_specs) == kept
 
 
@@ -98,14 +98,16 @@ def test_experts_in_4_bits_next_to_attention_in_8(data_dir: Path) -> None:
     linear = (layers - full) * hidden * (8192 + 2 * 4096)
     attention = full * hidden * (2 * 4096 + 2 * 512 + 4096)
     plain = vocabulary * hidden + layers * 257 * hidden + (layers - full) * 2 * hidden * 32
-    counted = bill(build(read_config(str(data_dir / "configs" / "nvidia__Qwen3.6-35B-A3B-NVFP4" / "config.json"))))
+    counted = parameter_breakdown(
+        build(read_config(str(data_dir / "configs" / "nvidia__Qwen3.6-35B-A3B-NVFP4" / "config.json")))
+    )
     assert counted.nbytes == pytest.approx(narrow * 4.5 / 8 + linear + attention + 2 * plain, rel=0.0005)
 
 
 @pytest.mark.parametrize("name", INDEXED)
 def test_bytes_of_released_checkpoints(name: str) -> None:
     """Weights as stored, within a thousandth of what the index says."""
-    assert bill(build(read_config(name))).nbytes == pytest.approx(INDEXED[name], rel=0.001)
+    assert parameter_breakdown(build(read_config(name))).nbytes == pytest.approx(INDEXED[name], rel=0.001)
 
 
 def test_bytes_of_the_indexes_at_hand(data_dir: Path) -> None:
@@ -116,7 +118,9 @@ def test_bytes_of_the_indexes_at_hand(data_dir: Path) -> None:
             model = build(read_config(str(index.parent)))
         except ModelRefused:
             continue
-        assert bill(model).nbytes == pytest.approx(json.loads(index.read_text())["metadata"]["total_size"], rel=0.001)
+        assert parameter_breakdown(model).nbytes == pytest.approx(
+            json.loads(index.read_text())["metadata"]["total_size"], rel=0.001
+        )
         compared += 1
     if not compared:
         pytest.skip("the data hold no index of a language model that can be built")
@@ -124,7 +128,7 @@ def test_bytes_of_the_indexes_at_hand(data_dir: Path) -> None:
 
 def test_llama_405b_by_part() -> None:
     """The text's figures are off by ten for attention and feed-forward; these are the config's (seed number 9)."""
-    counted = bill(build(read_config("llama-3.1-405b")))
+    counted = parameter_breakdown(build(read_config("llama-3.1-405b")))
     hidden, width, vocabulary, layers = 16_384, 53_248, 128_256, 126
     attention = hidden * hidden * 2 + hidden * 1024 * 2
     assert counted.layer == {
@@ -149,7 +153,7 @@ def test_llama_405b_by_part() -> None:
 
 def test_shares_that_the_texts_round() -> None:
     """Seed numbers 21 and 22: feed-forward and embedding of Llama-3-8B."""
-    counted = bill(build(read_config("llama-3-8b")))
+    counted = parameter_breakdown(build(read_config("llama-3-8b")))
     assert counted.parameters["feed-forward"] / counted.total == pytest.approx(0.702, abs=0.0005)
     assert counted.layer["feed-forward"] / sum(counted.layer.values()) == pytest.approx(0.808, abs=0.0005)
     assert counted.parameters["embedding"] == 525_336_576

@@ -33,7 +33,7 @@ from ridgeline.core.ops.query_scale import QueryScale
 from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.core.ops.rotary import Rope
 from ridgeline.core.ops.state_space import StateSpace, StateSpaceSizes
-from ridgeline.core.ops.work import CAUSAL, AttentionPattern, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, sliding_window
 
 CONFIGS = deepcopy(configs.CONFIGS)
 """The configs as they are written: transformers writes into those that other tests give it."""
@@ -452,7 +452,7 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, fiel
     if any(isinstance(op, Recurrence) for _, op in ours.ops()):
         check_recurrent(ours, theirs)
         return
-    assert [op.reach for _, op in ours.ops() if isinstance(op, Attention)] == transformers_reaches(theirs)
+    assert [op.attention_pattern for _, op in ours.ops() if isinstance(op, Attention)] == transformers_reaches(theirs)
     assert len(ours.kv_specs) == theirs.num_hidden_layers
     if family != "gpt2":
         check_decoder(ours, theirs)
@@ -474,7 +474,11 @@ def test_a_field_of_no_type_is_refused_or_changes_nothing(family: str, field: st
     plain = built_or_refusal(changed(family))
     assert isinstance(plain, Model)
     assert [(path, op.signature()) for path, op in built.ops()] == [(path, op.signature()) for path, op in plain.ops()]
-    assert (built.context, built.ties, built.reaches) == (plain.context, plain.ties, plain.reaches)
+    assert (built.context, built.ties, built.attention_patterns) == (
+        plain.context,
+        plain.ties,
+        plain.attention_patterns,
+    )
 
 
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
@@ -672,5 +676,5 @@ def transformers_reaches(config: Any) -> list[AttentionPattern]:
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None or config.model_type == "qwen3_moe":
-        return [windowed(window)] * config.num_hidden_layers
-    return [windowed(window) if kind == "sliding_attention" else CAUSAL for kind in kinds]
+        return [sliding_window(window)] * config.num_hidden_layers
+    return [sliding_window(window) if kind == "sliding_attention" else CAUSAL for kind in kinds]

@@ -17,8 +17,8 @@ from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.building import build_denoiser
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser
-from ridgeline.core.models.common.denoiser import LATENTS, PICTURES, TEXT
-from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.common.denoiser import CONDITIONS, LATENTS, TEXT
+from ridgeline.core.models.common.priced_module import CallListener, call_hooks
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
 from ridgeline.price.devices import load_device
@@ -79,7 +79,7 @@ class Batch:
 
     def of(self, model: CrossDenoiser) -> tuple[int, ...]:
         """The size, as the model has it."""
-        return self.size if model.clips else self.size[1:]
+        return self.size if model.generates_video else self.size[1:]
 
     def given(self, model: CrossDenoiser, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
         """Latents and texts of it."""
@@ -107,10 +107,10 @@ class Subject:
     def reference(self, latents: Tensor, levels: Any, texts: list[Tensor]) -> Tensor:
         """What diffusers' model predicts, its texts padded or masked as its pipelines do, its variance left out."""
         times = torch.as_tensor(levels, dtype=torch.float64).mul(1000).float()
-        rows = _PADDED if self.ours.clips else max(map(len, texts)) + 3
+        rows = _PADDED if self.ours.generates_video else max(map(len, texts)) + 3
         padded = torch.stack([torch.cat([text, torch.zeros(rows - len(text), text.shape[1])]) for text in texts])
         with torch.inference_mode():
-            if self.ours.clips:
+            if self.ours.generates_video:
                 given: Tensor = self.theirs(latents, times, padded, return_dict=False)[0]
                 return given
             padded += torch.randn(padded.shape) * (padded == 0)  # whatever is there, no token sees it
@@ -183,11 +183,11 @@ def test_a_level_of_each_token(tmp_path: Path, name: str) -> None:
 def test_every_parameter_matters(subject: Subject) -> None:
     """Parity would prove nothing about a gate that the result does not depend on."""
     # A text that fills its place: what attention makes of many rows alike says little of their keys.
-    latents, texts = Batch((3, 6, 10), (0.4,), (_PADDED if subject.ours.clips else 6,)).given(subject.ours)
+    latents, texts = Batch((3, 6, 10), (0.4,), (_PADDED if subject.ours.generates_video else 6,)).given(subject.ours)
     texts = [3 * text for text in texts]
     # What the softmax over keys does not see: the same number for all of them.
     unseen = {name for name, _ in subject.ours.named_parameters() if name.endswith("to_k.bias")}
-    unseen = set() if subject.ours.clips else unseen
+    unseen = set() if subject.ours.generates_video else unseen
 
     def given() -> Tensor:
         with torch.inference_mode():
@@ -201,7 +201,7 @@ def test_every_parameter_matters(subject: Subject) -> None:
 
 def test_what_they_predict(subject: Subject) -> None:
     """For samplers to match with their schedules."""
-    assert subject.ours.predicts == ("velocity" if subject.ours.clips else "noise")
+    assert subject.ours.predicts == ("velocity" if subject.ours.generates_video else "noise")
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
@@ -219,11 +219,11 @@ def test_tensors_of_the_releases(name: str) -> None:
     fields = Fields(config, "config.json")
     denoiser, family = build_denoiser(fields), denoiser_of(fields)
     places = denoiser.tensors()
-    assert places.keys() == {family.own_name(tensor_name) for tensor_name in theirs}
+    assert places.keys() == {family.model_name(tensor_name) for tensor_name in theirs}
     assert {family.checkpoint_name(place) for place in places} == theirs.keys()
     for tensor_name, tensor in theirs.items():
-        module, own = places[family.own_name(tensor_name)]
-        (taken,) = module.take(own, tensor).values()
+        module, own = places[family.model_name(tensor_name)]
+        (taken,) = module.load_tensor(own, tensor).values()
         assert taken.shape == getattr(module, own).shape, tensor_name
     assert sum(p.numel() for p in denoiser.parameters()) == facts.parameters
 
@@ -331,19 +331,19 @@ def test_what_is_stated_is_what_was_computed(subject: Subject, batch: Batch) -> 
     tokens = ours.grid(batch.of(ours)).count
     for path, op in ours.ops():
         if isinstance(op, Attention):
-            texts_read = [_PADDED] * len(texts) if ours.clips else batch.texts
-            pairs = sum(tokens * (n if op.reach.kind == "cross" else tokens) for n in texts_read)
+            texts_read = [_PADDED] * len(texts) if ours.generates_video else batch.texts
+            pairs = sum(tokens * (n if op.attention_pattern.kind == "cross" else tokens) for n in texts_read)
             assert op.cost(work).flops["fp32"] >= 4 * op.heads * op.spec.k_dim * pairs, path
-            attend = [kernel for kernel in op.launches(work) if kernel.part == "attend"]
+            attend = [kernel for kernel in op.launches(work) if kernel.method == "attend"]
             assert sum(kernel.cost.total_flops for kernel in attend) == 4 * op.heads * op.spec.k_dim * pairs, path
 
 
 def calls(ours: CrossDenoiser, *given: Any) -> list[tuple[str, int]]:
     """The ops that a call of `forward` or of what stands first runs, and over how many rows."""
     seen = list[tuple[str, int]]()
-    told: Told = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
+    told: CallListener = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
     run, *inputs = given
-    with listening(ours.ops(), told), torch.inference_mode():
+    with call_hooks(ours.ops(), told), torch.inference_mode():
         run(*inputs)
     return seen
 
@@ -363,8 +363,8 @@ def test_the_outline_is_a_preparation_and_a_pass(subject: Subject) -> None:
     assert calls(ours, ours, latents, 0.7, texts) == [
         (path, {**works[0].rows, **works[1].rows}[space]) for path, _, space in traced
     ]
-    assert works[1].rows == {LATENTS: 2 * ours.grid(batch.of(ours)).count, PICTURES: 2}
-    assert works[0].rows == {TEXT: 1024 if ours.clips else 45}
+    assert works[1].rows == {LATENTS: 2 * ours.grid(batch.of(ours)).count, CONDITIONS: 2}
+    assert works[0].rows == {TEXT: 1024 if ours.generates_video else 45}
 
 
 def test_a_request_is_one_preparation_and_its_passes(subject: Subject) -> None:
@@ -452,10 +452,10 @@ def test_a_pass_on_a_card() -> None:
     ours = build_denoiser(Fields(facts.config, "config.json"), torch.bfloat16)
     assert isinstance(ours, CrossDenoiser)
     price, card, size = Price(ours), load_device("h100-sxm"), (21, 60, 104)
-    one = price.on(card, ours.pass_work(size, [80]))
+    one = price.price_step(card, ours.pass_work(size, [80]))
     assert one.floor == pytest.approx(one.cost.flops["bf16"] / card.peak("bf16"))
     assert one.floor < one.bound < one.expected < 2 * one.bound
-    assert price.on(card, ours.prepare_work([80])).expected < one.expected / 100
+    assert price.price_step(card, ours.prepare_work([80])).expected < one.expected / 100
 
 
 def test_old_configs_of_pixart() -> None:

@@ -11,8 +11,15 @@ from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.core.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
 from ridgeline.core.models.common.architecture_alias import KIN
-from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, REGISTERED, VISION, missing_for
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
+from ridgeline.core.models.registry import (
+    DENOISERS,
+    ENCODER_DECODERS,
+    IMAGE_GENERATORS,
+    REGISTERED,
+    VISION,
+    missing_features,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 AUTOENCODERS = [name for each in REGISTERED if each.kind == "autoencoder" for name in (each.architecture, *each.also)]
@@ -54,7 +61,7 @@ def test_what_hears() -> None:
 def test_what_sees_and_what_writes_images() -> None:
     """Every family whose prompts have images in them; those that write them are built of the same folders."""
     assert [row[0] for row in rows_of("Vision")] == [family.architecture for family in VISION]
-    assert {family.architecture for family in DRAWERS} <= {family.architecture for family in VISION}
+    assert {family.architecture for family in IMAGE_GENERATORS} <= {family.architecture for family in VISION}
 
 
 def test_what_draws() -> None:
@@ -101,7 +108,7 @@ def test_parameters_are_those_of_the_release(name: str) -> None:
     """Within half a percent, or half of the last digit that the release gives."""
     said = float(SOURCES[name])
     digits = len(SOURCES[name].partition(".")[2])
-    counted = bill(build(read_config(name))).total / 1e9
+    counted = parameter_breakdown(build(read_config(name))).total / 1e9
     assert abs(counted - said) <= max(0.005 * said, 0.5 * 10**-digits)
 
 
@@ -141,7 +148,9 @@ def test_a_refused_family_by_its_model_type(kind: str) -> None:
 def test_nothing_that_is_built_is_taken_for_a_copy() -> None:
     """Look for no architecture and no model_type that is built."""
     built = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *VISION, *KIN, *DENOISERS)
-    assert [known for known in built if missing_for(known.architecture) or missing_for(known.model_type)] == []
+    assert [
+        known for known in built if missing_features(known.architecture) or missing_features(known.model_type)
+    ] == []
 
 
 @pytest.mark.parametrize("section", ["llm_config", "language_config", "text_config"])

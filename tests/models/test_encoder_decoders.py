@@ -25,7 +25,7 @@ from ridgeline.core.models import Fields, ModelRefused, build, family_of
 from ridgeline.core.models import registry as families
 from ridgeline.core.models.building import stored_dtype
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill, layers_of
+from ridgeline.core.models.common.parameter_breakdown import layers_of, parameter_breakdown
 from ridgeline.core.models.common.sizes import sizes_of
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.work import StepSegment
@@ -119,7 +119,7 @@ def made(case: ParityCase, folder: Path) -> Subject:
 
 def uncached(model: Model, encoder: list[int], ids: list[int]) -> Tensor:
     """Logits of every position, from one forward that keeps nothing."""
-    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
+    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), runs_encoder=True)])
     with torch.inference_mode():
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
         every_T = torch.arange(len(ids))
@@ -246,8 +246,8 @@ def test_transformers_counts_the_same_parameters(kind: str) -> None:
     else:  # transformers 5 ties it all the same
         own, numbers = {*named, "lm_head.weight"}, numbers + theirs.lm_head.weight.numel()
     assert {family.checkpoint_name(name) for name in ours.tensors()} == own
-    assert bill(ours).total == numbers
-    assert bill(ours).nbytes == 4 * bill(ours).total
+    assert parameter_breakdown(ours).total == numbers
+    assert parameter_breakdown(ours).nbytes == 4 * parameter_breakdown(ours).total
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,9 @@ def test_layers_and_what_a_token_keeps_are_counted_by_stack() -> None:
     assert layers_of(model) == (2, 3)
     (own, one) = sizes_of(model).sharing
     assert (own.form, own.bytes_per_token, one.bytes_per_token) == ("MHA", 3 * 2 * 60 * 4, 3 * 2 * 10 * 4)
-    assert bill(model).layer["attention"] == 2 * 4 * 48 * 60  # of a decoder's layer, the commonest, which has no table
+    assert (
+        parameter_breakdown(model).layer["attention"] == 2 * 4 * 48 * 60
+    )  # of a decoder's layer, the commonest, which has no table
 
 
 def refused_in_one_line(values: dict[str, object], named: str) -> None:

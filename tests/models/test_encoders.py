@@ -29,7 +29,7 @@ from models.test_config import built_or_refusal
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models import ENCODERS, Fields, ModelRefused, build, family_of
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
@@ -189,7 +189,7 @@ def test_texts_through_the_engine(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
 def test_every_parameter_matters(subject: Subject) -> None:
     """Parity would prove nothing about a norm or bias that the answer does not depend on."""
-    vocabulary, pairs = subject.ours.vocabulary, subject.ours.segments
+    vocabulary, pairs = subject.ours.vocabulary, subject.ours.token_types
     generator = torch.Generator().manual_seed(0)
     texts = [[*torch.randint(4, vocabulary * pairs, (60,), generator=generator).tolist()]]
     count = 0
@@ -221,7 +221,7 @@ def test_what_is_stated_is_what_was_computed(subject: Subject) -> None:
         given(subject.ours, subject.texts)
     segments = [StepSegment(len(text), len(text)) for text in subject.texts]
     rows = len(segments) if subject.ours.pooled else sum(LENGTHS)
-    run = Run(subject.ours, audit, Work.of(segments, subject.ours.reaches, rows), segments, {})
+    run = Run(subject.ours, audit, Work.of(segments, subject.ours.attention_patterns, rows), segments, {})
     assert set(audit.calls) - {""} == {path for path, _ in subject.ours.ops()}
     check_products(run)
     check_attention(run)
@@ -234,12 +234,12 @@ def test_parameters_and_price(subject: Subject) -> None:
     named = subject.theirs.named_parameters()
     unread = [pattern for pattern in ("pooler", "vision", "visual", "logit_scale") if not subject.case.labels]
     theirs = sum(p.numel() for name, p in named if not any(pattern in name for pattern in unread))
-    counted = bill(subject.ours)
+    counted = parameter_breakdown(subject.ours)
     assert counted.total == theirs == sum(p.numel() for p in subject.ours.parameters())
     assert (counted.parameters["head"] > 0) == (subject.case.labels > 0 or subject.case.projects)
     values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
     built = build(Fields(values, "config.json"))
-    work = Work.of([StepSegment(9, 9), StepSegment(4, 4)], built.reaches)
+    work = Work.of([StepSegment(9, 9), StepSegment(4, 4)], built.attention_patterns)
     assert Price(built).step(work) == Price(subject.ours).step(work)
     assert not built.kv_specs
 
@@ -269,9 +269,13 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(kind: str, field:
     settings, family = AutoConfig.for_model(kind, **values), family_of(Fields({"model_type": kind}, "config.json"))
     with torch.device("meta"):
         theirs = AutoModel.from_config(settings)
-    named = {name.removeprefix(family.trunk): p.shape for name, p in theirs.named_parameters() if "pooler" not in name}
+    named = {
+        name.removeprefix(family.backbone_prefix): p.shape
+        for name, p in theirs.named_parameters()
+        if "pooler" not in name
+    }
     own = {family.checkpoint_name(name): getattr(*place).shape for name, place in ours.tensors().items()}
-    assert {name.removeprefix(family.trunk): shape for name, shape in own.items()} == named
+    assert {name.removeprefix(family.backbone_prefix): shape for name, shape in own.items()} == named
     ops = [op for _, op in ours.ops()]
     padding = settings.pad_token_id + 1 if "roberta" in kind else 0
     assert ours.context == settings.max_position_embeddings - padding
@@ -281,7 +285,7 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(kind: str, field:
     activations = {op.activation for op in ops if isinstance(op, ActivatedProjections)}
     assert activations == {settings.hidden_activation if modern else settings.hidden_act}
     if modern:
-        sizes = {op.reach.size for op in ops if isinstance(op, Attention)}
+        sizes = {op.attention_pattern.size for op in ops if isinstance(op, Attention)}
         assert sizes == {0, settings.local_attention // 2}
         thetas = {own["rope_theta"] for own in settings.rope_parameters.values()}
         assert {op.rope.theta for op in ops if isinstance(op, RotaryTable)} == thetas

@@ -97,7 +97,7 @@ def test_states_after_several_layers(subject: Subject, layers: tuple[int, ...]) 
         states, last = (ours.hidden(torch.tensor(text), every, kv, rows) for rows in (every, every[-3:]))
     assert off(states, expected) <= TOLERANCE
     assert off(last, expected[-3:]) <= TOLERANCE
-    work = Work.of([StepSegment(len(text), len(text))], ours.reaches, len(text))
+    work = Work.of([StepSegment(len(text), len(text))], ours.attention_patterns, len(text))
     one, several = (Price(model).step(work).total_flops for model in (subject.ours(layers[-1]), ours))
     assert several - one == (len(layers) - 1) * len(text) * _QWEN3["hidden_size"]  # the sums that are taken
 
@@ -138,7 +138,7 @@ def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int
     are those that are not masked."""
     paged, ours, rows = subject.ours(_LAYERS - 1), subject.ours(_LAYERS - 1), 41
     ours.disable_kv_cache()
-    work = padded_work(ours.reaches, text, rows)
+    work = padded_work(ours.attention_patterns, text, rows)
     own, cached = ([row for row in Price(each).ops if isinstance(row.op, Attention)] for each in (ours, paged))
     assert [kernel.name for kernel in CPU.launches(cached[0].op, work, TOKENS)][-1].startswith("attention.paged")
     assert all("paged" not in kernel.name for row in own for kernel in CPU.launches(row.op, work, TOKENS))
@@ -155,7 +155,7 @@ def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int
 def test_what_is_left_out_is_not_priced(subject: Subject) -> None:
     """Neither the last layer, nor the last norm, nor the head; and nothing of them is kept."""
     ours = subject.ours(_LAYERS - 1)
-    price, work = Price(ours), Work.of([StepSegment(9, 9)], ours.reaches, 9)
+    price, work = Price(ours), Work.of([StepSegment(9, 9)], ours.attention_patterns, 9)
     assert sum(row.count for row in price.ops if isinstance(row.op, Attention)) == _LAYERS - 1 == len(ours.kv_specs)
     assert not any(isinstance(row.op, LMHead) for row in price.ops)
     whole = Price(build_to_run(open_source(str(subject.folder)).config))

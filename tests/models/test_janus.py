@@ -18,7 +18,7 @@ from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families.janus import JanusDrawer, JanusReader
 from ridgeline.core.models.families.vq_autoencoder import build as build_vq
-from ridgeline.core.models.registry import drawer_of
+from ridgeline.core.models.registry import image_generator_of
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, StepSegment, Work
@@ -217,9 +217,9 @@ def test_refused_configs_of_drawers() -> None:
     values = {"architectures": ["JanusForConditionalGeneration"]}
     fields = Fields(values | config(vq_config={"projection_dim": 20}), "c")
     with pytest.raises(ModelRefused, match="image_token_embed_dim and projection_dim must be the text's hidden_size"):
-        build_to_run(fields, family=drawer_of(fields))
+        build_to_run(fields, family=image_generator_of(fields))
     with pytest.raises(ModelRefused, match="LlamaForCausalLM cannot generate image tokens; Janus"):
-        drawer_of(Fields({"architectures": ["LlamaForCausalLM"]}, "c"))
+        image_generator_of(Fields({"architectures": ["LlamaForCausalLM"]}, "c"))
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
@@ -269,12 +269,12 @@ def test_the_table_of_docs(values: dict[str, Any], tflop: float, gigabytes: floa
     """576 passes behind a prompt of 32 tokens, and the pixels."""
     fields = Fields(values, "c")
     drawer, autoencoder = (
-        build_to_run(fields, family=drawer_of(fields)),
+        build_to_run(fields, family=image_generator_of(fields)),
         build_vq(fields, StorageConfig(torch.bfloat16)),
     )
     price, pixels = Price(drawer), Price(autoencoder).step(autoencoder.decode_work(PixelGrid(1, 24, 24)))
-    works = [Work.of([StepSegment(32, 32)], drawer.reaches)]
-    works += [Work.decode([32 + done], drawer.reaches) for done in range(1, 576)]
+    works = [Work.of([StepSegment(32, 32)], drawer.attention_patterns)]
+    works += [Work.decode([32 + done], drawer.attention_patterns) for done in range(1, 576)]
     steps = [price.step(work) for work in works]
     assert sum(step.total_flops for step in (*steps, pixels)) / 1e12 == pytest.approx(tflop, rel=3e-3)
     assert sum(step.memory_bytes for step in (*steps, pixels)) / 1e9 == pytest.approx(gigabytes, rel=1e-3)
@@ -283,17 +283,17 @@ def test_the_table_of_docs(values: dict[str, Any], tflop: float, gigabytes: floa
 def test_the_price_of_a_picture() -> None:
     """Of Janus-Pro 1B's sizes: what writes a token is Llama's trunk and the generation head, not the head of text."""
     fields = Fields(PRO_1B, "c")
-    drawer, reader = build_to_run(fields, family=drawer_of(fields)), build(Fields(PRO_1B, "c"))
-    step = Price(drawer).step(Work.decode([100], drawer.reaches))
+    drawer, reader = build_to_run(fields, family=image_generator_of(fields)), build(Fields(PRO_1B, "c"))
+    step = Price(drawer).step(Work.decode([100], drawer.attention_patterns))
     blocks = 24 * (4 * 2048**2 + 3 * 2048 * 5632)
     head, aligner = 2048**2 + 2048 * 16384, 8 * 2048 + 2048**2
     products = 2 * (blocks + head + aligner)
     assert step.flops["bf16"] == pytest.approx(products + 4 * 24 * 2048 * 100, rel=1e-6)
-    seen = StepSegment(600, 600, 576, encodes=True)
-    work = Work.of([seen], reader.reaches, 1)
+    seen = StepSegment(600, 600, 576, runs_encoder=True)
+    work = Work.of([seen], reader.attention_patterns, 1)
     assert work.rows == {TOKENS: 600, LOGITS: 1, ENCODER: 576}
     tower = 24 * (2 * 576 * (4 * 1024**2 + 2 * 1024 * 4096) + 4 * 1024 * 576**2)
     around = 2 * 576 * (768 * 1024 + 1024 * 2048 + 2048**2)
-    plain = Price(reader).step(Work.of([StepSegment(600, 600)], reader.reaches, 1))
+    plain = Price(reader).step(Work.of([StepSegment(600, 600)], reader.attention_patterns, 1))
     with_image = Price(reader).step(work)
     assert with_image.flops["bf16"] - plain.flops["bf16"] == pytest.approx(tower + around, rel=1e-6)

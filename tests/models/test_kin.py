@@ -260,8 +260,8 @@ def test_names_in_a_list_of_modules(whole: tuple[PreTrainedModel, Path]) -> None
     _, folder = whole
     family = family_of(Fields.read(folder / "config.json"))
     for name in ("model.layers.0.self_attn.q_proj", "model.embed_tokens", "lm_head"):
-        assert family.own_name(family.checkpoint_name(name)) == name
-    assert family.own_name("model.language_model.layers.1.mlp.down_proj") == "model.layers.1.mlp.down_proj"
+        assert family.model_name(family.checkpoint_name(name)) == name
+    assert family.model_name("model.language_model.layers.1.mlp.down_proj") == "model.layers.1.mlp.down_proj"
 
 
 def test_a_text_half_of_another_kind_is_refused() -> None:

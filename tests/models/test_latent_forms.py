@@ -31,9 +31,9 @@ DEEPSEEK = [case for case in CASES if case.id in ("deepseek-v2-plain", "deepseek
 def op_of(sizes: LatentSizes, heads: int = 2) -> LatentAttention:
     """One op without numbers."""
     spec = KVSpec(1, sizes.kept, 0, CAUSAL, torch.float32)
-    matrix = MatrixSpec(sizes.latent, heads * (sizes.plain + sizes.value), torch.float32)
+    matrix = MatrixSpec(sizes.latent, heads * (sizes.nope + sizes.value), torch.float32)
     with torch.device("meta"):
-        return LatentAttention(0, heads, sizes, matrix, spec, rope=Rope(sizes.turned, 1e4), scale=1.0)
+        return LatentAttention(0, heads, sizes, matrix, spec, rope=Rope(sizes.rotary, 1e4), scale=1.0)
 
 
 @pytest.mark.parametrize("expanded", [True, False], ids=["expanded", "absorbed"])
@@ -83,7 +83,7 @@ def test_an_engine_and_a_price_take_the_same_form(torch_only: None) -> None:
     """What an engine's batch sums up is what its plan is priced by."""
     model, asked = build(Fields(CONFIG, "test")), []
     with torch.device("meta"):
-        model.expand()
+        model.create_parameters()
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, name, torch.nn.Parameter(torch.zeros(parameter.shape), requires_grad=False))
@@ -105,7 +105,7 @@ def test_an_engine_and_a_price_take_the_same_form(torch_only: None) -> None:
         complete(engine, [list(range(30)), list(range(11)), [7]], GREEDY)
     finally:
         LatentAttention.expanded = original  # type: ignore[method-assign]
-    works = [plan.work(model.reaches) for plan in plans]
+    works = [plan.work(model.attention_patterns) for plan in plans]
     assert [attention for attention, _ in asked] == [work.attention[CAUSAL] for work in works]
     forms = {form for _, forms in asked for form in forms}
     assert forms == {True, False}
@@ -126,7 +126,7 @@ def test_the_price_of_a_decode_step_by_hand() -> None:
     heads, and the matrix once."""
     model = build(Fields(CONFIG, "test"))
     op = next(op for _, op in model.ops() if isinstance(op, LatentAttention))
-    cost = op.cost(Work.decode([9, 3], model.reaches))
+    cost = op.cost(Work.decode([9, 3], model.attention_patterns))
     heads, latent, turned, plain, value = 4, 13, 6, 7, 5
     products = 2 * 2 * latent * heads * (plain + value)
     scores = 2 * heads * (latent + turned + latent) * (9 + 3)
@@ -135,17 +135,17 @@ def test_the_price_of_a_decode_step_by_hand() -> None:
     assert cost.kv_read_bytes == (9 + 3) * (latent + turned) * 4
     assert cost.kv_write_bytes == 2 * (latent + turned) * 4
     assert cost.weight_bytes == latent * heads * (plain + value) * 4
-    assert Price(model).step(Work.decode([9, 3], model.reaches)).kv_read_bytes == 2 * cost.kv_read_bytes
+    assert Price(model).step(Work.decode([9, 3], model.attention_patterns)).kv_read_bytes == 2 * cost.kv_read_bytes
 
 
 def test_the_price_of_a_prompt_by_hand() -> None:
     """Seven positions, expanded: the matrix over each key, and heads of their own width."""
     model = build(Fields(CONFIG, "test"))
     op = next(op for _, op in model.ops() if isinstance(op, LatentAttention))
-    cost = op.cost(Work.of([StepSegment(7, 7)], model.reaches))
+    cost = op.cost(Work.of([StepSegment(7, 7)], model.attention_patterns))
     products, scores = 2 * 7 * 13 * 4 * (7 + 5), 2 * 4 * (7 + 6 + 5) * 28
     assert cost.total_flops == products + scores + 3 * (7 * 4 + 7) * 6
-    kernels = op.launches(Work.of([StepSegment(7, 7)], model.reaches))
+    kernels = op.launches(Work.of([StepSegment(7, 7)], model.attention_patterns))
     assert sum(kernel.cost.total_flops for kernel in kernels) == cost.total_flops
     assert sum(kernel.cost.total_bytes for kernel in kernels) >= cost.total_bytes
 
@@ -171,8 +171,8 @@ def test_products_with_the_matrix_are_those_that_torch_makes(
 def test_a_release_says_what_its_further_layers_are() -> None:
     """Layers that predict further tokens are passed over by name, and no others."""
 
-    patterns = build(Fields(CONFIG | {"num_nextn_predict_layers": 1}, "test")).passed_over
+    patterns = build(Fields(CONFIG | {"num_nextn_predict_layers": 1}, "test")).ignored_tensors
     assert any(re.fullmatch(pattern, "model.layers.2.eh_proj.weight") for pattern in patterns)
     assert not any(re.fullmatch(pattern, "model.layers.1.mlp.up_proj.weight") for pattern in patterns)
     assert not any(re.fullmatch(pattern, "model.layers.20.mlp.up_proj.weight") for pattern in patterns)
-    assert build(Fields(CONFIG, "test")).passed_over == ()
+    assert build(Fields(CONFIG, "test")).ignored_tensors == ()

@@ -19,9 +19,9 @@ from models.denoiser_configs import RELEASES, Config, Facts
 from ridgeline.backends.model_loader import load_denoiser, load_model
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.building import build_denoiser
-from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT
+from ridgeline.core.models.common.denoiser import CONDITIONS, JOINT, LATENTS, TEXT
 from ridgeline.core.models.common.mmdit import MMDiT
-from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.common.priced_module import CallListener, call_hooks
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
 from ridgeline.price.devices import load_device
@@ -246,7 +246,7 @@ def test_tensors_of_the_release(name: str) -> None:
     fields = Fields(config, "config.json")
     places, family = build_denoiser(fields).tensors(), denoiser_of(fields)
     shapes = {name: getattr(module, own).shape for name, (module, own) in places.items()}
-    assert shapes == {family.own_name(name): tensor.shape for name, tensor in theirs.items()}
+    assert shapes == {family.model_name(name): tensor.shape for name, tensor in theirs.items()}
     assert {family.checkpoint_name(name) for name in shapes} == theirs.keys()
 
 
@@ -348,12 +348,12 @@ def test_the_outline_is_the_pass(either: Subject) -> None:
     """On meta the same calls in the same order, over the rows of the spaces that the work counts."""
     ours, batch, seen = either.ours, BATCHES[4], list[tuple[str, int]]()
     work = ours.work(batch.size, batch.texts)
-    told: Told = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
-    with listening(ours.ops(), told), torch.inference_mode():
+    told: CallListener = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
+    with call_hooks(ours.ops(), told), torch.inference_mode():
         ours(**batch.given(ours))
     assert seen == [(path, work.rows[space]) for path, _, space in traced_calls(ours)]
     latents = 2 * 48 // ours.patch**2
-    assert work.rows == {LATENTS: latents, TEXT: 29, JOINT: latents + 29, PICTURES: 2}
+    assert work.rows == {LATENTS: latents, TEXT: 29, JOINT: latents + 29, CONDITIONS: 2}
     assert work.sequences == 2
 
 
@@ -410,7 +410,7 @@ def test_a_pass_on_a_card() -> None:
     """Bound by arithmetic; twice the pictures take twice as long."""
     ours = build_denoiser(Fields(RELEASES["FLUX.2-klein-4B"].config, "config.json"), torch.bfloat16)
     card, price = load_device("h100-sxm"), Price(ours)
-    one, two = (price.on(card, ours.work((64, 64), texts)) for texts in ([512], [512, 512]))
+    one, two = (price.price_step(card, ours.work((64, 64), texts)) for texts in ([512], [512, 512]))
     assert one.floor == pytest.approx(one.cost.flops["bf16"] / card.peak("bf16"))
     assert one.floor < one.bound < one.expected < 2 * one.bound
     assert two.expected == pytest.approx(2 * one.expected, rel=0.1)

@@ -14,7 +14,7 @@ from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.weight_loader import load_tensors, quantises, weight_bytes
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts, Feature, GatheredRows
@@ -34,7 +34,7 @@ from ridgeline.insight.trace.tracer import Tracer
 from ridgeline.price.price import Price
 
 FP32, VOCABULARY, HIDDEN = torch.float32, 67, 32
-FAMILY = Family("New", "new", lambda fields, storage: Small(), trunk="")
+FAMILY = Family("New", "new", lambda fields, storage: Small(), backbone_prefix="")
 SPEC = KVSpec(2, 8, 8, CAUSAL, FP32)
 
 
@@ -48,7 +48,7 @@ class Memory(Op):
     def __init__(self) -> None:
         super().__init__()
         self.slots: Matrix = matrix_of(MatrixSpec(HIDDEN, HIDDEN, FP32))
-        self.gathered, self.at_once, self.created, self.told = 2, False, False, dict[str, str | None]()
+        self.gathered_ranks, self.whole_sequences, self.created, self.told = 2, False, False, dict[str, str | None]()
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]."""
@@ -60,29 +60,29 @@ class Memory(Op):
 
     def cost_of(self, rows: int) -> Cost:
         """As Op.cost_of."""
-        return Cost({"fp32": 2.0 * rows * self.gathered * HIDDEN * HIDDEN})
+        return Cost({"fp32": 2.0 * rows * self.gathered_ranks * HIDDEN * HIDDEN})
 
     def signature(self) -> Hashable:
-        return self.gathered
+        return self.gathered_ranks
 
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
-        return self.slots.shares()
+        return self.slots.storage_shares()
 
-    def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
+        """As Op.weight_slots."""
         return {"slots": self.slots.spec.place("matrix", "slots")}
 
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Op.set_weight_formats."""
         self.slots = matrix_of(self.slots.spec, stored["slots"])
 
-    def adaptable(self) -> Mapping[str, Matrix]:
-        """As Op.adaptable."""
+    def adaptable_matrices(self) -> Mapping[str, Matrix]:
+        """As Op.adaptable_matrices."""
         return {"slots": self.slots}
 
-    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
-        """As Op.adapt."""
+    def attach_adapter(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
+        """As Op.attach_adapter."""
         adapted = AdaptedMatrix(self.slots, rows)
         adapted.adapt(number, added)
         self.slots = adapted
@@ -91,7 +91,7 @@ class Memory(Op):
         """As Stored.match_checkpoint."""
         self.told = {name: dtype_of(name) for name in ("slots.weight", "other")}
 
-    def refuse_division(self) -> None:
+    def check_divisible(self) -> None:
         """As Stored.refuse_division."""
         raise Indivisible("slots are whole")
 
@@ -124,18 +124,18 @@ class Memory(Op):
         return len(inputs[0])
 
     @property
-    def reach(self) -> AttentionPattern:
-        """As Op.reach."""
+    def attention_pattern(self) -> AttentionPattern:
+        """As Op.attention_pattern."""
         return CAUSAL
 
     @property
-    def kept_spec(self) -> CacheSpec | None:
-        """As Op.kept_spec."""
-        return None if self.at_once else SPEC
+    def cache_spec(self) -> CacheSpec | None:
+        """As Op.cache_spec."""
+        return None if self.whole_sequences else SPEC
 
     def disable_kv_cache(self) -> None:
         """As Op.disable_kv_cache."""
-        self.at_once = True
+        self.whole_sequences = True
 
     @property
     def score_heads(self) -> int:
@@ -151,7 +151,7 @@ class Small(Model):
         self.context, self.vocabulary, self.storage = 64, VOCABULARY, StorageConfig(FP32)
         self.embed, self.layers = Embedding(VOCABULARY, HIDDEN, FP32), nn.ModuleList([Memory()])
         self.lm_head = LMHead(MatrixSpec(HIDDEN, VOCABULARY, FP32))
-        self.note_kept()
+        self.collect_cache_specs()
 
     @property
     def memory(self) -> Memory:
@@ -196,24 +196,24 @@ def test_a_recipe_stores_what_the_op_names(model: Small) -> None:
 
 def test_the_bill_and_the_price_count_it(model: Small) -> None:
     """By the part, the idle parameters and the matrices to come that it states; its rows are those of several ranks."""
-    found, slots, table = bill(model), HIDDEN * HIDDEN, VOCABULARY * HIDDEN
+    found, slots, table = parameter_breakdown(model), HIDDEN * HIDDEN, VOCABULARY * HIDDEN
     assert found.parameters == {"embedding": table, "attention": slots, "feed-forward": 0, "norms": 0, "head": table}
     assert found.total - found.active == 100
     assert weight_bytes(model) == 4 * (2 * table + slots) + 3 * 4096
     price = Price(model)
-    gathered = {priced.path: priced.op.gathered for priced in price.gathering(7).ops}
+    gathered = {priced.path: priced.op.gathered_ranks for priced in price.with_active_ranks(7).ops}
     assert gathered == {"embed": 1, "layers.0": 7, "lm_head": 1}
-    assert model.memory.gathered == 2
+    assert model.memory.gathered_ranks == 2
     assert price.ops[1].op.features == (ExpectedExperts(4, 1), GatheredRows())
 
 
 def test_what_it_sees_and_keeps(model: Small) -> None:
     """Reaches and specs of the model are those that it states, until it is to keep nothing."""
-    assert model.reaches == {CAUSAL}
+    assert model.attention_patterns == {CAUSAL}
     assert model.kv_specs == (SPEC,)
     for _, op in model.ops():
         op.disable_kv_cache()
-    model.note_kept()
+    model.collect_cache_specs()
     assert model.kv_specs == ()
     assert op_shapes(model)["layers.0"].scores == 5
     assert op_shapes(model)["lm_head"].scores is None
@@ -238,7 +238,7 @@ def test_it_is_divided_created_and_matched_with_its_checkpoint(model: Small, tmp
     load_tensors(model, open_checkpoint(tmp_path), FAMILY)
     assert model.memory.created
     assert model.memory.told == {"slots.weight": "BF16", "other": None}
-    assert torch.equal(model.memory.slots.values(), torch.eye(HIDDEN))
+    assert torch.equal(model.memory.slots.dequantised(), torch.eye(HIDDEN))
 
 
 @torch.inference_mode()
@@ -258,6 +258,6 @@ def test_an_adapter_and_a_trace_find_it() -> None:
     targets["layers.0.slots"].put(1, added, rows)
     assert targets_of(model, FAMILY)["layers.0.slots"].added(1) is added
     assert model.adapter_bytes == 4 * 2 * HIDDEN
-    rows.choose([1], [3], torch.device("cpu"))
+    rows.set_step([1], [3], torch.device("cpu"))
     x_TD = model.embed(ids)
     assert torch.allclose(model.hidden(ids, ids, kv, ids) - before, 0.5 * x_TD.sum(1, keepdim=True), atol=1e-4)

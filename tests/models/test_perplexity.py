@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.core.models.common.recipes import WITH_HEAD, costly_format, running_names
+from ridgeline.core.models.common.recipes import WITH_HEAD, quality_warning, runnable_format_names
 from ridgeline.core.models.common.recipes.perplexity import MOST_RISE, measured_perplexity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
-NAMES = [*running_names(), *(f"{name}{WITH_HEAD}" for name in running_names())]
+NAMES = [*runnable_format_names(), *(f"{name}{WITH_HEAD}" for name in runnable_format_names())]
 _ROW = re.compile(
     r"\| `?(?P<name>[\w+-]+)`? \| (?P<value>[\d.]+) \| (?:(?P<rise>[+-][\d.]+)% \+- (?P<error>[\d.]+)%)? ?\|"
 )
@@ -34,20 +34,20 @@ def test_the_page_has_the_figures_that_the_warning_reads() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_format_that_costs_more_than_a_tenth_is_named(name: str) -> None:
     """With both figures, and a format that costs less than a tenth."""
-    figures, said = measured_perplexity(), costly_format(name)
+    figures, said = measured_perplexity(), quality_warning(name)
     assert (said is not None) == (figures.formats[name] > (1 + MOST_RISE) * figures.plain)
     if said is None:
         return
     assert f"weights in {name} reduce quality" in said
     assert f"{figures.plain:.1f} to {figures.formats[name]:.1f}" in said
     advised = re.findall(r"(?:use|or) ([\w+-]+) \(", said)
-    assert costly_format(advised[0]) is None
+    assert quality_warning(advised[0]) is None
     assert all(figures.rise(other) < figures.rise(name) for other in advised)
     assert "\n" not in said
 
 
 def test_full_formats_cost_nothing() -> None:
-    assert costly_format("bf16") is None
+    assert quality_warning("bf16") is None
 
 
 @pytest.mark.parametrize(("weights", "warned"), [("int4", True), ("int8", False), (None, False)])
@@ -55,5 +55,5 @@ def test_the_engine_says_it(weights: str | None, warned: bool) -> None:
     """To whoever loads a model, and to a server's parent process."""
     loaded = load_engine("tales", EngineSettings(weights=weights, kv_bytes=1e6))
     assert loaded.info().warnings == loaded.warnings
-    assert (loaded.warnings == (costly_format(weights or ""),)) == warned
+    assert (loaded.warnings == (quality_warning(weights or ""),)) == warned
     assert bool(loaded.warnings) == warned

@@ -18,8 +18,8 @@ from ridgeline.cli.show import show
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
+from ridgeline.core.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, runnable_format_names
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import LMHead
@@ -101,9 +101,9 @@ def test_block_scaled_fp8_takes_what_transformers_modules_do(values: dict[str, A
         theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.bfloat16)
     config = FineGrainedFP8Config(weight_block_size=(128, 128))
     replace_with_fp8_linear(theirs, ["lm_head", *kept], config, pre_quantized=True)
-    ours = bill(build(quantised(BLOCK_FP8 | {"modules_to_not_convert": ["lm_head", *kept]}, values)))
+    ours = parameter_breakdown(build(quantised(BLOCK_FP8 | {"modules_to_not_convert": ["lm_head", *kept]}, values)))
     assert ours.nbytes == parameter_bytes(theirs)
-    assert ours.nbytes < bill(build(Fields(values, "config.json"))).nbytes
+    assert ours.nbytes < parameter_breakdown(build(Fields(values, "config.json"))).nbytes
 
 
 def test_mxfp4_takes_what_transformers_experts_do() -> None:
@@ -161,7 +161,7 @@ def test_the_tensors_of_a_quantiser(section: dict[str, Any], tensors: Any) -> No
     d, width, kv = 256, 640, 64
     matrices = [(d, d), (d, kv), (d, kv), (d, d), (d, width), (d, width), (width, d)]
     rest = 2 * 500 * d + (2 * 3 + 1) * d
-    assert bill(build(quantised(section))).nbytes == 3 * sum(tensors(*m) for m in matrices) + 2 * rest
+    assert parameter_breakdown(build(quantised(section))).nbytes == 3 * sum(tensors(*m) for m in matrices) + 2 * rest
 
 
 # Bytes of all weight files in 10^9, as the hub lists them: hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4 (4.68 +
@@ -173,14 +173,14 @@ RELEASED = [("llama-3.1-8b", AWQ, 5.73), ("qwen2.5-7b", GPTQ, 5.573), ("qwen2.5-
 @pytest.mark.parametrize(("name", "section", "gigabytes"), RELEASED)
 def test_sizes_of_released_checkpoints(name: str, section: dict[str, Any], gigabytes: float) -> None:
     """As exactly as they are listed."""
-    counted = bill(build(quantised(section, dict(read_config(name).values))))
+    counted = parameter_breakdown(build(quantised(section, dict(read_config(name).values))))
     assert counted.nbytes / 1e9 == pytest.approx(gigabytes, rel=0.002)
 
 
 def test_the_released_fp8_config(data_dir: Any) -> None:
     """Qwen3-32B-FP8 as released: 31.2 G numbers of a byte, a scale of 4 bytes for 128 x 128, the rest in bf16."""
     fields = read_config(str(data_dir / "configs" / "Qwen__Qwen3-32B-FP8"))
-    counted, recipe = bill(build(fields)), read_recipe(fields)
+    counted, recipe = parameter_breakdown(build(fields)), read_recipe(fields)
     blocks = counted.parameters["attention"] + counted.parameters["feed-forward"]
     assert counted.nbytes == blocks + blocks / 128**2 * 4 + 2 * (counted.total - blocks)
     assert (recipe.name, recipe.unread) == ("fp8 128x128", ())
@@ -193,8 +193,8 @@ def test_a_text_half_says_how_its_own_weights_are_stored() -> None:
     ignored = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]
     text["quantization_config"] = {**W4A16, "ignore": ignored}
     halves = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": text, "torch_dtype": "bfloat16"}
-    fields, alone = Fields(halves, "config.json"), bill(build(Fields(text, "config.json")))
-    counted = bill(build(fields))
+    fields, alone = Fields(halves, "config.json"), parameter_breakdown(build(Fields(text, "config.json")))
+    counted = parameter_breakdown(build(fields))
     assert fields.unread() == []
     assert (counted.parameters, counted.nbytes) == (alone.parameters, alone.nbytes)
     experts = 60 * 384 * 3 * 7168 * 2048
@@ -221,7 +221,7 @@ def test_bits_a_weight_of_llama_cpp(name: str) -> None:
     """Of every mix, to the digits that are published."""
     for mix, published in BITS[name].items():
         model = build(read_config(name), recipe=recipe_named(mix))
-        counted = bill(model)
+        counted = parameter_breakdown(model)
         norms = sum(op.parameter_count() for _, op in model.ops() if isinstance(op, Norm))
         bits = (counted.nbytes + 2 * norms) * 8 / counted.total
         assert bits == pytest.approx(published, abs=2e-4 if name == "llama-3.1-8b" else 6e-3), mix
@@ -231,7 +231,7 @@ def test_a_mix_of_a_tied_model_and_of_experts() -> None:
     """Qwen3-4B in Q4_K_M is 2.32 GiB (as published for its GGUF file); its table is the head, once and in Q6_K. Beside
     eight experts keys and values are stored in Q8_0, and routers stay as they are, in 32 bits."""
     tied = build(read_config("qwen3-4b"), recipe=recipe_named("q4_k_m"))
-    assert bill(tied).nbytes / 2**30 == pytest.approx(2.32, abs=0.005)
+    assert parameter_breakdown(tied).nbytes / 2**30 == pytest.approx(2.32, abs=0.005)
     table = next(op for _, op in tied.ops() if isinstance(op, Embedding))
     head = next(op for _, op in tied.ops() if isinstance(op, LMHead))
     assert table.stored == head.stored
@@ -492,8 +492,8 @@ def test_keys_and_values_as_the_checkpoint_says(section: dict[str, Any], kv: flo
 def test_ranks_share_what_one_card_holds(name: str) -> None:
     """Two ranks hold what one holds, but for norms and the scales of blocks that are cut."""
     values = SMALL | {"hidden_size": 512, "intermediate_size": 1024, "vocab_size": 512}
-    whole = bill(build(Fields(values, "c"), recipe=recipe_named(name))).nbytes
-    half = bill(build(Fields(values, "c"), recipe=recipe_named(name), shard=Shard(0, 2))).nbytes
+    whole = parameter_breakdown(build(Fields(values, "c"), recipe=recipe_named(name))).nbytes
+    half = parameter_breakdown(build(Fields(values, "c"), recipe=recipe_named(name), shard=Shard(0, 2))).nbytes
     assert whole / 2 <= half < whole / 2 * 1.01
 
 
@@ -506,7 +506,7 @@ def test_what_is_stored_so_does_not_run() -> None:
         build_to_run(quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}))
     assert build_to_run(Fields(SMALL, "c")).runs
     runs = [name for name in recipe_names() if build(Fields(SMALL, "c"), recipe=recipe_named(name)).runs]
-    assert runs == list(running_names()) == ["fp8", "int8", "w8a8", "int4", "int4-g64", "int4-g32"]
+    assert runs == list(runnable_format_names()) == ["fp8", "int8", "w8a8", "int4", "int4-g64", "int4-g32"]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_no_architecture_is_listed_twice() -> None:
 def test_kinds(values: dict[str, object], kind: str, encodes: bool, writes: bool) -> None:
     """Expect what callers ask of a family: whether an encoder reads the prompt, and whether it writes text."""
     family = family_of(Fields(values, "config.json"))
-    assert (family.kind, family.encodes, family.writes) == (kind, encodes, writes)
+    assert (family.kind, family.is_encoder_decoder, family.generates) == (kind, encodes, writes)
 
 
 @pytest.mark.parametrize("kind", ["denoiser", "autoencoder"])

@@ -46,7 +46,7 @@ def test_a_latent_for_all_heads() -> None:
     assert [(each.form, each.kv_heads, each.bytes_per_token) for each in sizes.sharing] == [
         ("MHA", 128, 61 * 128 * 320 * 2), ("MLA", 1, 61 * 576 * 2),
     ]  # fmt: skip
-    assert sizes.sharing[1].less == pytest.approx(71.1, abs=0.05)
+    assert sizes.sharing[1].reduction == pytest.approx(71.1, abs=0.05)
 
 
 def test_grouped_heads_and_their_factors() -> None:
@@ -54,7 +54,7 @@ def test_grouped_heads_and_their_factors() -> None:
     a 32nd."""
     sizes = sizes_of(build(read_config("llama-3-8b")))
     assert (sizes.hidden, sizes.widths, sizes.heads, sizes.kv_heads, sizes.head_dim) == (4096, (14_336,), 32, 8, 128)
-    assert [(each.form, each.kv_heads, each.bytes_per_token, each.less) for each in sizes.sharing] == [
+    assert [(each.form, each.kv_heads, each.bytes_per_token, each.reduction) for each in sizes.sharing] == [
         ("MHA", 32, 524_288, 1), ("GQA", 8, 131_072, 4), ("MQA", 1, 16_384, 32),
     ]  # fmt: skip
     one = build(Fields(CONFIGS["llama"] | {"num_key_value_heads": 1}, "c"))

@@ -177,7 +177,7 @@ def test_the_encoder_of_a_pipeline(names: tuple[str, ...], beside: bool, tmp_pat
     with torch.inference_mode():
         given_ND = model.hidden(torch.tensor(READ), every_N, Uncached([StepSegment(len(READ), len(READ))]), every_N)
     assert off(given_ND, wanted_ND) <= TOLERANCE
-    assert FULL in model.reaches
+    assert FULL in model.attention_patterns
 
 
 LLAMA = {

@@ -29,7 +29,7 @@ def test_the_row_of_a_word_peaks_at_what_it_translates(llm: LLM) -> None:
     (completion,) = llm.generate(text, GREEDY)
     written = tokens_of(llm.tokenizer, completion.choices[0].token_ids)
     ids = llm.encode(text)
-    begun = llm.loaded.texts.decoder_prompt(ids)
+    begun = llm.loaded.text_processor.decoder_prompt(ids)
     grid = cross_attention(llm.loaded.model, ids, begun, tokens_of(llm.tokenizer, ids), written)
     assert completion.choices[0].text == "Le chat est noir"
     peaks = {"Le": "The", " chat": " cat", " n": " bl", "oir": "ack"}  # noir and black are two tokens each

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, StepSegment, Work
@@ -48,12 +48,12 @@ def tokens(length: int, seed: int) -> tuple[int, ...]:
 def asked_of(model: Model) -> list[Asked]:
     """Sequences of several lengths, with encoder inputs longer and shorter than they are."""
     lengths = ((17, 4), (1, 9), (6, 1), (2, 23))
-    return [Asked(tokens(n, n), tokens(e, 50 + e) if model.encodes else ()) for n, e in lengths]
+    return [Asked(tokens(n, n), tokens(e, 50 + e) if model.has_cross_attention else ()) for n, e in lengths]
 
 
 def whole(model: Model, all_asked: Sequence[Asked]) -> tuple[Tensor, list[StepSegment]]:
     """What the model gives for every position of several sequences at once, without a cache."""
-    segments = [StepSegment(len(a.ids), len(a.ids), len(a.encoder), encodes=bool(a.encoder)) for a in all_asked]
+    segments = [StepSegment(len(a.ids), len(a.ids), len(a.encoder), runs_encoder=bool(a.encoder)) for a in all_asked]
     kv = Uncached(segments)
 
     def rows(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ def whole(model: Model, all_asked: Sequence[Asked]) -> tuple[Tensor, list[StepSe
         return torch.tensor([token for s in sequences for token in s]), positions
 
     with torch.inference_mode():
-        encoded_ED = model.encode(*rows([a.encoder for a in all_asked]), kv) if model.encodes else None
+        encoded_ED = model.encode(*rows([a.encoder for a in all_asked]), kv) if model.has_cross_attention else None
         ids_T, positions_T = rows([a.ids for a in all_asked])
         x_TD = model.hidden(ids_T, positions_T, kv, torch.arange(len(ids_T)), encoded_ED)
         return model.head(x_TD) if model.has_head else x_TD, segments
@@ -91,7 +91,7 @@ def test_what_is_stated_is_what_was_computed(name: str) -> None:
     model = wall_model(name)
     with audited(model) as audit:
         ours, segments = whole(model, asked_of(model))
-    run = Run(model, audit, Work.of(segments, model.reaches, len(ours)), segments, {})
+    run = Run(model, audit, Work.of(segments, model.attention_patterns, len(ours)), segments, {})
     assert set(audit.calls) - {""} == {path for path, _ in model.ops()}
     check_products(run)
     check_attention(run)
@@ -143,14 +143,18 @@ def test_an_encoder_is_paid_in_the_step_that_runs_it() -> None:
     kept."""
     model = EncoderDecoder()
     price = Price(model)
-    work = Work.of([StepSegment(3, 3, 5, encodes=True), StepSegment(1, 4, 7)], model.reaches)
+    work = Work.of([StepSegment(3, 3, 5, runs_encoder=True), StepSegment(1, 4, 7)], model.attention_patterns)
     cost = by_hand(tokens=4, encoder=5, logits=2, own=(6 + 4, 3 + 4), cross=(3 * 5 + 7, 5 + 7, 5), pairs=25)
     assert without_activations(price.step(work)) == without_activations(cost)
-    work = Work.decode([4, 9], model.reaches, [7, 5])
+    work = Work.decode([4, 9], model.attention_patterns, [7, 5])
     cost = by_hand(tokens=2, encoder=0, logits=2, own=(13, 13), cross=(12, 12, 0), pairs=0)
     assert without_activations(price.step(work)) == without_activations(cost)
     assert [(op.space, op.count) for op in price.ops if op.path == "shared"] == [(ENCODER, 1), (TOKENS, 1)]
-    assert bill(model).total == sum(p.numel() for p in model.parameters()) == bill(filled(model)).total
+    assert (
+        parameter_breakdown(model).total
+        == sum(p.numel() for p in model.parameters())
+        == parameter_breakdown(filled(model)).total
+    )
 
 
 # Bytes that a position takes, and positions read, of each layer, in a decode step of 9 and 3 positions.
@@ -166,27 +170,30 @@ READ = {
 def test_keys_and_values_that_a_decode_step_reads(name: str) -> None:
     """A latent once a position, windows and chunks as far as they reach, each layer by its own width."""
     model = Decoder(DECODERS[name])
-    cost = Price(model).step(Work.decode([9, 3], model.reaches))
+    cost = Price(model).step(Work.decode([9, 3], model.attention_patterns))
     assert cost.kv_read_bytes == sum(nbytes * positions for nbytes, positions in READ[name])
     assert cost.kv_write_bytes == sum(2 * nbytes for nbytes, _ in READ[name])
     assert sum(spec.bytes_per_token for spec in model.kv_specs) == sum(nbytes for nbytes, _ in READ[name])
     sinks = sum(4 * layer.heads for layer in DECODERS[name] if layer.sinks)
     attention = [op for op in Price(model).ops if op.op.kind == "attention"]
     biases = sum(4 * layer.heads * 13 for layer in DECODERS[name] if layer.biased)
-    assert sum(op.cost(Work.decode([9], model.reaches)).weight_bytes * op.count for op in attention) == sinks + biases
+    assert (
+        sum(op.cost(Work.decode([9], model.attention_patterns)).weight_bytes * op.count for op in attention)
+        == sinks + biases
+    )
 
 
 def test_a_model_without_a_head_is_charged_for_none() -> None:
     """Two whole sequences: nothing kept, no head, and the last norm over the rows that are wanted."""
     model, d = Encoder(), HIDDEN
-    work = Work.of([StepSegment(4, 4), StepSegment(2, 2)], model.reaches, logit_rows=3)
+    work = Work.of([StepSegment(4, 4), StepSegment(2, 2)], model.attention_patterns, logit_rows=3)
     layer = norms(6, 2, flops=8, numbers=2) + mlp(6) + Cost({"fp32": 2 * 3 * (10 + 10) * (16 + 4)})
     layer += products(6, *[(d, 30)] * 3, (30, d)) + Cost(weight_bytes=(30 * 3 + d) * 4)  # with their own biases
     cost = layer * 2 + Cost(weight_bytes=2 * 6 * d * 4) + norms(3, 1, flops=8, numbers=2)
     assert without_activations(Price(model).step(work)) == without_activations(cost)
     assert [op.op.kind for op in Price(model).ops if op.space == LOGITS] == ["norm"]
     assert not model.kv_specs
-    assert bill(model).parameters["head"] == 0
+    assert parameter_breakdown(model).parameters["head"] == 0
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -198,4 +205,4 @@ def test_a_checkpoint_has_a_tensor_for_every_parameter(name: str) -> None:
     assert {id(tensor) for tensor in taken} == {id(parameter) for parameter in model.parameters()}
     assert len(taken) == len(list(model.parameters()))
     assert ("lm_head.weight" in tensors) == (name in DECODERS)
-    assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
+    assert parameter_breakdown(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())

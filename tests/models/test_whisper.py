@@ -16,7 +16,7 @@ from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_para
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.convolution import Convolution
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.work import StepSegment, Work
@@ -69,7 +69,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def forward(model: Model, rows_EF: Tensor, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
     """What encoder and decoder give for all windows together, nothing kept."""
     count, positions = model.encoder_context, len(prompts)
-    kv = Uncached([StepSegment(len(ids), len(ids), count, encodes=True) for ids in prompts])
+    kv = Uncached([StepSegment(len(ids), len(ids), count, runs_encoder=True) for ids in prompts])
     ids_T = torch.tensor([token for ids in prompts for token in ids])
     positions_T = torch.cat([torch.arange(len(ids)) for ids in prompts])
     with torch.inference_mode():
@@ -126,10 +126,10 @@ def test_every_parameter_matters(subject: Subject) -> None:
 def test_costs(subject: Subject) -> None:
     """FLOPs declared are aten's, convolutions included; attention's are its pairs; weights are read once."""
     model, ids = subject.ours, [[3, 4, 5, 6, 7], [3]]
-    segments = [StepSegment(len(own), len(own), model.encoder_context, encodes=True) for own in ids]
+    segments = [StepSegment(len(own), len(own), model.encoder_context, runs_encoder=True) for own in ids]
     with routed(model) as routers, audited(model) as audit:
         forward(model, rows_of(subject.features_BMF[:2]), ids)
-    run = Run(model, audit, Work.of(segments, model.reaches, 6), segments, routers)
+    run = Run(model, audit, Work.of(segments, model.attention_patterns, 6), segments, routers)
     assert sum(audit.flops[path] for path, op in model.ops() if isinstance(op, Convolution)) > 0
     check_products(run)
     check_attention(run)
@@ -198,11 +198,11 @@ def test_releases(name: str, parameters: int, data_dir: Path) -> None:
     model = build(fields)
     with torch.device("meta"):
         theirs = WhisperForConditionalGeneration(WhisperConfig(**fields.values))
-    assert bill(model).total == parameters == sum(p.numel() for p in theirs.parameters())
+    assert parameter_breakdown(model).total == parameters == sum(p.numel() for p in theirs.parameters())
     assert fields.unread() == []
     price = Price(model)
-    with_it = price.step(Work.of([StepSegment(1, 1, 1500, encodes=True)], model.reaches)).total_flops
-    without = price.step(Work.of([StepSegment(1, 1, 1500)], model.reaches)).total_flops
+    with_it = price.step(Work.of([StepSegment(1, 1, 1500, runs_encoder=True)], model.attention_patterns)).total_flops
+    without = price.step(Work.of([StepSegment(1, 1, 1500)], model.attention_patterns)).total_flops
     d, layers = fields.values["d_model"], fields.values["encoder_layers"]
     decoders = fields.values["decoder_layers"]
     blocks = 1500 * layers * (2 * 12 * d * d + 4 * 1500 * d)

@@ -19,8 +19,8 @@ from models.denoiser_configs import Z_IMAGE_TURBO as RELEASE
 from ridgeline.backends.model_loader import load_denoiser, load_model
 from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.core.models.building import build_denoiser
-from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
-from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.common.denoiser import CONDITIONS, JOINT, LATENTS, TEXT, Denoiser
+from ridgeline.core.models.common.priced_module import CallListener, call_hooks
 from ridgeline.core.models.families.z_image import ZImage
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
@@ -185,7 +185,7 @@ def test_tensors_of_the_release() -> None:
     fields = Fields(RELEASE, "config.json")
     places, family = build_denoiser(fields).tensors(), denoiser_of(fields)
     shapes = {name: getattr(module, own).shape for name, (module, own) in places.items()}
-    assert shapes == {family.own_name(name): tensor.shape for name, tensor in theirs.items()}
+    assert shapes == {family.model_name(name): tensor.shape for name, tensor in theirs.items()}
     assert {family.checkpoint_name(name) for name in shapes} == theirs.keys()
     assert len(shapes) == 521
 
@@ -329,11 +329,11 @@ def test_the_outline_is_the_pass(tiny: Subject) -> None:
     batch = BATCHES[3]
     work, seen = tiny.ours.work(batch.size, batch.texts), list[tuple[str, int]]()
     latents, texts = batch.given(tiny.ours)
-    told: Told = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
-    with listening(tiny.ours.ops(), told), torch.inference_mode():
+    told: CallListener = lambda path, _, inputs, __: seen.append((path, len(inputs[0])))  # noqa: E731
+    with call_hooks(tiny.ours.ops(), told), torch.inference_mode():
         tiny.ours(latents, 0.71, texts)
     assert seen == [(path, work.rows[space]) for path, _, space in traced_calls(tiny.ours)]
-    assert work.rows == {LATENTS: 64, TEXT: 96, JOINT: 160, PICTURES: 2}
+    assert work.rows == {LATENTS: 64, TEXT: 96, JOINT: 160, CONDITIONS: 2}
     assert work.sequences == 2
 
 
@@ -343,10 +343,10 @@ def test_a_request_is_one_preparation_and_its_passes(tiny: Subject) -> None:
     batch, calls = BATCHES[3], list[tuple[str, int]]()
     latents, texts = batch.given(tiny.ours)
     works = tiny.ours.prepare_work(batch.texts), tiny.ours.pass_work(batch.size, batch.texts)
-    told: Told = lambda path, _, inputs, __: calls.append((path, len(inputs[0])))  # noqa: E731
+    told: CallListener = lambda path, _, inputs, __: calls.append((path, len(inputs[0])))  # noqa: E731
     for work, run in zip(works, (tiny.ours.prepare, lambda texts: tiny.ours(latents, 0.71, texts)), strict=True):
         calls.clear()
-        with listening(tiny.ours.ops(), told), torch.inference_mode():
+        with call_hooks(tiny.ours.ops(), told), torch.inference_mode():
             texts = run(texts)
         assert calls == [(p, work.rows[space]) for p, _, space in traced_calls(tiny.ours) if space in work.rows]
     assert works[0].rows == {TEXT: 96}
@@ -380,7 +380,7 @@ def test_a_pass_on_a_card() -> None:
     ours, card = build_denoiser(Fields(RELEASE, "config.json"), torch.bfloat16), load_device("h100-sxm")
     price = Price(ours)
     for side in (64, 128):
-        one, two = (price.on(card, ours.work((side, side), texts)) for texts in ([96], [96, 70]))
+        one, two = (price.price_step(card, ours.work((side, side), texts)) for texts in ([96], [96, 70]))
         assert one.floor == pytest.approx(one.cost.flops["bf16"] / card.peak("bf16"))
         assert one.floor < one.bound < one.expected < 2 * one.bound
         assert two.expected == pytest.approx(2 * one.expected, rel=0.1)

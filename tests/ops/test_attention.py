@@ -20,7 +20,7 @@ from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.paged_attention import PagedKV
 from ridgeline.core.ops.torch_attention import attend_padded, attend_segment, visible
-from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, sliding_window
 
 F64 = NDArray[np.float64]
 WINDOWS = st.none() | st.integers(1, 24)
@@ -52,7 +52,7 @@ def close(ours: Tensor, reference: F64) -> bool:
 def attention(heads: tuple[int, int], dim: int, window: int | None = None) -> Attention:
     """An op of so many KV heads, and queries to each."""
     kv_heads, group = heads
-    return Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, windowed(window), torch.float32))
+    return Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, sliding_window(window), torch.float32))
 
 
 def random(generator: torch.Generator, *shape: int) -> Tensor:
@@ -159,7 +159,7 @@ def paged_step(
         tables.append(table[first_page:])
         first.append(first_page * page_size)
         sequences.append(Running(s, random(g, s.q_len, kv_heads * group, dim), k, v, table))
-    spec = KVSpec(kv_heads, dim, dim, windowed(window), torch.float32)
+    spec = KVSpec(kv_heads, dim, dim, sliding_window(window), torch.float32)
     rows = GroupPageTables(torch.tensor(slots), tables, first)
     return sequences, memory.store, KVGroup(spec, (0,), page_size), batch_of(segments, [rows])
 
@@ -168,13 +168,13 @@ def batch_of(segments: Sequence[StepSegment], tables: Sequence[GroupPageTables])
     """The batch of segments, as far as attention looks at it."""
     nothing = torch.empty(0, dtype=torch.int64)
     starts = [0, *itertools.accumulate(s.q_len for s in segments)]
-    encoder = [0, *itertools.accumulate(s.encoded if s.encodes else 0 for s in segments)]
+    encoder = [0, *itertools.accumulate(s.encoder_len if s.runs_encoder else 0 for s in segments)]
     return ForwardBatch(
         Rows(nothing, nothing, starts),
         Rows(nothing, nothing, encoder),
         nothing,
         [s.kv_len for s in segments],
-        [s.encoded for s in segments],
+        [s.encoder_len for s in segments],
         tables,
     )
 
@@ -230,7 +230,7 @@ def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
             torch.cat([s.v_LKD[-s.segment.q_len :] for s in sequences]),
         )
         reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
-        op = Attention(layer, 4, KVSpec(2, 6, 6, windowed(window), torch.float32))
+        op = Attention(layer, 4, KVSpec(2, 6, 6, sliding_window(window), torch.float32))
         assert close(both.attend(op, q, k, v), reference)
 
 
@@ -280,7 +280,7 @@ def test_the_op_is_priced_for_the_pairs_that_it_sees(
     pairs = int((weights_THL != 0).sum()) // (kv_heads * group)
     by_sequence = torch.split(weights_THL, [s.q_len for s in segments])
     read = sum(int((weights != 0).any(0).any(0).sum()) for weights in by_sequence)
-    cost = op.cost(Work.of(segments, [windowed(window)]))
+    cost = op.cost(Work.of(segments, [sliding_window(window)]))
     assert cost.total_flops == 4 * kv_heads * group * dim * pairs
     assert cost.kv_read_bytes == read * 2 * kv_heads * dim * 4
     assert cost.kv_write_bytes == sum(s.q_len for s in segments) * 2 * kv_heads * dim * 4
@@ -306,7 +306,7 @@ def reference(op: Attention, q_QHD: Tensor, k_LKD: Tensor, v_LKW: Tensor) -> Ten
     groups = q_QHD.shape[1] // k_LKD.shape[1]
     for row, q_HD in enumerate(q_QHD.double()):
         at = keys - len(q_QHD) + row
-        size = op.reach.size
+        size = op.attention_pattern.size
         heads = []
         for head, q_D in enumerate(q_HD):
             scores = {}
@@ -315,7 +315,7 @@ def reference(op: Attention, q_QHD: Tensor, k_LKD: Tensor, v_LKW: Tensor) -> Ten
                     "causal": key <= at,
                     "window": at - size < key <= at,
                     "chunked": key <= at and key // max(size, 1) == at // max(size, 1),
-                }.get(op.reach.kind, True)
+                }.get(op.attention_pattern.kind, True)
                 if sees:
                     score = float(q_D @ k_LKD[key, head // groups].double()) * op.scale
                     score = score if op.softcap is None else op.softcap * math.tanh(score / op.softcap)
@@ -344,7 +344,7 @@ SAID = {
 def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
     """Scale, caps, sinks and biases, in a segment and in a decode call, against sums done by hand."""
     g = torch.Generator().manual_seed(3)
-    op = Attention(0, 4, KVSpec(2, 6, 6, windowed(window), torch.float32), **SAID[said])  # type: ignore[arg-type]
+    op = Attention(0, 4, KVSpec(2, 6, 6, sliding_window(window), torch.float32), **SAID[said])  # type: ignore[arg-type]
     if op.sinks_H is not None:
         op.sinks_H.data = random(g, 4)
     q, k, v = random(g, 3, 4, 6), random(g, 7, 2, 6), random(g, 7, 2, 6)
@@ -353,7 +353,7 @@ def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
     k_KBLD, v_KBLD = (x.transpose(0, 1)[:, None] for x in (k, v))
     distance_BL = torch.arange(7)[None] - 6
     alone = attend_padded(
-        op, q[2:], k_KBLD, v_KBLD, distance_BL, visible(op.reach, torch.tensor([[6]]), distance_BL + 6)
+        op, q[2:], k_KBLD, v_KBLD, distance_BL, visible(op.attention_pattern, torch.tensor([[6]]), distance_BL + 6)
     )
     assert torch.allclose(alone.double(), reference(op, q[2:], k, v), atol=1e-5)
 
@@ -364,11 +364,11 @@ def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
 def test_reaches_beyond_windows(reach: AttentionPattern, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk, a whole sequence, and an encoder's rows, which may be fewer than the queries."""
     g = torch.Generator().manual_seed(4)
-    monkeypatch.setattr(Attention, "reach", reach)
+    monkeypatch.setattr(Attention, "attention_pattern", reach)
     op = attention((2, 2), 6)
     q, k, v = random(g, 9, 4, 6), random(g, 5, 2, 6), random(g, 5, 2, 6)
     if reach.kind == "cross":
-        segments = [StepSegment(9, 9, encoded=5, encodes=True)]
+        segments = [StepSegment(9, 9, encoder_len=5, runs_encoder=True)]
     else:
         q, segments = q[:5], [StepSegment(5, 5)]
     out = Uncached(segments).attend(op, q, k, v)

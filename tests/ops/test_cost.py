@@ -25,13 +25,13 @@ from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import LayerNorm, RMSNorm
 from ridgeline.core.ops.number_formats import kv_format_named
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import CAUSAL, ENCODER_FULL, LOGITS, StepSegment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, ENCODER_FULL, LOGITS, StepSegment, Work, sliding_window
 from ridgeline.price.price import Price, traced_calls
 from support.checkpoints import random_ours
 
 FP32, BF16 = torch.float32, torch.bfloat16
 # 3 positions after 4, a whole sequence of 5, one position after 8; 2 of the 9 rows need logits.
-WORK = Work.of([StepSegment(3, 7), StepSegment(5, 5), StepSegment(1, 9)], (CAUSAL, windowed(4)), logit_rows=2)
+WORK = Work.of([StepSegment(3, 7), StepSegment(5, 5), StepSegment(1, 9)], (CAUSAL, sliding_window(4)), logit_rows=2)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_attention_cost() -> None:
     assert full.kv_read_bytes == (7 + 5 + 9) * 2 * 2 * 10 * 2
     assert full.kv_write_bytes == 9 * 2 * 2 * 10 * 2
     assert full.weight_bytes == 0
-    in_window = Attention(0, 8, KVSpec(2, 10, 10, windowed(4), BF16)).cost(WORK)
+    in_window = Attention(0, 8, KVSpec(2, 10, 10, sliding_window(4), BF16)).cost(WORK)
     assert in_window.flops == {"bf16": 4 * 8 * 10 * 30}
     assert in_window.kv_read_bytes == (6 + 5 + 4) * 2 * 2 * 10 * 2
 
@@ -85,7 +85,7 @@ def test_narrower_keys_and_values_narrow_what_is_kept() -> None:
     assert narrow.kv_write_bytes == 9 * 2 * 2 * (10 + 2)
     assert narrow.kv_read_bytes == (7 + 5 + 9) * 2 * 2 * (10 + 2)
     assert narrow.activation_bytes == wide.activation_bytes == 9 * (2 * 8 + 2 * 2) * 10 * 2
-    encoder = Work.of([StepSegment(1, 1, 6, encodes=True)], (ENCODER_FULL,))
+    encoder = Work.of([StepSegment(1, 1, 6, runs_encoder=True)], (ENCODER_FULL,))
     wide, narrow = (Attention(-1, 8, KVSpec(8, 10, 10, ENCODER_FULL, BF16, kv)).cost(encoder) for kv in (None, int8))
     assert narrow == wide == Cost({"bf16": 4 * 8 * 10 * 36}, activation_bytes=6 * 4 * 8 * 10 * 2)
 
@@ -97,7 +97,7 @@ def test_a_narrower_latent_is_one_vector(name: str, nbytes: float) -> None:
     assert {spec.slot_bytes for spec in model.kv_specs} == {nbytes}
     op = next(op for _, op in model.ops() if isinstance(op, LatentAttention))
     queries, latents = 128 * (192 + 128) * 2, 576 * 2
-    assert op.cost(Work.decode([9], model.reaches)).activation_bytes == queries + latents
+    assert op.cost(Work.decode([9], model.attention_patterns)).activation_bytes == queries + latents
 
 
 def test_soft_caps_cost() -> None:
@@ -175,7 +175,7 @@ def forward(model: Model, device: str, logit_rows: list[int]) -> tuple[Tensor, W
     segments = [StepSegment(n, n) for n in lengths]
     with torch.no_grad():
         logits = model(ids_T, positions_T, Uncached(segments), torch.tensor(logit_rows, device=device))
-    return logits, Work.of(segments, model.reaches, len(logit_rows))
+    return logits, Work.of(segments, model.attention_patterns, len(logit_rows))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -212,7 +212,7 @@ PRICES = {family: Price(model) for family, model in MODELS.items()}
 def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[StepSegment], rows: int) -> None:
     """Ops that are priced as one cost the same, and the groups add up to all ops of the model, field by field."""
     model = MODELS[family]
-    work = Work.of(segments, model.reaches, rows)
+    work = Work.of(segments, model.attention_patterns, rows)
     first: dict[Any, Cost] = {}
     total = Cost()
     for _, op, space in traced_calls(model):
@@ -231,7 +231,7 @@ def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[StepSegment],
 def test_more_work_never_costs_less(some: list[StepSegment], more: list[StepSegment]) -> None:
     """A step with further sequences in it reads and computes at least as much, and less than two steps would."""
     for family, model in MODELS.items():
-        one, other = (Work.of(segments, model.reaches) for segments in (some, more))
+        one, other = (Work.of(segments, model.attention_patterns) for segments in (some, more))
         apart = [PRICES[family].step(work) for work in (one, other)]
         together = PRICES[family].step(one + other)
         flops = sum(cost.total_flops for cost in apart)

@@ -36,7 +36,7 @@ def whole_sequences(model: Model, device: str) -> Run:
     positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
     with routed(model) as routers, audited(model) as audit, torch.no_grad():
         model(ids_T, positions_T, Uncached(segments), torch.tensor([8, 3, 13], device=device))
-    return Run(model, audit, Work.of(segments, model.reaches, 3), segments, routers)
+    return Run(model, audit, Work.of(segments, model.attention_patterns, 3), segments, routers)
 
 
 def test_every_family_is_audited() -> None:
@@ -105,8 +105,10 @@ def test_steps_of_encoder_decoders(family: str) -> None:
 def test_steps_of_models_that_only_tests_have(name: str) -> None:
     """The same; of an encoder-decoder's encoder in a request's first step alone."""
     model = wall_model(name)
-    engine = token_engine(model, runner=AuditedRunner, limits=Limits(tokens=18 if model.encodes else 12, chunk=5))
-    inputs = ([6, 2, 8], list(range(11)), [7]) if model.encodes else ((), (), ())
+    engine = token_engine(
+        model, runner=AuditedRunner, limits=Limits(tokens=18 if model.has_cross_attention else 12, chunk=5)
+    )
+    inputs = ([6, 2, 8], list(range(11)), [7]) if model.has_cross_attention else ((), (), ())
     complete(engine, [list(range(13)), [5, 3], list(range(7, 15))], encoders=inputs)
     encoded = [run.work.rows.get(ENCODER, 0) for run in check_steps(engine)]
     assert sum(encoded) == sum(map(len, inputs))

@@ -132,8 +132,8 @@ def test_a_condition_and_what_a_block_adds_to_it() -> None:
     """Scales are around 1; a condition as wide as one factor is in all of them."""
     table, condition = random(3, 4), random(2, 12, seed=1)
     op = ConditionTable(("shift", "scale", "gate"), 4, FP32)
-    (taken,) = op.take("scale_shift_table", table[None]).values()
-    assert torch.equal(taken, next(iter(op.take("scale_shift_table", table).values())))
+    (taken,) = op.load_tensor("scale_shift_table", table[None]).values()
+    assert torch.equal(taken, next(iter(op.load_tensor("scale_shift_table", table).values())))
     op.scale_shift_table = nn.Parameter(taken, requires_grad=False)
     reference = condition.double().view(2, 3, 4) + table.double() + torch.tensor([[0.0], [1.0], [0.0]])
     assert torch.allclose(torch.stack(op(condition), 1).double(), reference, atol=1e-6)
@@ -254,6 +254,8 @@ def test_work_of_whole_sequences() -> None:
     work = Work.whole({"latents": [7, 7], "text": [3, 10]})
     assert work.rows == {"latents": 14, "text": 13}
     assert work.sequences == 2
-    assert work.attention[AttentionPattern("full", space="text")].total == AttentionSum(2, 13, 3 * 3 + 10 * 10, 13, 13)
-    assert not work.decodes
-    assert math.prod([7, 7]) * 2 == work.attention[AttentionPattern("full", space="latents")].total.pairs
+    assert work.attention[AttentionPattern("full", query_axis="text")].total == AttentionSum(
+        2, 13, 3 * 3 + 10 * 10, 13, 13
+    )
+    assert not work.is_decode
+    assert math.prod([7, 7]) * 2 == work.attention[AttentionPattern("full", query_axis="latents")].total.pairs

@@ -202,11 +202,11 @@ def test_settled_matrices_stand_for_the_same_numbers(kind: str, zero_bits: int) 
     for name, parameter in alone.named_parameters():
         setattr(shared, name, parameter)
     every = (alone, wide, odd, shared, plain)
-    before = [matrix.values() for matrix in every]
+    before = [matrix.dequantised() for matrix in every]
     rows = [matrix.rows(torch.tensor([31, 2])) for matrix in every if isinstance(matrix, QuantisedMatrix)]
     kept = plain.get_parameter("weight")
     settle(every, [(alone,), (wide, odd), (plain,)])
-    assert all(torch.equal(matrix.values(), values) for matrix, values in zip(every, before, strict=True))
+    assert all(torch.equal(matrix.dequantised(), values) for matrix, values in zip(every, before, strict=True))
     after = [matrix.rows(torch.tensor([31, 2])) for matrix in every if isinstance(matrix, QuantisedMatrix)]
     assert all(torch.equal(one, each) for one, each in zip(after, rows, strict=True))
     assert plain.get_parameter("weight") is kept
@@ -228,7 +228,7 @@ def test_adapters_leave_a_matrix_what_it_is_without_them() -> None:
     added.fill(rows_of(4, 64, torch.bfloat16).contiguous(), rows_of(32, 4, torch.bfloat16).contiguous())
     adapted = AdaptedMatrix(bases[0], rows)
     adapted.adapt(1, added)
-    rows.choose([1, 0], [2, 1], torch.device("cpu"))
+    rows.set_step([1, 0], [2, 1], torch.device("cpu"))
     x_TI = rows_of(3, 64, torch.bfloat16).contiguous()
     before, plain = adapted.product(x_TI), bases[0].product(x_TI)
     assert off(plain, before) > 0.1
@@ -251,7 +251,7 @@ def test_what_is_laid_side_by_side() -> None:
 
     def kernel_of(stored: WeightFormat, dtype: torch.dtype = torch.bfloat16, outputs: int = 48) -> tuple[str, str]:
         op = Linear(MatrixSpec(64, outputs, dtype))
-        op.store({"matrix": stored})
+        op.set_weight_formats({"matrix": stored})
         (kernel,) = priced_backend("cpu").launches(op, Work({TOKENS: 4}, 1), TOKENS)
         (on_card,) = priced_backend("gpu").launches(op, Work({TOKENS: 4}, 1), TOKENS)
         assert not on_card.name.endswith("interleaved")

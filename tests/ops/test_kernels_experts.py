@@ -125,7 +125,7 @@ def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.d
     count, active, hidden, width = 5, 2, 170, 165
     op = experts(count, active, hidden, width, torch.float32)
     coded = Experts(ExpertSizes(count, active, width), hidden, "silu", dtype)
-    coded.store(dict.fromkeys(coded.specs, stored))
+    coded.set_weight_formats(dict.fromkeys(coded.specs, stored))
     coded.create_parameters()
     assert covers(coded)
     plain = experts(count, active, hidden, width, torch.float64)

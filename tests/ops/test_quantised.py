@@ -167,7 +167,7 @@ def test_a_plain_weight_becomes_the_nearest_codes(stored: WeightFormat, most: fl
     plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(3))
     plain[4] = 0
     take_weight(matrix, plain.t() if transposed else plain)
-    found = matrix.values()
+    found = matrix.dequantised()
     whole = nn.functional.pad(plain, (0, -inputs % group)).view(outputs, -1, group)
     largest = whole.abs().amax(-1)
     if stored.zero_bits:

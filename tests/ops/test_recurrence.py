@@ -118,7 +118,7 @@ def test_channels_lie_head_by_head_and_divide_over_ranks() -> None:
 
     def order(shard: Shard, by_head: int | None) -> list[str]:
         op = ShortConvolution(0, (2, 4), 3, torch.float32, by_head=by_head, shard=shard)
-        return [names[int(number)] for number in op.take("weight", full)["weight"][:, 0, 0]]
+        return [names[int(number)] for number in op.load_tensor("weight", full)["weight"][:, 0, 0]]
 
     assert order(Shard(), None) == names
     assert order(Shard(), 2) == ["a0", "b0", "b1", "a1", "b2", "b3"]

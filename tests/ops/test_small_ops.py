@@ -212,9 +212,9 @@ def test_int8_rows_round_to_the_nearest_of_255() -> None:
     weight, bias, x = random(7, 33), random(7, seed=1), random(5, 33, seed=2)
     weight[3] = 0
     op = Linear(MatrixSpec(33, 7, FP32, bias=True))
-    op.store({"matrix": weight_format_named("int8")})
+    op.set_weight_formats({"matrix": weight_format_named("int8")})
     for name, full in (("weight", weight), ("bias", bias)):
-        filled(op.matrix, **op.matrix.take(name, full))
+        filled(op.matrix, **op.matrix.load_tensor(name, full))
     error = (op(x) - (x @ weight.t() + bias)).abs()
     assert (error <= x.abs().sum(1, keepdim=True) * (weight.abs().amax(1) / 254) * (1 + 2**-8) + 1e-5).all()
     assert torch.allclose(op(x)[:, 3], bias[3].expand(5))

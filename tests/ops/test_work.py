@@ -33,7 +33,9 @@ def segments(draw: st.DrawFn) -> StepSegment:
     """Sequences of a decoder, some of which look at an encoder that runs in this step or ran in an earlier one."""
     kv_len = draw(st.integers(1, 60))
     encoded = draw(st.just(0) | st.integers(1, 30))
-    return StepSegment(draw(st.integers(1, kv_len)), kv_len, encoded, encodes=bool(encoded) and draw(st.booleans()))
+    return StepSegment(
+        draw(st.integers(1, kv_len)), kv_len, encoded, runs_encoder=bool(encoded) and draw(st.booleans())
+    )
 
 
 @given(segments(), REACHES | MORE)
@@ -43,7 +45,7 @@ def test_pairs_and_positions_read_of_a_segment(segment: StepSegment, reach: Atte
     assert asked.pairs == len(pairs)
     assert asked.keys == len({key for _, key in pairs})
     assert asked.queries == (len({query for query, _ in pairs}) if reach != CROSS else segment.q_len)
-    new = segment.encoded if segment.encodes else 0
+    new = segment.encoder_len if segment.runs_encoder else 0
     assert asked.written == (new if reach in (CROSS, ENCODER_FULL) else segment.q_len)
 
 
@@ -58,7 +60,7 @@ def test_work_is_the_sum_of_its_segments(
     assert work.tokens == sum(s.q_len for s in parts)
     assert work.sequences == len(parts)
     assert work.logit_rows == (len(parts) if logit_rows is None else logit_rows)
-    assert work.rows.get(ENCODER, 0) == sum(s.encoded for s in parts if s.encodes)
+    assert work.rows.get(ENCODER, 0) == sum(s.encoder_len for s in parts if s.runs_encoder)
     assert work.attention.keys() == reaches
     for reach, attention in work.attention.items():
         assert attention.total.pairs == sum(len(seen_pairs(s, reach)) for s in parts)
@@ -107,7 +109,7 @@ def test_a_prefill_by_hand() -> None:
 
 def test_queries_of_cross_attention_may_outnumber_keys() -> None:
     """Nine queries over two encoder positions: 18 pairs, two positions read."""
-    assert StepSegment(9, 9, encoded=2).attention(CROSS) == AttentionSum(1, 9, 18, 2, 0)
-    assert Work.of([StepSegment(9, 9, 2, encodes=True)], {CROSS}).attention[CROSS] == AttentionWork(
+    assert StepSegment(9, 9, encoder_len=2).attention(CROSS) == AttentionSum(1, 9, 18, 2, 0)
+    assert Work.of([StepSegment(9, 9, 2, runs_encoder=True)], {CROSS}).attention[CROSS] == AttentionWork(
         many=AttentionSum(1, 9, 18, 2, 2)
     )

@@ -109,13 +109,13 @@ def drawn(rng: random.Random, encodes: bool = False) -> tuple[list[StepSegment],
         queries = 1 if decodes else rng.choice((1, 1, rng.randint(2, 9), round(2 ** rng.uniform(3, 11))))
         known = rng.choice((0, 1, rng.randint(2, 60), round(2 ** rng.uniform(5, 15))))
         encoded = rng.choice((0, 1, rng.randint(2, 300))) if encodes else 0
-        segments.append(StepSegment(queries, queries + known, encoded, encodes=encoded > 0 and rng.random() < 0.5))
+        segments.append(StepSegment(queries, queries + known, encoded, runs_encoder=encoded > 0 and rng.random() < 0.5))
     return segments, len(segments) if decodes or rng.random() < 0.5 else rng.randint(0, len(segments))
 
 
 def written(works: Sequence[tuple[list[StepSegment], int]]) -> list[Any]:
     """As the page takes them."""
-    return [[[[s.q_len, s.kv_len, s.encoded, s.encodes] for s in segments], rows] for segments, rows in works]
+    return [[[[s.q_len, s.kv_len, s.encoder_len, s.runs_encoder] for s in segments], rows] for segments, rows in works]
 
 
 def worst(
@@ -128,12 +128,12 @@ def worst(
 ) -> float:
     """The largest relative difference of a figure of the page from the price's, over these steps."""
     driven = engine.on(device, case.setup.devices)
-    price = case.price if ranks is None else case.price.gathering(ranks)
+    price = case.price if ranks is None else case.price.with_active_ranks(ranks)
     page.keep("works", written(works))
     told = "undefined" if ranks is None else ranks
     found = page.eval(f"steps(kept.works, {json.dumps(device.name)}, {json.dumps(engine.name)}, {told})")
     differences = [0.0]
     for (segments, rows), got in zip(works, found, strict=True):
-        wanted = figures(price.on(driven, Work.of(segments, price.reaches, rows)))
+        wanted = figures(price.price_step(driven, Work.of(segments, price.reaches, rows)))
         differences += [abs(a - b) / max(abs(a), abs(b)) for a, b in zip(got, wanted, strict=True) if a != b]
     return max(differences)

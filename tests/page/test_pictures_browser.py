@@ -67,7 +67,7 @@ def test_a_picture_is_stopped(open_page: OpenPage, drawer: Drawing) -> None:
     """By a key; the server gives up between two steps."""
     page = open_page(f"{drawer.url}/#pictures").page
     page.get_by_label("Prompt").fill("a handwritten one")
-    with Held(drawer.service.drawer.pipelines["digits"]):
+    with Held(drawer.service.engine.pipelines["digits"]):
         page.get_by_role("button", name="Draw").press("Enter")
         page.get_by_role("button", name="Stop").wait_for()
         page.keyboard.press("Escape")
@@ -86,7 +86,7 @@ def test_a_clip_is_drawn_and_fetched(open_page: OpenPage) -> None:
         page.get_by_text("Seed 1", exact=True).wait_for()
         (job,) = up.get("/v1/videos").json()["data"]
         assert (job["status"], job["seed"], job["num_inference_steps"]) == ("completed", 1, 2)
-        with Held(up.service.drawer.pipelines["digits-video"]):
+        with Held(up.service.engine.pipelines["digits-video"]):
             page.get_by_role("button", name="Draw").press("Enter")
             page.get_by_role("button", name="Stop").press("Enter")
             page.get_by_text("Stopped.", exact=True).wait_for()

@@ -55,7 +55,8 @@ def page() -> Page:
           const tokens = capacity.load.tokensPerSecond.expected;
           return [[memory.budget, memory.weights, memory.activations, memory.overhead, memory.left, memory.sampler,
             memory.pages, memory.requestBytes, memory.perToken, memory.logitRows, memory.held, memory.atEnd,
-            memory.together, memory.users, memory.limit, memory.fits, memory.missing, memory.concurrency,
+            memory.together, memory.users, memory.limit, memory.fits, memory.missing,
+            memory.concurrency,
             memory.stateBytes ? null : memory.kvTokens],
             [capacity.users, capacity.limit], load(capacity.load), load(some), waits(some.waits),
             phase(prefill), phase(decode), three(seconds), dollarsPerMillion(2.5 * asked.devices, tokens)];
@@ -86,8 +87,10 @@ def planned(case: Scenario, workload: PlanWorkload, users: int) -> list[Any]:
     return [
         [
             memory.budget, memory.weights, memory.activations, memory.overhead, memory.left, memory.sampler,
-            memory.pages, memory.request_bytes, memory.kv_bytes_per_token, memory.logit_rows, memory.held,
-            memory.at_end, memory.together, memory.users, memory.limit, memory.fits, memory.missing, memory.concurrency,
+            memory.pages, memory.request_bytes, memory.kv_bytes_per_token, memory.logit_rows,
+            memory.kv_capacity_requests,
+            memory.at_end, memory.max_simultaneous, memory.users, memory.limit, memory.fits, memory.missing,
+            memory.concurrency,
             None if memory.state_bytes else memory.kv_tokens,
         ],
         [capacity.users, capacity.limit],
@@ -117,8 +120,8 @@ def loaded(of: Any) -> list[float]:
 
 def requests(rng: random.Random, models: ModelCache, stored: StoredModel, count: int) -> Iterator[PlanWorkload]:
     """Lengths and steps at random, as the model takes them; short ones are rare, of which memory holds thousands."""
-    model = models.case(stored.setup).model
-    longest = model.encoder_context if model.encodes else model.context
+    model = models.scenario(stored.setup).model
+    longest = model.encoder_context if model.has_cross_attention else model.context
     found = 0
     while found < count:
         given, output = round(2 ** rng.uniform(5, 13)), rng.choice((1, 2, 3, round(2 ** rng.uniform(2, 11))))
@@ -179,7 +182,7 @@ def compare(
             wanted, users, told = asked_of(rng, workload, card, engine, share)
             device = dataclasses.replace(card, price=PRICE)
             setup = dataclasses.replace(stored.setup, device=device, engine=engine, utilization=share)
-            case = models.case(setup)
+            case = models.scenario(setup)
             given.append(told)
             expected.append(planned(case, wanted.of(case.model), users))
     page.keep("asked", given)

@@ -94,13 +94,13 @@ def compare(page: Page, name: str, stored: StoredModel) -> None:
     table = model_table(source, stored, models)
     put(page, table)
     rng = random.Random(name)
-    works = [drawn(rng, models.case(stored.setup).model.encodes) for _ in range(WORKS)]
+    works = [drawn(rng, models.scenario(stored.setup).model.has_cross_attention) for _ in range(WORKS)]
     for card, engine in cards_of(stored.devices):
         if card.kind in table["otherwise"]:
             with pytest.raises(Exception, match=f"has {name} stored in another way than its table"):
-                worst(page, models.case(stored.setup), works[:1], card, engine)
+                worst(page, models.scenario(stored.setup), works[:1], card, engine)
         else:
-            asked = models.case(replace(stored.setup, device=card))
+            asked = models.scenario(replace(stored.setup, device=card))
             assert worst(page, asked, works, card, engine) <= SAME, card.name
 
 
@@ -121,7 +121,7 @@ def test_a_step_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     rng = random.Random(8)
     works = [drawn(rng) for _ in range(30)]
     for ranks in (None, 1, 3, 8):
-        assert worst(page, models.case(stored.setup), works, CARDS[0], ENGINES[3], ranks) <= SAME
+        assert worst(page, models.scenario(stored.setup), works, CARDS[0], ENGINES[3], ranks) <= SAME
 
 
 @st.composite
@@ -169,7 +169,7 @@ def test_a_step_of_a_model_that_nobody_made(page: Page, config: dict[str, Any], 
     for card, engine in ((CARDS[0], COPYING), (NATIVE, ENGINES[0])):
         if card.kind in table["otherwise"]:
             continue
-        asked = models.case(replace(StoredModel(weights).setup, device=card))
+        asked = models.scenario(replace(StoredModel(weights).setup, device=card))
         assert worst(page, asked, works, card, engine) <= SAME
 
 

@@ -12,7 +12,7 @@ from page.test_seed_numbers import table
 from ridgeline.core.checkpoint.source import open_source, read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, parameter_breakdown
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
@@ -44,7 +44,7 @@ def price(name: str) -> Price:
 @lru_cache
 def billed(name: str) -> ParameterBreakdown:
     """Its parameters."""
-    return bill(model(name))
+    return parameter_breakdown(model(name))
 
 
 @lru_cache
@@ -55,7 +55,7 @@ def plan(name: str, card: str, wanted: PlanWorkload) -> DeploymentPlan:
 
 
 def decode(name: str, card: Device, users: int = 1, context: int = 1) -> StepPrice:
-    return price(name).on(card, Work.decode([context] * users))
+    return price(name).price_step(card, Work.decode([context] * users))
 
 
 def floor(name: str, card: Device, work: Work) -> float:
@@ -66,7 +66,7 @@ def floor(name: str, card: Device, work: Work) -> float:
 
 def prompt(name: str, card: Device, length: int) -> tuple[float, float]:
     """Seconds of attention, and of all operations one after the other, none faster than the card."""
-    step = price(name).on(card, Work.of([StepSegment(length, length)]))
+    step = price(name).price_step(card, Work.of([StepSegment(length, length)]))
     found = [(row.priced.op.kind, row.time.bound * row.priced.count) for row in step.rows]
     return sum(bound for kind, bound in found if kind == "attention"), step.bound
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ridgeline.price.device import Device
-from ridgeline.price.devices import catalogue_devices, load_device, names
+from ridgeline.price.devices import catalogue_devices, device_names, load_device
 
 CARDS = {device.name: device for device in catalogue_devices()}
 
@@ -28,7 +28,7 @@ def test_there_are_enough_cards_of_every_sort() -> None:
     assert {device.kind for device in CARDS.values()} == {"gpu", "cpu", "accelerator"}
     wanted = {"h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "mi300x", "gaudi-3", "tpu-v5e", "epyc-9654"}
     assert wanted <= CARDS.keys()
-    assert names() == tuple(CARDS)
+    assert device_names() == tuple(CARDS)
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -9,15 +9,21 @@ from transformers import BertConfig, Ministral3Config, ModernBertConfig, PreTrai
 
 from models.denoiser_configs import CLIP_RELEASES
 from models.denoiser_configs import RELEASES as RELEASES_THAT_DRAW
-from ridgeline.core.checkpoint.catalogue import known_names, model_names, parameter_counts, pipeline_names, spelt_as
+from ridgeline.core.checkpoint.catalogue import (
+    known_names,
+    match_spelling,
+    model_names,
+    parameter_counts,
+    pipeline_names,
+)
 from ridgeline.core.checkpoint.source import open_source, read_config
 from ridgeline.core.models import build, family_of
 from ridgeline.core.models.building import build_denoiser
 from ridgeline.core.models.common.fields import Fields, ModelRefused
-from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.models.registry import missing_for
-from ridgeline.media.diffusion.guidance import guidance_of
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
+from ridgeline.core.models.registry import missing_features
+from ridgeline.media.diffusion.guidance import make_guidance
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 
 NAMES = model_names()
 
@@ -159,7 +165,7 @@ def test_facts_that_transformers_config_classes_hold(name: str, kind: type[PreTr
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_parameters_are_the_published_ones(name: str) -> None:
     total, active = PUBLISHED[name]
-    counted = bill(build(read_config(name)))
+    counted = parameter_breakdown(build(read_config(name)))
     assert counted.total / 1e9 == pytest.approx(total, rel=0.005)
     if active is not None:
         assert counted.active / 1e9 == pytest.approx(active, rel=ACTIVE_WITHIN.get(name, 0.005))
@@ -173,10 +179,10 @@ def test_every_entry_builds_and_its_parameters_are_those_that_are_listed() -> No
     for name in NAMES:
         fields = read_config(name)
         assert family_of(fields).architecture == fields.architecture
-        counted = bill(build(fields))
+        counted = parameter_breakdown(build(fields))
         built[name] = counted.total, counted.active
     for name in pipeline_names():
-        parts = outline(open_source(name))
+        parts = build_on_meta(open_source(name))
         each = [sum(op.parameter_count() for _, op in model.weighted_ops()) for model in parts.denoisers]
         built[name] = sum(each), each[0]
     assert parameter_counts() == built
@@ -184,8 +190,8 @@ def test_every_entry_builds_and_its_parameters_are_those_that_are_listed() -> No
 
 def test_no_two_entries_have_one_name() -> None:
     assert not set(model_names()) & set(pipeline_names())
-    assert {spelt_as(name) for name in known_names()} == set(known_names())
-    assert spelt_as("Tongyi-MAI/Z-Image-Turbo") == "z-image-turbo"
+    assert {match_spelling(name) for name in known_names()} == set(known_names())
+    assert match_spelling("Tongyi-MAI/Z-Image-Turbo") == "z-image-turbo"
 
 
 @pytest.mark.parametrize("name", pipeline_names())
@@ -201,7 +207,7 @@ def test_a_pipeline_is_its_release(name: str) -> None:
     usual = PipelineDefaults.of(source)
     geometry = usual.layout.geometry(usual.size, usual.frames)
     assert geometry.tokens > 1000
-    assert 1 <= guidance_of(usual.convention, usual.guidance, None).passes(usual.steps) <= 100
+    assert 1 <= make_guidance(usual.convention, usual.guidance, None).passes(usual.steps) <= 100
 
 
 def test_flux_is_its_release_part_by_part(data_dir: Path) -> None:
@@ -218,10 +224,10 @@ def test_flux_is_its_release_part_by_part(data_dir: Path) -> None:
 
 
 def test_what_is_not_covered_says_what_is_missing() -> None:
-    assert "diffusion" in (missing_for("qwen-image") or "")
-    assert "diffusion" in (missing_for("SD3Transformer2DModel") or "")
-    assert missing_for("llama-3-8b") is None
-    assert missing_for("Qwen3ForCausalLM") is None
+    assert "diffusion" in (missing_features("qwen-image") or "")
+    assert "diffusion" in (missing_features("SD3Transformer2DModel") or "")
+    assert missing_features("llama-3-8b") is None
+    assert missing_features("Qwen3ForCausalLM") is None
 
 
 def test_each_released_config_is_covered_or_listed(data_dir: Path) -> None:
@@ -231,7 +237,7 @@ def test_each_released_config_is_covered_or_listed(data_dir: Path) -> None:
     assert len(folders) >= 30
     for folder in folders:
         name = folder.partition("__")[2].lower().replace("_1-", ".1-").removesuffix("-diffusers")
-        if folder in covered or missing_for(name):
+        if folder in covered or missing_features(name):
             continue
         path = data_dir / "configs" / folder
         if (path / "model_index.json").exists():  # a pipeline that is built if its denoiser is

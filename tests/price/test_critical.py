@@ -52,7 +52,7 @@ def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv:
     """fp8 matrices beside bf16 attention: `plan` called a batch compute-bound, 0.8 x over the ridge, and named a larger
     one that would reach it, because the limit counted every format and the others the commonest alone."""
     device = load_device("h100-sxm")
-    case = ModelCache(read_config("qwen3-0.6b")).case(Deployment(device, weights=weights, kv=kv))
+    case = ModelCache(read_config("qwen3-0.6b")).scenario(Deployment(device, weights=weights, kv=kv))
     batch, prompt = critical_batch(case.price, device, 8), compute_bound_prompt(case.price, device)
     assert batch is not None
     assert prompt is not None
@@ -144,7 +144,7 @@ def test_guard_refuses_times_that_are_none(measured: float, floor: float) -> Non
 
 def test_the_guard_refuses_figures_known_to_be_impossible() -> None:
     """A published 3,500 tok/s of Llama-3-8B in 16 bit for one user of an A100: its roof is about 136."""
-    floor = price("llama-3-8b").on(load_device("a100-sxm-80gb"), Work.decode([128])).floor
+    floor = price("llama-3-8b").price_step(load_device("a100-sxm-80gb"), Work.decode([128])).floor
     assert 1 / floor == pytest.approx(136, abs=1)
     assert beats_floor(1 / 3500, floor) is not None
     assert beats_floor(1 / 100, floor) is None

@@ -13,9 +13,9 @@ from ridgeline.price.engine_profile import (
     EngineProfile,
     LargeDevices,
     MemoryRule,
+    default_engine,
     engines,
     load_engine,
-    usual_engine,
 )
 from ridgeline.price.interconnect import Curve, Interconnect
 from ridgeline.price.plan.device_memory import memory_of
@@ -136,7 +136,7 @@ def test_a_kernel_for_each_query_head_reads_shared_keys_from_the_cache(kv_heads:
     more = decode_of(anew, 3, 300).seconds.expected - decode_of(once, 3, 300).seconds.expected
     assert more == pytest.approx((8 // kv_heads - 1) * kv / 4e12, rel=1e-6)
     prompt = Work.of([StepSegment(300, 300)], planned.price.reaches)
-    assert once.price.on(once.device, prompt).expected == anew.price.on(anew.device, prompt).expected
+    assert once.price.price_step(once.device, prompt).expected == anew.price.price_step(anew.device, prompt).expected
 
 
 @pytest.mark.parametrize("kv_heads", [2, 8])
@@ -147,7 +147,10 @@ def test_kernels_that_only_move_a_prompts_rows_read_and_write_them(kv_heads: int
     planned = case(TINY | {"num_key_value_heads": kv_heads}, device)
     plain, copying = (driven(planned, engine(copies=copies)) for copies in (None, Copies(3, 1, 2)))
     prompts = Work.of([StepSegment(300, 300)] * 2, planned.price.reaches)
-    more = copying.price.on(copying.device, prompts).expected - plain.price.on(plain.device, prompts).expected
+    more = (
+        copying.price.price_step(copying.device, prompts).expected
+        - plain.price.price_step(plain.device, prompts).expected
+    )
     rows = 2 * 600 * (8 + 2 * 2 * kv_heads) * 32 * 2  # read and written, positions, heads, dim, bytes
     assert more == pytest.approx(2 * (3 * 2e-6 + rows / (0.5 * device.bandwidth)), rel=1e-6)
     assert decode_of(copying, 3, 300).seconds.expected == decode_of(plain, 3, 300).seconds.expected
@@ -197,7 +200,7 @@ def test_matrices_of_an_expert_that_are_stored_otherwise_read_slower_on_their_ow
 def test_attention_whole_on_each_card_and_experts_divided() -> None:
     """Two cards with four sequences each: attention's weights whole and its rows those of one card; experts half of
     each, over the rows of both; once a layer rows of both are gathered and scattered."""
-    own = ModelCache(fields(TINY_MIXTURE)).case(Deployment(card(), 2, engine=engine(own_attention=True)))
+    own = ModelCache(fields(TINY_MIXTURE)).scenario(Deployment(card(), 2, engine=engine(own_attention=True)))
     whole = case(TINY_MIXTURE, engine=engine())
     divided = case(TINY_MIXTURE, devices=2, engine=engine())
     assert own.model.kv_specs == whole.model.kv_specs
@@ -222,7 +225,7 @@ def test_a_request_counts_with_its_end_or_with_what_it_has_on_average() -> None:
     assert running.users == pytest.approx(full.users * 4 / 3, rel=0.05)
     small = card(memory=16_060_522_496 / 0.9 + 0.25 * GIB + 1700 * 131_072)
     little = memory_of(driven(case(LLAMA_3_8B, small), engine(admission="running")), workload)
-    assert little.layout.users(1500, 2048) >= 1
+    assert little.layout.max_sequences(1500, 2048) >= 1
     assert (little.users, little.fits) == (0, False), "one request must fit to its end"
 
 
@@ -263,9 +266,9 @@ def test_the_rule_in_words() -> None:
 def test_first_tokens_come_between_steady_arrivals_and_marching() -> None:
     serving = LoadEstimator(driven(case(LLAMA_3_8B), engine()), PlanWorkload(512, 100))
     load = serving.load(64)
-    assert load.ttft_marching == PromptQueue(serving.case, serving.workload).one(64)
-    assert load.ttft.expected < load.ttft_marching.expected <= serving.together(64).expected
-    assert serving.load(1).ttft == serving.load(1).ttft_marching
+    assert load.ttft_synchronised == PromptQueue(serving.case, serving.workload).one(64)
+    assert load.ttft.expected < load.ttft_synchronised.expected <= serving.prefill_seconds(64).expected
+    assert serving.load(1).ttft == serving.load(1).ttft_synchronised
 
 
 def test_trust_names_cards_engines_and_metrics_that_there_are() -> None:
@@ -290,17 +293,21 @@ def test_a_setup_keeps_its_engine_on_another_card() -> None:
 def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -> None:
     """This machine was said to run vLLM."""
     here = [card(kind="cpu", calibrated=True), card(kind="cpu", basis="probe")]
-    assert [usual_engine(device).name for device in (*here, card(), card(kind="cpu"))] == ["ridgeline"] * 2 + [
+    assert [default_engine(device).name for device in (*here, card(), card(kind="cpu"))] == ["ridgeline"] * 2 + [
         "vllm"
     ] * 2
-    usual = Deployment(here[1], engine=usual_engine(here[1]), usual=True)
+    usual = Deployment(here[1], engine=default_engine(here[1]), usual=True)
     assert usual.on(card()).engine.name == DEFAULT_ENGINE
     assert usual.on(card()).on(here[0]).engine.name == "ridgeline"
 
 
 def test_ridgeline_says_where_it_does_not_run_yet() -> None:
     own, other = load_engine("ridgeline"), load_engine("vllm")
-    assert "does not run on this device yet (only on cpu)" in own.not_on(card())
-    assert [own.not_on(card(kind="cpu")), own.not_on(card(calibrated=True)), other.not_on(card())] == ["", "", ""]
-    (note,) = ModelCache(fields(TINY_MIXTURE)).case(Deployment(card(), engine=own)).notes
-    assert note == own.not_on(card())
+    assert "does not run on this device yet (only on cpu)" in own.unsupported_note(card())
+    assert [
+        own.unsupported_note(card(kind="cpu")),
+        own.unsupported_note(card(calibrated=True)),
+        other.unsupported_note(card()),
+    ] == ["", "", ""]
+    (note,) = ModelCache(fields(TINY_MIXTURE)).scenario(Deployment(card(), engine=own)).notes
+    assert note == own.unsupported_note(card())

@@ -40,7 +40,7 @@ MODELS = ("qwen3-0.6b", "gpt2", "mistral-7b-v0.3", "qwen3-30b-a3b")
 
 
 def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
-    return Work.of([StepSegment(q, kv) for q, kv in step], model.reaches)
+    return Work.of([StepSegment(q, kv) for q, kv in step], model.attention_patterns)
 
 
 def of_rows(op: Op, rows: int) -> tuple[Launch, ...]:
@@ -64,7 +64,7 @@ def block_rest(op: Op, work: Work) -> float:
     if not isinstance(op, Attention) or not attends(op):
         return 0.0
     each = 2.0 * (op.spec.k_dim + op.value_dim) + (SOFTCAP_FLOPS if op.softcap is not None else 0)
-    return 48 * work.attention[op.reach].total.queries * op.heads * each
+    return 48 * work.attention[op.attention_pattern].total.queries * op.heads * each
 
 
 @pytest.mark.parametrize("natively", [False, True])
@@ -81,11 +81,11 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> Non
         assert total.total_flops == pytest.approx(cost.total_flops + beside)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
         # What one kernel hands to the next goes through memory; one that does all of a boundary keeps it.
-        several = len({kernel.part for kernel in kernels}) > 1
+        several = len({kernel.method for kernel in kernels}) > 1
         assert total.activation_bytes > cost.activation_bytes if several else True
         if not several and op.kind != "attention":
             assert total.activation_bytes == cost.activation_bytes
-        assert {kernel.part for kernel in kernels} <= {*op.parts, "forward"}
+        assert {kernel.method for kernel in kernels} <= {*op.parts, "forward"}
         count += 1
     assert count > 10
 
@@ -125,7 +125,7 @@ def test_a_recorded_step_is_priced_as_one() -> None:
     attends = sum(priced.count for priced in price.ops if priced.op.kind == "attention")
 
     def expected(on: Device, *segments: StepSegment) -> float:
-        return price.on(on, Work.of(segments, price.reaches)).expected
+        return price.price_step(on, Work.of(segments, price.reaches)).expected
 
     one, chunk = StepSegment(1, 40), StepSegment(2, 40)
     assert expected(card, one) == pytest.approx((calls + attends) * 0.01, rel=0.05)
@@ -137,7 +137,7 @@ def test_a_recorded_step_is_priced_as_one() -> None:
         guessing = Work.of([StepSegment(queries, 80)], price.reaches, queries)
         assert price.recorded(card, guessing) == recorded
         seconds = (calls + attends) * 0.01 if recorded else asked
-        assert price.on(card, guessing).expected == pytest.approx(seconds, rel=0.1)
+        assert price.price_step(card, guessing).expected == pytest.approx(seconds, rel=0.1)
     assert expected(torch, one) > asked, "torch has kernels for the parts of a boundary"
     gpt2 = Price(build(read_config("gpt2")))
     assert not gpt2.recorded(card, Work.decode([40], gpt2.reaches))
@@ -152,11 +152,11 @@ def test_a_mixture_is_one_call_of_ours() -> None:
         (kernel,) = of_rows(experts, rows)
         assert (kernel.name, kernel.calls, kernel.cost) == (f"experts.{name}", 1, experts.cost_of(rows))
     assert [kernel.name for kernel in of_rows(router, 1)] == ["linear.one"]
-    assert Price(model).recorded(device(native=True), Work.decode([40], model.reaches))
-    experts.store(dict.fromkeys(experts.specs, INT8))
+    assert Price(model).recorded(device(native=True), Work.decode([40], model.attention_patterns))
+    experts.set_weight_formats(dict.fromkeys(experts.specs, INT8))
     assert [kernel.name for kernel in of_rows(experts, 8)] == ["experts.one.int8"]
     assert records(model)
-    experts.store(dict.fromkeys(experts.specs, NVFP4))
+    experts.set_weight_formats(dict.fromkeys(experts.specs, NVFP4))
     assert of_rows(experts, 8) == experts.launches_of(8)
     assert not records(model)
 
@@ -185,20 +185,20 @@ def test_a_machine_that_is_disturbed_takes_as_long_as_its_pace_says() -> None:
     is itself."""
     own, pace = Efficiency(1e-6, 0.4, 0.7, blend=8.0, recorded=1e-7), Slowdown(1.5, 1.1, 1.2)
     quiet = device(efficiency={"default": own}, host=HostTime(1e-4, 1e-5, 2e-6, 3e-7, 4e-12, asked=5e-5, prompts=6e-5))
-    slowed = replace(quiet, disturbed=pace).as_disturbed()
+    slowed = replace(quiet, disturbed=pace).with_calibration_slowdown()
     found = slowed.efficiency["default"]
     for recorded in (False, True):
         launch = 2 * (1e-7 if recorded else 1e-6)
         for compute, memory in ((1e-3, 0.0), (0.0, 1e-3)):
             alone = own.seconds(2, compute, memory, recorded=recorded)
-            seconds = launch * 1.5 + (alone - launch) * pace.of(alone - launch, compute, memory)
+            seconds = launch * 1.5 + (alone - launch) * pace.factor_for(alone - launch, compute, memory)
             assert found.seconds(2, compute, memory, recorded=recorded) == pytest.approx(seconds)
     assert slowed.host is not None
     expected = HostTime(1.5e-4, 1.5e-5, 3e-6, 4.5e-7, 6e-12, asked=7.5e-5, prompts=9e-5)
     assert dataclasses.astuple(slowed.host) == pytest.approx(dataclasses.astuple(expected))
     assert "50%" in slowed.sources["disturbed"]
-    assert slowed.as_disturbed() is slowed
-    assert quiet.as_disturbed() is quiet
+    assert slowed.with_calibration_slowdown() is slowed
+    assert quiet.with_calibration_slowdown() is quiet
 
 
 def test_the_most_particular_constants_are_used() -> None:
@@ -217,7 +217,7 @@ def test_the_most_particular_constants_are_used() -> None:
 def test_further_calls_cost_their_share_of_a_launch() -> None:
     model = build(read_config("qwen3-0.6b"))
     attention = next(op for _, op in model.ops() if op.kind == "attention")
-    work = Work.of([StepSegment(4, 4)] * 10, model.reaches)
+    work = Work.of([StepSegment(4, 4)] * 10, model.attention_patterns)
     kernels = attention.launches(work)
     cards = [device(efficiency={"default": Efficiency(2.0, 1.0, 1.0, again=again)}) for again in (0.0, 0.5, 1.0)]
     fused, warm, each = (op_seconds(attention.cost(work), kernels, card, 0).expected for card in cards)
@@ -239,9 +239,9 @@ def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
     plain = device(efficiency={"default": Efficiency(0, 1, 1)}, caches=(cache,))
     with_host = dataclasses.replace(plain, host=HostTime(1.0, 0.1, 0.01, 0.001, 1e-6))
     host = 1.0 + 0.1 * len(price.calls) + 0.01 * 2 + 0.001 * 4 + 1e-6 * 5e6
-    assert price.on(with_host, work).host == pytest.approx(host)
-    assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
-    assert price.on(plain, work).host == 0
+    assert price.price_step(with_host, work).host == pytest.approx(host)
+    assert price.price_step(with_host, work).expected == pytest.approx(price.price_step(plain, work).expected + host)
+    assert price.price_step(plain, work).host == 0
 
 
 def test_ops_of_an_encoder_cost_the_host_nothing_where_it_does_not_run() -> None:
@@ -249,6 +249,6 @@ def test_ops_of_an_encoder_cost_the_host_nothing_where_it_does_not_run() -> None
     positions and a norm; and in each of the decoder's two layers the keys and values of the encoder."""
     price = Price(wall_model("encoder-decoder"))
     on = device(efficiency={"default": Efficiency(0, 1, 1)}, host=HostTime(0.0, 1.0, 0.0, 0.0, 0.0))
-    encodes = price.on(on, Work.of([StepSegment(1, 4, 3, encodes=True)], price.reaches)).host
+    encodes = price.price_step(on, Work.of([StepSegment(1, 4, 3, runs_encoder=True)], price.reaches)).host
     assert encodes == len(price.calls)
-    assert price.on(on, Work.decode([4], price.reaches, [3])).host == encodes - 2 * 7 - 3 - 2
+    assert price.price_step(on, Work.decode([4], price.reaches, [3])).host == encodes - 2 * 7 - 3 - 2

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.price.devices import catalogue_devices, load_device
-from ridgeline.price.interconnect import Curve, Interconnect, straight
+from ridgeline.price.interconnect import Curve, Interconnect, latency_bandwidth_curve
 from ridgeline.price.op_time import communication_seconds
 
 CARDS = {device.name: device for device in catalogue_devices()}
@@ -32,7 +32,7 @@ def test_a_curve_is_straight_between_its_sizes_in_both_logarithms() -> None:
 
 
 def test_a_latency_and_a_bandwidth_are_a_curve() -> None:
-    curve = straight(5e-6, 100e9)
+    curve = latency_bandwidth_curve(5e-6, 100e9)
     for nbytes in (3 * KIB, 700 * KIB, 5.5 * MIB, 3e9):
         assert curve.at(nbytes) == pytest.approx(5e-6 + nbytes / 100e9, rel=0.015)
 
@@ -101,7 +101,9 @@ def test_nothing_reduces_faster_than_the_link_carries_it(name: str) -> None:
 
 
 def test_counts_between_two_known_ones_are_on_a_line_of_log2() -> None:
-    link = Interconnect("x", 1e9, {"custom": {2: straight(10e-6, 1e12), 8: straight(30e-6, 1e12)}})
+    link = Interconnect(
+        "x", 1e9, {"custom": {2: latency_bandwidth_curve(10e-6, 1e12), 8: latency_bandwidth_curve(30e-6, 1e12)}}
+    )
     assert link.all_reduce_seconds(1, 4) == pytest.approx(20e-6, rel=1e-3)
     assert link.all_reduce_seconds(1, 2, "nccl") == link.all_reduce_seconds(1, 2)  # the only kind that is known
     assert link.all_reduce_seconds(1, 16) == link.all_reduce_seconds(1, 8)

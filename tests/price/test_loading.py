@@ -17,15 +17,15 @@ def planned(card: str, devices: int = 1) -> DeploymentPlan:
 def test_floor_is_the_longer_part_and_in_turn_their_sum() -> None:
     start = cold_start(10e9, 8e9, DISK, host_link=16e9)
     assert (start.read, start.copy) == (5.0, 0.5)
-    assert (start.floor, start.in_turn) == (5.0, 5.5)
+    assert (start.overlapped, start.sequential) == (5.0, 5.5)
     narrow = cold_start(10e9, 8e9, DISK, host_link=1e9)
-    assert (narrow.floor, narrow.in_turn) == (8.0, 13.0)
+    assert (narrow.overlapped, narrow.sequential) == (8.0, 13.0)
 
 
 def test_a_part_that_is_not_needed_takes_nothing_and_one_that_is_not_known_is_not_told() -> None:
-    assert cold_start(10e9, 8e9, None, host_link=16e9).floor == 0.5
+    assert cold_start(10e9, 8e9, None, host_link=16e9).overlapped == 0.5
     mapped = cold_start(10e9, 0, DISK)
-    assert (mapped.copy, mapped.floor, mapped.in_turn) == (0.0, 5.0, 5.0)
+    assert (mapped.copy, mapped.overlapped, mapped.sequential) == (0.0, 5.0, 5.0)
     assert cold_start(10e9, 8e9, DISK).copy is None
 
 

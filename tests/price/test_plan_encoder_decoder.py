@@ -28,7 +28,7 @@ def test_the_input_is_the_encoders() -> None:
     assert (workload.input, workload.encoded, workload.given, workload.tokens) == (1, 200, 200, 51)
     prefill, decode = decoder_phases(case, workload)
     (work,) = prefill.works
-    assert work == Work.of([StepSegment(1, 1, 200, encodes=True)] * 6, case.price.reaches, 6)
+    assert work == Work.of([StepSegment(1, 1, 200, runs_encoder=True)] * 6, case.price.reaches, 6)
     assert work.rows[ENCODER] == 1200
     assert decode.works == (Work.decode([26], case.price.reaches, [200]) * 6,)
     assert decode.count == 49

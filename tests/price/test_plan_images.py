@@ -6,7 +6,7 @@ import pytest
 
 from models.test_janus import PRO_1B
 from ridgeline.core.models import Fields, build
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.work import ENCODER, StepSegment, Work
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.devices import load_device
@@ -22,7 +22,7 @@ AROUND = 2 * 576 * (768 * 1024 + 1024 * 2048 + 2048**2)
 
 @pytest.fixture(scope="module")
 def case() -> Scenario:
-    return ModelCache(FIELDS).case(Deployment(H100))
+    return ModelCache(FIELDS).scenario(Deployment(H100))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_products_of_the_tower(case: Scenario) -> None:
 
 def test_the_bill_has_a_row_for_it() -> None:
     """All that reads images together; the layer that is shown is one of text; other models have no such row."""
-    found = bill(build(Fields(PRO_1B, "janus")))
+    found = parameter_breakdown(build(Fields(PRO_1B, "janus")))
     block = 4 * (1024**2 + 1024) + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024
     tower = 24 * block + 768 * 1024 + 1024 + 576 * 1024 + 2 * 1024
     assert found.parameters["vision"] == tower + 1024 * 2048 + 2048 + 2048**2 + 2048
     assert "vision" not in found.layer
     assert found.layer["feed-forward"] == 3 * 2048 * 5632
     llama = {"architectures": ["LlamaForCausalLM"], **PRO_1B["text_config"]}
-    assert "vision" not in bill(build(Fields(llama, "llama"))).parameters
+    assert "vision" not in parameter_breakdown(build(Fields(llama, "llama"))).parameters
 
 
 def test_what_is_asked(case: Scenario) -> None:

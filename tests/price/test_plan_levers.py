@@ -9,8 +9,8 @@ import pytest
 from ridgeline.core.models import ModelRefused
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.devices import catalogue_devices, load_device
-from ridgeline.price.hourly_prices import PriceSnapshot, priced
-from ridgeline.price.interconnect import Interconnect, straight
+from ridgeline.price.hourly_prices import PriceSnapshot, with_prices
+from ridgeline.price.interconnect import Interconnect, latency_bandwidth_curve
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.alternatives import outcome_of
 from ridgeline.price.plan.comparison import DeviceComparison, compare
@@ -24,7 +24,7 @@ from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIX
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
 SHOP = PriceSnapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
-CATALOGUE = priced([load_device(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
+CATALOGUE = with_prices([load_device(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
 
 
 def planned(config: dict[str, Any], setup: Deployment, workload: PlanWorkload | None = None) -> DeploymentPlan:
@@ -92,7 +92,7 @@ def test_whether_int8_helps_is_among_the_levers(peaks: dict[str, float], formats
 
 def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: DeploymentPlan) -> None:
     models = ModelCache(fields(LLAMA_3_8B))
-    alone = [outcome_of(LoadEstimator(models.case(Deployment(device)), plan_8b.workload)) for device in CATALOGUE]
+    alone = [outcome_of(LoadEstimator(models.scenario(Deployment(device)), plan_8b.workload)) for device in CATALOGUE]
     fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
     cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
     assert fastest != cheapest
@@ -127,10 +127,10 @@ def test_what_makes_a_model_fit() -> None:
     found = {(way.weights, way.devices) for way in plan.ways}
     models = ModelCache(fields(TENTH_70B))
     for weights, devices in found:
-        assert memory_of(models.case(Deployment(small, devices, weights)), plan.workload).fits
+        assert memory_of(models.scenario(Deployment(small, devices, weights)), plan.workload).fits
     assert {weights for weights, _ in found} == {"int4", None}
     (bf16,) = (devices for weights, devices in found if weights is None)
-    assert not memory_of(models.case(Deployment(small, bf16 // 2)), plan.workload).fits
+    assert not memory_of(models.scenario(Deployment(small, bf16 // 2)), plan.workload).fits
     assert "does not fit" in verdict(plan)
     assert plan.outcome.tokens_per_second is None
     assert plan.dollars_per_million is None
@@ -138,7 +138,7 @@ def test_what_makes_a_model_fit() -> None:
 
 def test_joined_cards_have_a_link_to_double() -> None:
     """A plan whose limit was the link recommended bandwidth: no other resource was tried."""
-    slow = card(link=Interconnect("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
+    slow = card(link=Interconnect("PCIe", 1e9, {"custom": {8: latency_bandwidth_curve(5e-6, 0.8e9)}}))
     alone, joined = (planned(LLAMA_3_8B, Deployment(slow, devices)) for devices in (1, 8))
     names = [change.name for change in joined.sensitivities]
     assert names == [*(change.name for change in alone.sensitivities), "twice the link bandwidth"]
@@ -170,10 +170,10 @@ def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: DeploymentP
     """An A100 of 40 GB at $4.10 stood beside one of 80 GB at $1.29: two sellers, one ranking."""
     elsewhere = Deployment(card(price=HourlyPrice(2.0, "2026", "another list", "Another")))
     plan = planned(LLAMA_3_8B, elsewhere, plan_8b.workload)
-    assert [change.outcome.card for change in plan.other_cards] == ["mi300x"]  # the fastest, not the cheapest
-    assert all(change.cost is None for change in plan.other_cards)
-    assert [change.outcome.card for change in plan_8b.other_cards] == ["mi300x", "rtx-4090"]
-    assert plan_8b.other_cards[1].cost is not None
+    assert [change.outcome.card for change in plan.other_devices] == ["mi300x"]  # the fastest, not the cheapest
+    assert all(change.cost is None for change in plan.other_devices)
+    assert [change.outcome.card for change in plan_8b.other_devices] == ["mi300x", "rtx-4090"]
+    assert plan_8b.other_devices[1].cost is not None
     assert all(change.cost is not None for change in plan.narrower)  # of the same card a price is its own
 
 
@@ -186,10 +186,10 @@ def test_compare_is_the_plan_on_each_card() -> None:
     by_name, models = {device.name: device for device in small}, ModelCache(fields(TENTH_70B))
     for offer in found.offers:
         outcome = offer.outcome
-        alone = LoadEstimator(models.case(Deployment(by_name[outcome.card], outcome.devices)), found.workload)
+        alone = LoadEstimator(models.scenario(Deployment(by_name[outcome.card], outcome.devices)), found.workload)
         assert outcome_of(alone) == outcome
         if outcome.devices > 1:
-            fewer = models.case(Deployment(by_name[outcome.card], outcome.devices // 2))
+            fewer = models.scenario(Deployment(by_name[outcome.card], outcome.devices // 2))
             assert not memory_of(fewer, found.workload).fits
 
 
@@ -274,7 +274,7 @@ def test_every_pair_of_options_gives_a_plan_in_order(
 
 def test_the_whole_catalogue_can_be_planned_on() -> None:
     for device in catalogue_devices():
-        serving = LoadEstimator(ModelCache(fields(TINY)).case(Deployment(device)), PlanWorkload(100, 20))
+        serving = LoadEstimator(ModelCache(fields(TINY)).scenario(Deployment(device)), PlanWorkload(100, 20))
         assert serving.memory.fits, device.name
         itl = serving.load(1).itl
         assert 0 < itl.floor <= itl.bound <= itl.expected

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.checkpoint import read_config
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
+from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, group_layers
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import CAUSAL, CROSS, FULL, AttentionPattern
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
@@ -169,9 +169,9 @@ def test_the_users_of_the_plan_are_those_that_the_engine_admits(
     planned = case(mixed(full, windowed, window, tokens), card(memory=24e9 if tokens > 10_000 else 3e9))
     memory = memory_of(planned, PlanWorkload(tokens - 1, 1, step_tokens=step_tokens))
     layout = dataclasses.replace(memory.layout, pages=min(memory.pages, 40_000))
-    assert layout.users(tokens, step_tokens) == admitted(layout, tokens, step_tokens) > 0
+    assert layout.max_sequences(tokens, step_tokens) == admitted(layout, tokens, step_tokens) > 0
     if layout == memory.layout:
-        assert memory.held == layout.users(tokens, step_tokens)
+        assert memory.kv_capacity_requests == layout.max_sequences(tokens, step_tokens)
 
 
 def kept(heads: int, k_dim: int, v_dim: int, reach: AttentionPattern) -> KVSpec:
@@ -214,12 +214,15 @@ def test_users_where_layers_keep_things_of_several_kinds(
     )
     few = 7 * memory.layout.kept(tokens, step_tokens, encoded) + 3
     memory = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=few))
-    assert memory.held == admitted(memory.layout, tokens, step_tokens, encoded) >= 7
+    assert memory.kv_capacity_requests == admitted(memory.layout, tokens, step_tokens, encoded) >= 7
     assert memory.layout.capacity(step_tokens, encoded) >= tokens
     one = dataclasses.replace(memory.layout, pages=memory.layout.kept(tokens, step_tokens, encoded))
     assert one.capacity(step_tokens, encoded) >= tokens
     fewer = dataclasses.replace(one, pages=one.pages - 1)
-    assert (fewer.users(tokens, step_tokens, encoded), fewer.capacity(step_tokens, encoded) < tokens) == (0, True)
+    assert (fewer.max_sequences(tokens, step_tokens, encoded), fewer.capacity(step_tokens, encoded) < tokens) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 4, 8])
@@ -241,8 +244,8 @@ def test_the_keeping_rule_is_the_most_that_any_step_sees(reach: AttentionPattern
         for end in range(1, most_positions + 1):
             for start in range(max(0, end - chunk), end):
                 most = max(most, len({key // page_size for key in range(min(first[start:end]), end)}))
-            assert most <= group.kept(end, chunk)
-        assert most == group.kept(most_positions, chunk)
+            assert most <= group.max_pages(end, chunk)
+        assert most == group.max_pages(most_positions, chunk)
 
 
 def sees(reach: AttentionPattern, query: int, key: int) -> bool:
@@ -317,7 +320,9 @@ def test_weights_by_part_and_format_add_up() -> None:
 def test_weights_are_those_of_the_bill(name: str) -> None:
     """Ops of one signature are priced once: then they must hold as much (GPT-2 has two tables of one width)."""
     planned = case(read_config(name).values)
-    assert memory_of(planned, PlanWorkload(200, 100)).weights == pytest.approx(bill(planned.model).nbytes)
+    assert memory_of(planned, PlanWorkload(200, 100)).weights == pytest.approx(
+        parameter_breakdown(planned.model).nbytes
+    )
 
 
 def test_a_tied_head_is_counted_once() -> None:
@@ -402,14 +407,14 @@ def test_an_encoders_positions_take_pages_of_their_own() -> None:
     with pytest.raises(ValueError, match="encoded is -1; it must be at least 0"):
         PlanWorkload(encoded=-1)
     with pytest.raises(AssertionError, match="stores nothing"):
-        deal_layers([kept(1, 2, 3, FULL)], 16, 1000)
+        group_layers([kept(1, 2, 3, FULL)], 16, 1000)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_state_takes_one_page_a_sequence_however_long_it_is(page_size: int) -> None:
     """Attention's pages hold as many positions more as it takes for a layer's state to have room in a page."""
     states, attends = 6 * [StateSpec(3000, torch.float32)], 2 * [kept(2, 16, 16, CAUSAL)]
-    layout = dataclasses.replace(deal_layers(states + attends, page_size, 1000), pages=100)
+    layout = dataclasses.replace(group_layers(states + attends, page_size, 1000), pages=100)
     assert sorted(layer for group in layout.groups for layer in group.layers) == list(range(8))
     for group in layout.groups:
         assert group.used_bytes <= layout.page_bytes
@@ -439,7 +444,7 @@ def test_a_model_with_states_holds_them_beside_few_keys(devices: int) -> None:
 
 def test_users_round_to_pages() -> None:
     spec = KVSpec(1, 2, 3, CAUSAL, torch.bfloat16)
-    layout = dataclasses.replace(deal_layers([spec], 16, 1000), pages=10)
+    layout = dataclasses.replace(group_layers([spec], 16, 1000), pages=10)
     memory = DeviceMemory(0, 0, 0, 0, 0, 0, 10.0, layout, 17, 17, 2048)
     assert memory.users == 5  # two pages each
     assert memory.concurrency == pytest.approx(160 / 17)
@@ -449,12 +454,12 @@ def test_a_step_bounds_the_users_too() -> None:
     """A small model leaves KV for tens of thousands; a decode step of 2,048 positions has room for 2,048 of them."""
     workload = PlanWorkload(16, 16)
     memory, capacity = memory_of(case(TINY), workload), LoadEstimator(case(TINY), workload).capacity
-    assert memory.held > 50_000
+    assert memory.kv_capacity_requests > 50_000
     assert (memory.users, memory.limit) == (2048, "step") == (capacity.users, capacity.limit)
     wider = LoadEstimator(case(TINY), PlanWorkload(16, 16, step_tokens=4096)).capacity
     assert (wider.users, wider.limit) == (4096, "step")
     few = memory_of(case(LLAMA_3_8B), PlanWorkload(8000, 100))
-    assert (few.users, few.limit) == (few.held, "memory")
+    assert (few.users, few.limit) == (few.kv_capacity_requests, "memory")
     with pytest.raises(ValueError, match="a batch of 2,049 exceeds a step of 2,048 tokens"):
         make_plan("test", fields(TINY), Deployment(card()), PlanWorkload(16, 16, batch=2049), ())
 

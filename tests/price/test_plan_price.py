@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, sliding_window
 from ridgeline.price import bounded_cache as module
 from ridgeline.price.device import Device
 from ridgeline.price.devices import load_device
@@ -53,7 +53,7 @@ def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: l
     if price.devices > 1 and device.link is None:
         return
     work = Work.of(parts, price.reaches, len(parts) + more)
-    fast, anew = price.on(device, work), slow(price, device, work)
+    fast, anew = price.price_step(device, work), slow(price, device, work)
     figures = ("cost", "floor", "bound", "expected", "working_set", "host")
     assert {name: getattr(fast, name) for name in figures} == {name: getattr(anew, name) for name in figures}
     assert price.step(work) == anew.cost
@@ -62,7 +62,7 @@ def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: l
 @given(st.sampled_from(sorted(PRICES)), segments)
 def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[StepSegment]) -> None:
     price = PRICES[key]
-    step = price.on(DEVICES[0], Work.of(parts, price.reaches))
+    step = price.price_step(DEVICES[0], Work.of(parts, price.reaches))
     assert [row.priced for row in step.rows] == list(price.ops)
     assert sum(row.cost.total_flops * row.priced.count for row in step.rows) == pytest.approx(step.cost.total_flops)
     assert sum(row.time.bound * row.priced.count for row in step.rows) == pytest.approx(step.bound)
@@ -71,7 +71,7 @@ def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[StepSegment]) ->
 
 @given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=40),
-    st.sampled_from([(CAUSAL,), (CAUSAL, windowed(100)), (windowed(7),)]),
+    st.sampled_from([(CAUSAL,), (CAUSAL, sliding_window(100)), (sliding_window(7),)]),
 )
 def test_decode_work_is_that_of_its_segments(contexts: list[int], reaches: tuple[AttentionPattern, ...]) -> None:
     assert Work.decode(contexts, reaches) == Work.of([StepSegment(1, n) for n in contexts], reaches)
@@ -106,7 +106,7 @@ def test_devices_of_one_id_are_not_mixed_up() -> None:
     price, work = case(TINY).price, Work.of([StepSegment(1, 10)])
     seen: dict[Hashable, float] = {}
     for factor in range(1, 200):
-        bound = price.on(card(bandwidth=factor * 1e12), work).bound
+        bound = price.price_step(card(bandwidth=factor * 1e12), work).bound
         assert bound == slow(price, card(bandwidth=factor * 1e12), work).bound
         seen[factor] = bound
     assert len(set(seen.values())) > 100

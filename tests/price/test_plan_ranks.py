@@ -14,7 +14,7 @@ from ridgeline.price.plan import Demand, DeploymentPlan, make_plan
 from ridgeline.price.plan.demand import fleet_for
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.load_estimate import LoadEstimator, batch_sweep, touched_experts
-from ridgeline.price.plan.prompt_queue import PromptQueue, RankPrompts, most_of_a_rank
+from ridgeline.price.plan.prompt_queue import PromptQueue, RankPrompts, mean_max_prompts
 from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario
 from support.planned import GIB, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
@@ -52,11 +52,11 @@ def test_users_are_those_of_all_cards(ranks: int) -> None:
     assert memory.activations == 2 * (2 * rows * 256 + 3 * 2 * rows * width) + 3 * 2048 * 256 * 2
     pages = int(memory.left // (16 * 1024))
     assert memory.pages == pages
-    assert memory.users == memory.at_end == memory.together == ranks * (pages // 8) > ranks
+    assert memory.users == memory.at_end == memory.max_simultaneous == ranks * (pages // 8) > ranks
     assert memory.on_each == pages // 8
     assert memory.limit == "memory"
     full = memory_of(own(ranks), PlanWorkload(100, 28, step_tokens=64))
-    assert full.users == full.together == ranks * 64 < full.held
+    assert full.users == full.max_simultaneous == ranks * 64 < full.kv_capacity_requests
     assert full.limit == "step"
 
 
@@ -92,7 +92,7 @@ def test_one_rank_is_a_card_as_any() -> None:
     assert [one.load(users) for users in (1, 7, 300)] == [plain.load(users) for users in (1, 7, 300)]
     assert batch_sweep(one) == batch_sweep(plain)
     divided = case(TINY_MIXTURE, devices=2, engine=PLAIN)
-    assert (divided.ranks, divided.on_each(7), LoadEstimator(divided, workload).load(7).waits) == (1, 7, None)
+    assert (divided.ranks, divided.requests_per_rank(7), LoadEstimator(divided, workload).load(7).waits) == (1, 7, None)
 
 
 @pytest.mark.parametrize("users", [1, 2, 3, 4, 5, 40, 400])
@@ -116,7 +116,9 @@ def test_one_user_waits_for_nobody() -> None:
     """Its prompt is alone at the experts, and no prefill comes between two of its tokens."""
     plan = planned(4, PlanWorkload(500, 16))
     load = plan.serving.load(1)
-    assert load.ttft == load.ttft_marching == load.prefill == plan.prefill.seconds == plan.serving.together(1)
+    assert (
+        load.ttft == load.ttft_synchronised == load.prefill == plan.prefill.seconds == plan.serving.prefill_seconds(1)
+    )
     assert load.tpot.expected == pytest.approx(plan.decode.seconds.expected)
     assert plan.decode.seconds == load.itl
     rows = {row.kind: row for row in plan.prefill.classes}
@@ -131,13 +133,13 @@ def test_what_asks_at_once_is_divided() -> None:
     """Ten requests on four cards: three on the fullest, whose prompts and steps are priced."""
     plan = planned(4, PlanWorkload(100, 28, batch=10))
     assert (plan.prefill.tokens, plan.decode.tokens) == (300, 3)
-    assert plan.prefill.seconds == plan.serving.together(10) == plan.serving.together(12)
+    assert plan.prefill.seconds == plan.serving.prefill_seconds(10) == plan.serving.prefill_seconds(12)
     assert plan.decode.seconds == plan.serving.itl(10)
     (row,) = (row for row in plan.sweep if row.batch == 10)
     assert row.kv_bytes == 3 * plan.memory.request_bytes
     assert row.tokens_per_second.expected == pytest.approx(10 / plan.decode.seconds.expected)
     assert row.experts == touched_experts(plan.case, 10) == pytest.approx(8 * (1 - (1 - 2 / 8) ** 12))
-    assert {row.batch for row in plan.sweep if row.fits} >= {plan.memory.together}
+    assert {row.batch for row in plan.sweep if row.fits} >= {plan.memory.max_simultaneous}
     assert plan.fullest.users == plan.memory.users
     assert plan.fullest.itl == plan.serving.itl(plan.memory.users)
 
@@ -179,7 +181,7 @@ def test_prefills_between_steps_by_hand() -> None:
     assert pauses.steady.expected == pytest.approx(some * longest + (1.6 - most) * (both - alone) / (0.8 / asks))
     first, other = (queues.on(ranks).one(1.7).expected for ranks in (1, 2))
     assert pauses.first.expected == pytest.approx((1 - asks) * first + asks * other)
-    step = planned.price.gathering(1).on(planned.device, Work.decode([1], planned.price.reaches))
+    step = planned.price.with_active_ranks(1).price_step(planned.device, Work.decode([1], planned.price.reaches))
     assert step.cost.communication == {"all_reduce": 2 * 256 * 2}
 
 
@@ -193,14 +195,14 @@ def brute_force(sizes: list[int], chance: float) -> float:
 @pytest.mark.parametrize("sizes", [[1, 0, 0, 0], [1, 1, 1], [3, 2, 2], [9, 9], [8, 7, 7]])
 @pytest.mark.parametrize("chance", [0.004, 0.3, 1.0])
 def test_the_most_prompts_of_a_rank(sizes: list[int], chance: float) -> None:
-    assert most_of_a_rank(sum(sizes), len(sizes), chance) == pytest.approx(brute_force(sizes, chance))
+    assert mean_max_prompts(sum(sizes), len(sizes), chance) == pytest.approx(brute_force(sizes, chance))
 
 
 def test_the_most_prompts_of_ranks_with_many_users() -> None:
     """The mean of the larger of two nearly normal numbers is 1 / sqrt(pi) standard deviations over theirs."""
     spread = math.sqrt(100_000 * 0.5 * 0.5)
-    assert most_of_a_rank(200_000, 2, 0.5) == pytest.approx(50_000 + spread / math.sqrt(math.pi), abs=0.5)
-    assert most_of_a_rank(7, 1, 0.3) == 7 * 0.3
+    assert mean_max_prompts(200_000, 2, 0.5) == pytest.approx(50_000 + spread / math.sqrt(math.pi), abs=0.5)
+    assert mean_max_prompts(7, 1, 0.3) == 7 * 0.3
 
 
 @pytest.mark.parametrize("users", [8, 67, 800])
@@ -214,7 +216,7 @@ def test_ranks_that_are_lived_through(users: int) -> None:
         prompts = [sum(draw.random() < ends for _ in range((users + rank) // 4)) for rank in range(4)]
         most, every = max(prompts), sum(prompts)
         if most and (most, every) not in price:
-            part = planned.price.gathering(every / most)  # type: ignore[arg-type]  # rows that are fewer on some
+            part = planned.price.with_active_ranks(every / most)  # type: ignore[arg-type]  # rows that are fewer on some
             price[most, every] = PromptQueue(replace(planned, price=part), workload).all(most).expected
         total += price[most, every] if most else 0.0
     pauses = RankPrompts(planned, workload).pauses(users)

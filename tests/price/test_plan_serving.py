@@ -77,7 +77,7 @@ def live(serving: LoadEstimator, users: int) -> tuple[float, float, float]:
                 else:
                     ended.append(asked)
             if (key := tuple(parts)) not in price:
-                price[key] = case.price.on(case.device, Work.of(parts, case.price.reaches, len(ended))).expected
+                price[key] = case.price.price_step(case.device, Work.of(parts, case.price.reaches, len(ended))).expected
             clock += price[key]
             for asked in ended:
                 first.append(clock - asked)
@@ -211,11 +211,11 @@ def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
         card(price=HourlyPrice(9.0, "today", "--price")),
         card(name="other", price=HourlyPrice(1.0, "2025", "list")),
     )
-    serving = LoadEstimator(models.case(Deployment(asked)), PlanWorkload(100, 50))
+    serving = LoadEstimator(models.scenario(Deployment(asked)), PlanWorkload(100, 50))
     found = compare("test", models, serving.case.setup, serving.workload, (asked, other), Demand())
     rows = {offer.outcome.card: offer.outcome for offer in found.offers}
     assert rows["text-a100"] == outcome_of(serving)
-    listed = outcome_of(LoadEstimator(models.case(Deployment(other)), PlanWorkload(100, 50)))
+    listed = outcome_of(LoadEstimator(models.scenario(Deployment(other)), PlanWorkload(100, 50)))
     assert rows["other"] == listed
     assert rows["text-a100"].dollars_per_million == pytest.approx(9 * (listed.dollars_per_million or 0))
 

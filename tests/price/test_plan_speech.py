@@ -42,7 +42,7 @@ def test_releases(name: str, weights: int, data_dir: Path) -> None:
     assert "1,500 tokens in, 100 out" in words
     (line,) = [line for line in shown.splitlines() if line.strip().startswith("sound")]
     assert "windows of 30 s" in line
-    alone, together = plan.serving.load(1), plan.asked
+    alone, together = plan.serving.load(1), plan.reported_load
     assert together.requests_per_second.expected > alone.requests_per_second.expected > 0
 
 
@@ -53,7 +53,7 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     half = card(name="half", bandwidth=device.bandwidth / 2, price=HourlyPrice(1.5, "2026", "test"))
     asked = PlanWorkload(output=100)
     plan = make_plan("w", fields, Deployment(device), asked, (half,))
-    windows = plan.asked.requests_per_second.expected
+    windows = plan.reported_load.requests_per_second.expected
     told = plan_json(plan)["answer"]["sound"]
     assert told["hours_per_hour"] == pytest.approx(30 * windows)
     assert told["dollars_per_hour"] == pytest.approx(2.0 / (30 * windows))
@@ -87,7 +87,7 @@ def test_a_windows_attention_and_where_it_turns(data_dir: Path) -> None:
 def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:
     """Whole windows: as many as a step has positions for, at least one."""
     fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
-    case = ModelCache(fields).case(Deployment(card()))
+    case = ModelCache(fields).scenario(Deployment(card()))
     for step, windows in ((2048, 1), (1000, 1), (4600, 3)):
         workload = PlanWorkload(output=20, batch=7, step_tokens=step).of(case.model)
         works = prefill_phase(case, workload).works

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from ridgeline.price.device import Device, Efficiency, HourlyPrice
-from ridgeline.price.interconnect import Interconnect, straight
+from ridgeline.price.interconnect import Interconnect, latency_bandwidth_curve
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.plan_text import describe_ways, scarcest, verdict
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
-SLOW_LINK = card(link=Interconnect("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
+SLOW_LINK = card(link=Interconnect("PCIe", 1e9, {"custom": {8: latency_bandwidth_curve(5e-6, 0.8e9)}}))
 
 
 def planned(

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from ridgeline.price.device import HourlyPrice
-from ridgeline.price.devices import load_device, names
-from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_prices, seller_of, snapshots
+from ridgeline.price.devices import device_names, load_device
+from ridgeline.price.hourly_prices import PriceSnapshot, builtin_snapshots, quotes, read_prices, seller_of, with_prices
 from support.planned import card
 
-SELLERS = snapshots()
+SELLERS = builtin_snapshots()
 
 
 @pytest.mark.parametrize("seller", SELLERS, ids=lambda each: each.seller)
 def test_a_snapshot_is_of_one_day_and_can_be_looked_up(seller: PriceSnapshot) -> None:
     assert re.fullmatch(r"20\d\d(-\d\d){0,2}", seller.date)
     assert "$ an hour" in seller.source
-    assert seller.dollars.keys() <= set(names())
+    assert seller.dollars.keys() <= set(device_names())
     assert all(0.05 < dollars < 20 for dollars in seller.dollars.values())
 
 
@@ -38,11 +38,11 @@ def test_cards_are_priced_by_one_seller() -> None:
     devices = (load_device("h100-sxm"), load_device("rtx-4090"), mine)
     nebius = seller_of(SELLERS, ["h100-sxm"], "nebius")
     assert nebius is not None
-    h100, geforce, own = priced(devices, nebius)
+    h100, geforce, own = with_prices(devices, nebius)
     assert h100.price == HourlyPrice(2.95, nebius.date, nebius.source, nebius.title)
     assert geforce.price is None  # another seller has it
     assert own.price == mine.price
-    assert [each.price for each in priced(devices, None)] == [None, None, mine.price]
+    assert [each.price for each in with_prices(devices, None)] == [None, None, mine.price]
 
 
 def test_a_file_of_prices_stands_over_a_cards_own_price() -> None:
@@ -51,7 +51,7 @@ def test_a_file_of_prices_stands_over_a_cards_own_price() -> None:
     one, other = (
         PriceSnapshot(name, name, "2026-11", "a bill", {"mine": cost}) for name, cost in (("a", 2.0), ("b", 3.0))
     )
-    (at_one,) = priced([mine], one, over=True)
+    (at_one,) = with_prices([mine], one, over=True)
     assert at_one.price == HourlyPrice(2.0, "2026-11", "a bill", "a")
     assert [each.price and each.price.dollars for each in quotes([mine, card()], [one, other], over=True)][:2] == [2, 3]
     assert quotes([mine], [one, other]) == (mine,)

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import Linear, Projections
 from ridgeline.core.ops.work import StepSegment, Work
@@ -53,7 +53,7 @@ def h100() -> Device:
 
 def decode(name: str, device: Device, batch: int = 1, context: int = 1) -> tuple[float, float, float]:
     """Seconds of arithmetic (of the matrices), seconds of memory, and the floor of one decode step."""
-    step = price(name).on(device, Work.decode([context] * batch))
+    step = price(name).price_step(device, Work.decode([context] * batch))
     matrices = max(flops / device.peak(number) for number, flops in step.cost.flops.items())
     return matrices, step.cost.memory_bytes / device.bandwidth, step.floor
 
@@ -110,7 +110,7 @@ def test_04_llama_3_70b_does_not_fit_80_gb() -> None:
     kv = sum(spec.bytes_per_token for spec in model("llama-3-70b").kv_specs)
     assert kv == 327_680 == 320 * 1024
     assert 8192 * kv / 1e9 == pytest.approx(2.68, abs=0.005)  # the text: 2.6 GB
-    counted = bill(model("llama-3-70b"))
+    counted = parameter_breakdown(model("llama-3-70b"))
     assert counted.total / 1e9 == pytest.approx(70.554, abs=0.001)
     assert counted.nbytes / 1e9 == pytest.approx(141.1, abs=0.05)  # the text: 140 GB
     assert counted.nbytes > h100().memory
@@ -155,7 +155,7 @@ def test_08_eight_prompt_tokens_and_thirty_of_output() -> None:
     assert text_prefill_flops == 128e9
     assert 5 + 30 * 8 == 245
     card = h100()
-    step = price("llama-3-8b").on(card, Work.of([StepSegment(8, 8)]))
+    step = price("llama-3-8b").price_step(card, Work.of([StepSegment(8, 8)]))
     memory = step.cost.memory_bytes / card.bandwidth
     assert step.cost.total_flops / step.cost.memory_bytes == pytest.approx(8, rel=0.1)
     assert step.floor == memory
@@ -170,7 +170,7 @@ def test_08_eight_prompt_tokens_and_thirty_of_output() -> None:
 def test_09_llama_3_1_405b_from_its_config() -> None:
     """The text is off by ten within a layer, and its walk-through would be a model without grouped heads."""
     d, ffn, vocabulary, layers = 16384, 53248, 128256, 126
-    counted = bill(model("llama-3.1-405b"))
+    counted = parameter_breakdown(model("llama-3.1-405b"))
     assert counted.parameters["embedding"] == vocabulary * d
     assert counted.parameters["embedding"] / 1e9 == pytest.approx(2.10, abs=0.005)
     assert counted.layer["attention"] / 1e9 == pytest.approx(0.570, abs=0.001)  # the text: 5.7
@@ -185,7 +185,7 @@ def test_09_llama_3_1_405b_from_its_config() -> None:
 
 
 def test_10_experts_save_flops_not_memory() -> None:
-    counted = bill(model("qwen3-235b-a22b"))
+    counted = parameter_breakdown(model("qwen3-235b-a22b"))
     assert (counted.total / 1e9, counted.active / 1e9) == pytest.approx((235.09, 22.19), abs=0.005)
     experts = next(op for _, op in model("qwen3-235b-a22b").ops() if isinstance(op, Experts))
     touched = {batch: experts.touched(batch) for batch in (1, 8, 32, 64)}
@@ -203,7 +203,7 @@ def test_18_batching_32_users() -> None:
 
 def test_21_share_of_the_feed_forward() -> None:
     """ "About two thirds": of all parameters 70 %, of a layer 81 %; with two matrices instead of three 47 %."""
-    counted = bill(model("llama-3-8b"))
+    counted = parameter_breakdown(model("llama-3-8b"))
     share = counted.parameters["feed-forward"] / counted.total
     assert share == pytest.approx(0.702, abs=0.0005)
     assert counted.layer["feed-forward"] / sum(counted.layer.values()) == pytest.approx(0.808, abs=0.0005)
@@ -211,7 +211,7 @@ def test_21_share_of_the_feed_forward() -> None:
 
 
 def test_22_embedding_of_llama_3_8b() -> None:
-    assert bill(model("llama-3-8b")).parameters["embedding"] == 525_336_576  # the text: ~525 M
+    assert parameter_breakdown(model("llama-3-8b")).parameters["embedding"] == 525_336_576  # the text: ~525 M
 
 
 def test_25_weight_tying_is_read_not_assumed() -> None:
@@ -241,7 +241,7 @@ def test_26_attention_overtakes_the_matmuls() -> None:
         products = {"attend": 0.0, "linear": 0.0}
         for priced in price("llama-3-8b").ops:
             for kernel in priced.launches(work):
-                name = "linear" if kernel.name.startswith("linear") else kernel.part
+                name = "linear" if kernel.name.startswith("linear") else kernel.method
                 if name in products:
                     products[name] += kernel.cost.total_flops * priced.count
         return products["attend"] - products["linear"]

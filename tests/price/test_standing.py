@@ -28,7 +28,7 @@ def adapted(model: Model) -> int:
             for number, rank in ((1, 4), (2, 16)):
                 with torch.device("meta"):
                     added = LoraWeights(matrix.inputs, matrix.outputs, rank, 1.0, matrix.spec.dtype)
-                op.adapt(number, "q_proj", added, rows)
+                op.attach_adapter(number, "q_proj", added, rows)
     return 2
 
 
@@ -42,14 +42,14 @@ def work(decodes: int, prompt: int, first: int, second: int) -> Work:
 @pytest.mark.parametrize("beside", [None, adapted])
 def test_a_price_that_knows_much_is_that_of_one_that_knows_nothing(beside: Callable[[Model], int] | None) -> None:
     """Every figure and row of a step, on two cards in turn, whatever came before."""
-    model = ModelCache(fields(TINY), beside).case(Deployment(card())).model
+    model = ModelCache(fields(TINY), beside).scenario(Deployment(card())).model
     asked = itertools.product((1, 3, 4), (2, 3, 31), (0, 1, 2), (0, 2))
     steps = [(on, step) for step in asked if beside is not None or step[2:] == (0, 0) for on in CARDS]
     random.Random(3).shuffle(steps)
     seen = Price(model)
     found: dict[str, set[float]] = {on.name: set() for on in CARDS}
     for on, step in steps:
-        known, fresh = seen.on(on, work(*step)), Price(model).on(on, work(*step))
+        known, fresh = seen.price_step(on, work(*step)), Price(model).price_step(on, work(*step))
         for name in ("cost", "floor", "bound", "expected", "working_set", "host"):
             assert getattr(known, name) == getattr(fresh, name), (name, step)
         assert [(row.cost, row.time) for row in known.rows] == [(row.cost, row.time) for row in fresh.rows]

@@ -144,7 +144,7 @@ def test_words_times_and_likelihoods(
     sampled = [*(token for each in expected for token in each["tokens"].tolist()), vocabulary.end]
     logprobs_T = torch.log_softmax(scores_TV.double(), dim=1)[range(len(sampled)), sampled]
     for mine in transcript.segments:
-        assert mine.logprob == pytest.approx(float(logprobs_T.mean()), abs=1e-4)
+        assert mine.avg_logprob == pytest.approx(float(logprobs_T.mean()), abs=1e-4)
 
 
 def test_without_timestamps(

@@ -11,7 +11,7 @@ from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.backends.timed_backend import OpTimer, TimedBackend
 from ridgeline.core.ops.backend import Backend, SamplingKernel
-from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow, sampler_of
@@ -56,7 +56,7 @@ def test_the_backend_and_the_device_choose() -> None:
 def test_a_runner_has_the_sampler_of_its_model() -> None:
     """Also where its backend is watched."""
     model = small_model(LLAMA)
-    layout = replace(deal_layers(model.kv_specs, 4, 64), pages=8)
+    layout = replace(group_layers(model.kv_specs, 4, 64), pages=8)
     plain, reference = Runner(model, layout), Runner(model, layout, backend=ReferenceBackend())
     assert isinstance(plain.sampler, NativeSampler)
     assert isinstance(reference.sampler, NumpySampler)
@@ -83,8 +83,8 @@ def test_nothing_is_looked_up_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_kernels_of_a_backend_are_called() -> None:
-    """The sampling kernel for rows of any kind, where the logits are in this machine's memory; on a device `likeliest`,
-    for greedy rows that ask for nothing else."""
+    """The sampling kernel for rows of any kind, where the logits are in this machine's memory; on a device
+    `likeliest`, for greedy rows that ask for nothing else."""
     backend, logits = Counts(), torch.randn(3, 40)
     NativeSampler(backend.sampling_kernel).score(logits, [1, 2, 3], [0, 0, 0])
     assert backend.sampled == [(3, 40)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.engine.params import COUNT_MAX, SamplingParams, unfollowed_keys
+from ridgeline.engine.params import COUNT_MAX, SamplingParams, ignored_keys
 
 NAN, INF = math.nan, math.inf
 BAD: list[tuple[str, Any]] = [
@@ -141,9 +141,9 @@ def test_unfollowed_keys() -> None:
         "begin_suppress_tokens": [],
         "top_k": 5,
     }
-    assert unfollowed_keys(off) == ()
+    assert ignored_keys(off) == ()
     beams = {"num_beams": 5, "no_repeat_ngram_size": 3, "top_p": 0.5}
-    assert unfollowed_keys(beams) == ("num_beams", "no_repeat_ngram_size")
+    assert ignored_keys(beams) == ("num_beams", "no_repeat_ngram_size")
 
 
 @pytest.mark.parametrize("stop", [["x" * n for n in range(1, 300)], ["x" * 5000], ["x"] * 1_000_000])

@@ -26,7 +26,7 @@ from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.health import Health, HealthSource, ReadinessGate
 from ridgeline.server.http.http_server import http_server
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.lifecycle import build_service, guarded
+from ridgeline.server.lifecycle import build_service, with_access_control
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
@@ -137,7 +137,7 @@ def listening(
     event loop in the end."""
     front = ReadinessGate(Health(settings.stalled_seconds))
     front.health.watched, front.app = watched, app
-    outermost = guarded(front, settings, observers)
+    outermost = with_access_control(front, settings, observers)
 
     async def live() -> None:
         await server.serve([listener])

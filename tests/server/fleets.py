@@ -111,8 +111,8 @@ class Running:
 def process_of(replica: EngineReplica) -> int:
     """The process that a replica's engine runs in."""
     assert isinstance(replica.llm.host, EngineProcess)
-    assert isinstance(replica.llm.host.place, ChildProcess)
-    return replica.llm.host.place.pid
+    assert isinstance(replica.llm.host.handle, ChildProcess)
+    return replica.llm.host.handle.pid
 
 
 def kill(replica: EngineReplica, number: int = signal.SIGKILL) -> None:

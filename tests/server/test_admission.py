@@ -42,7 +42,7 @@ def refusal(queue: RequestQueue, of: InFlightRequest) -> ApiError:
 
 def test_the_defaults_follow_from_the_engine() -> None:
     queue = RequestQueue(INFO, ServerSettings())
-    assert queue.places == INFO.requests + 4 * INFO.requests
+    assert queue.capacity == INFO.requests + 4 * INFO.requests
     assert queue.tokens == 2 * INFO.capacity
 
 
@@ -68,10 +68,10 @@ def test_each_choice_takes_a_place(clock: Clock) -> None:
 def test_more_choices_than_places_are_not_sent_away_to_come_again(clock: Clock) -> None:
     """They never fit: trying again, as 429 asks for, would go on for ever."""
     queue = RequestQueue(INFO, SETTINGS, clock)
-    queue.admit(live("as many as fit", 1, prompts=queue.places))
-    error = refusal(queue, live("one too many", 1, prompts=queue.places + 1))
+    queue.admit(live("as many as fit", 1, prompts=queue.capacity))
+    error = refusal(queue, live("one too many", 1, prompts=queue.capacity + 1))
     assert (error.status, error.code) == (400, "too_many_choices")
-    assert f"queues at most {queue.places}" in error.message
+    assert f"queues at most {queue.capacity}" in error.message
 
 
 def test_prompt_tokens_count_while_they_wait(clock: Clock) -> None:

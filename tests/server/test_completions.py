@@ -303,7 +303,7 @@ def test_many_short_prompts_do_not_hold_up_the_event_loop() -> None:
             return super().encode(text, **more)
 
     texts = TextProcessor(Watched(), None, SamplingParams())
-    model = ServedModel(("m",), texts, context=1 << 20, room=1 << 20, vocabulary=257, dtype="float32")
+    model = ServedModel(("m",), texts, context=1 << 20, max_sequence_positions=1 << 20, vocabulary=257, dtype="float32")
 
     async def run(prompts: list[str]) -> bool:
         where.clear()

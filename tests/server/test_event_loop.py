@@ -95,7 +95,7 @@ def test_what_is_said_of_a_prompt_is_the_same_however_it_is_cut(names: TokenName
     assert sum(sizes) == 300
     for start, end in zip([0, *accumulate(sizes)], accumulate(sizes), strict=False):
         answer.take(told[start:end])
-    assert json.loads(msgspec.json.encode(answer.told)) == {"prompt_logprobs": prompt_logprobs(told, names)}
+    assert json.loads(msgspec.json.encode(answer.response_fields)) == {"prompt_logprobs": prompt_logprobs(told, names)}
     places = TokenOffsets(names.tokenizer)
     offsets = [places.push(token) for token in [*prompt, *prompt[:5]]]
     whole = CompletionLogprobs(names)

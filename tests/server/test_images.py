@@ -140,7 +140,9 @@ def test_openais_client_streams(client: openai.OpenAI, pipeline: Pipeline) -> No
     for index, event in enumerate(events[:3]):
         assert event.type == "image_generation.partial_image"
         assert (event.partial_image_index, event.size, event.output_format) == (index, "64x64", "png")
-        assert np.array_equal(pixels(event.b64_json), to_bytes(pipeline.decode(steps[index].guess)[0]).numpy())
+        assert np.array_equal(
+            pixels(event.b64_json), to_bytes(pipeline.decode(steps[index].predicted_latents)[0]).numpy()
+        )
     last = events[-1]
     assert last.type == "image_generation.completed"
     assert np.array_equal(pixels(last.b64_json), to_bytes(pipeline.decode(steps[-1].latents)[0]).numpy())
@@ -267,15 +269,17 @@ def test_a_step_cache_is_of_its_request_alone(up: Drawing, pipeline: Pipeline) -
 def test_what_a_step_cache_keeps_is_bounded(pipeline: Pipeline) -> None:
     """With the files: alone it is a 400 that names the field, beside others a 429."""
     each, cached = (64 * 64 * 3 + (64 << 10)) * 4 // 3, {**QUICK, "step_cache": 0.1}
-    kept = pipeline.kept(pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1)))
-    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), picture_bytes=each + kept - 1)) as up:
+    kept = pipeline.step_cache_bytes(
+        pipeline.plan(DiffusionRequest("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1))
+    )
+    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), image_bytes=each + kept - 1)) as up:
         error = up.refusal(cached)
         assert (error["param"], "leave step_cache out, or request a smaller size" in error["message"]) == (
             "step_cache",
             True,
         )
         assert up.draw(**QUICK)["data"]
-    settings = ServerSettings(models=("tiny",), picture_bytes=2 * each + 2 * kept - 1)
+    settings = ServerSettings(models=("tiny",), image_bytes=2 * each + 2 * kept - 1)
     with drawing({"tiny": pipeline}, settings) as up, Held(pipeline) as held:
         first = threading.Thread(target=lambda: up.draw(**cached))
         first.start()
@@ -451,7 +455,7 @@ def test_the_queue_is_bounded(pipeline: Pipeline) -> None:
 def test_files_are_bounded_in_bytes(pipeline: Pipeline) -> None:
     """n x size: what no answer may hold is a 400, what the others' leave no room for a 429."""
     each = (64 * 64 * 3 + (64 << 10)) * 4 // 3
-    settings = ServerSettings(models=("tiny",), picture_bytes=3 * each)
+    settings = ServerSettings(models=("tiny",), image_bytes=3 * each)
     with drawing({"tiny": pipeline}, settings) as up, Held(pipeline) as held:
         error = up.refusal({**QUICK, "n": 4})
         assert (error["param"], "request fewer images at once" in error["message"]) == ("n", True)
@@ -474,8 +478,8 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_runs(pipeline: Pipel
 
 def test_a_first_stride_that_takes_long_is_no_waiting(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with drawing({"tiny": pipeline}) as up:
-        drawer, told, answers = up.service.drawer, threading.Event(), list[Any]()
-        stride = drawer._stride
+        drawer, told, answers = up.service.engine, threading.Event(), list[Any]()
+        stride = drawer._run_work_unit
 
         def slow(run: Any) -> Any:
             assert told.wait(30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.folders import write_model
-from ridgeline.core.text import Part, Tokenizer
+from ridgeline.core.text import PromptPart, Tokenizer
 from ridgeline.core.text.vocabulary import Vocabulary
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
@@ -29,7 +29,7 @@ KINDS = ("bytes", "words")
 class Spelled(Tokenizer):
     """A vocabulary that is only read."""
 
-    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+    def _encode_parts(self, parts: Sequence[PromptPart]) -> list[int]:
         raise NotImplementedError
 
 

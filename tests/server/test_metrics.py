@@ -316,7 +316,7 @@ def test_reasons_are_those_that_admission_gives() -> None:
     queue, reasons = RequestQueue(small, settings), set()
     queue.admit(live("a", 5))
     for place, attempt in ((0, live("a", 5)), (1, live("b", 5)), (8, live("c", 5)), (8, live("d", 5))):
-        queue.places = place
+        queue.capacity = place
         queue.draining = attempt.id == "d"
         with pytest.raises(ApiError) as refused:
             queue.admit(attempt)

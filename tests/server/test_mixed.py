@@ -83,7 +83,7 @@ def together(settings: EngineSettings | None = None) -> ServedMultiModel:
 @pytest.fixture(scope="module")
 def kept() -> Kept:
     unloaded = together()
-    return Kept(unloaded.language, unloaded.pictures, load_engine("tales"), load_pipeline("digits", threads=1))
+    return Kept(unloaded.language, unloaded.pipelines, load_engine("tales"), load_pipeline("digits", threads=1))
 
 
 @dataclass
@@ -129,14 +129,14 @@ class Up:
         def wait() -> None:
             assert go.wait(30)
 
-        self.models.drawer.loop.ask(wait)
+        self.models.diffusion_engine.loop.call_soon(wait)
         return go
 
     async def both(self) -> tuple["asyncio.Task[list[Any]]", "asyncio.Task[tuple[int, Any]]"]:
         """A story and a picture under way, both of which begin at the same time."""
         go = self.hold()
         story, seven = asyncio.create_task(self.story()), asyncio.create_task(self.post(IMAGES, SEVEN))
-        while not (self.models.llm.awaited and self.models.drawer._runs):
+        while not (self.models.llm.num_awaited and self.models.diffusion_engine._runs):
             await asyncio.sleep(0.001)
         go.set()
         return story, seven
@@ -307,11 +307,11 @@ def test_a_token_that_waits_for_a_stride_does_not_hang(kept: Kept) -> None:
     async def scenario(up: Up) -> None:
         models, go = up.models, up.hold()
         story = asyncio.create_task(up.post(CHAT, SHORT))
-        while not models.llm.awaited:
+        while not models.llm.num_awaited:
             await asyncio.sleep(0.001)
-        assert models.awaited == 1
-        models.drawer._expected_by = float("inf")
-        assert models.awaited == 0
+        assert models.num_awaited == 1
+        models.diffusion_engine._expected_by = float("inf")
+        assert models.num_awaited == 0
         go.set()
         await story
 
@@ -365,7 +365,7 @@ def test_a_loop_that_dies_ends_the_server(kept: Kept, monkeypatch: pytest.Monkey
     async def scenario(up: Up) -> None:
         story, seven = await up.both()
         up.ends = True
-        monkeypatch.setattr(up.models.drawer, "_step", lambda _: 1 / 0)
+        monkeypatch.setattr(up.models.diffusion_engine, "_step", lambda _: 1 / 0)
         assert (await story)[-1]["error"]["code"] == "engine_died"
         assert (await seven)[0] in (500, 503)
 
@@ -390,10 +390,10 @@ def test_memory_is_divided(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     served = together()
 
     async def scenario(up: Up) -> None:
-        drawn = weight_bytes(up.models.drawer.pipelines["digits"])
+        drawn = weight_bytes(up.models.diffusion_engine.pipelines["digits"])
         (loaded,) = engines
-        room = up.models.drawer._prices["digits"]._room
-        assert room == free - drawn - loaded.kept_bytes
+        room = up.models.diffusion_engine._prices["digits"]._room
+        assert room == free - drawn - loaded.resident_bytes
         assert loaded.layout.nbytes <= (free - drawn - loaded.weight_bytes) / 2
         assert (await up.post(CHAT, SHORT))[0] == 200
         assert (await up.post(IMAGES, {**SEVEN, "num_inference_steps": 1}))[0] == 200

@@ -31,7 +31,7 @@ class Script:
         loop = ModelLoop(1)
         for model in self.models.values():
             loop.join(model)
-        loop.ask(self._begin)
+        loop.call_soon(self._begin)
         assert self.idle.wait(A_WHILE)
         loop.close()
         assert [model.reason for model in self.models.values()] == ["closed"] * len(self.models)
@@ -64,7 +64,7 @@ class Model:
         self.script.ran(self)
         return self.seconds
 
-    def gone(self, reason: str) -> None:
+    def on_loop_end(self, reason: str) -> None:
         self.reason = reason
 
 

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.learn.page.assets import assets
 from ridgeline.learn.page.html_document import page_names, served_page
 from ridgeline.server.http.health import Health, ReadinessGate
-from ridgeline.server.lifecycle import guarded
+from ridgeline.server.lifecycle import with_access_control
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening, Running
 from server.wire import listening
@@ -95,7 +95,7 @@ def test_it_is_only_read(server: Running) -> None:
 def loading() -> Iterator[Listening]:
     """A server with a key, the model of which is still to be read."""
     settings = ServerSettings(keys=("sk-one",))
-    with listening(guarded(ReadinessGate(Health(60.0)), settings, ()), settings) as port:
+    with listening(with_access_control(ReadinessGate(Health(60.0)), settings, ()), settings) as port:
         yield Listening(port)
 
 

@@ -98,15 +98,15 @@ def test_requests_that_wait_run_are_refused_and_given_up(up: Drawing, pipeline: 
 
 def test_a_stride_that_hangs_shows(up: Drawing, pipeline: Pipeline) -> None:
     """Requests count as waiting in vain only when a stride is long past its price."""
-    drawer = up.service.drawer
+    drawer = up.service.engine
     with Held(pipeline) as held:
         first = threading.Thread(target=lambda: up.draw(**QUICK))
         first.start()
         assert held.begun.wait(30)
         drawer._expected_by += 3600
-        assert drawer.awaited == 0
+        assert drawer.num_awaited == 0
         drawer._expected_by = 0.0
-        assert drawer.awaited == 1
+        assert drawer.num_awaited == 1
         held.go.set()
         first.join(30)
-    assert eventually(lambda: drawer.awaited == 0)
+    assert eventually(lambda: drawer.num_awaited == 0)

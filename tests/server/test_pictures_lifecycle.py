@@ -74,8 +74,8 @@ def lives(
 
 async def _under_way(up: Up) -> "asyncio.Task[tuple[int, Any]]":
     """A long request of which steps have run."""
-    task, heard = asyncio.create_task(up.post(LONG)), up.drawer.heard
-    while up.drawer.heard < heard + 3:
+    task, heard = asyncio.create_task(up.post(LONG)), up.drawer.messages_received
+    while up.drawer.messages_received < heard + 3:
         await asyncio.sleep(0.001)
     return task
 

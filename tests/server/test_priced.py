@@ -34,7 +34,9 @@ def priced() -> Iterator[Running]:
     served = served_priced(source, ServedLLM(NAME, NAME, EngineSettings(context=2048)), PricedFlags("h100-sxm"))
     assert served.device is not None
     assert served.settings is not None
-    llm = AsyncLLM(priced_engine(EngineStart(NAME, served.settings, device=served.device(), maker=served.maker)))
+    llm = AsyncLLM(
+        priced_engine(EngineStart(NAME, served.settings, device=served.device(), maker=served.engine_factory))
+    )
     settings = ServerSettings(models=(NAME,), priced=CARD)
     service = build_service(llm, RequestQueue(llm.info, settings), settings)
     observability = observe_one_engine(service, llm, settings, NAME)

@@ -200,7 +200,7 @@ def test_a_share_is_free_where_one_machine_has_it() -> None:
     cluster = RayCluster(Ray())
     assert cluster.free(ReplicaResources(4))
     assert not cluster.free(ReplicaResources(5)), "no machine has as many"
-    assert not cluster.free(ReplicaResources(1, cards=1))
+    assert not cluster.free(ReplicaResources(1, gpus=1))
 
 
 def test_the_recipe_for_two_nodes() -> None:

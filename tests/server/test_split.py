@@ -67,10 +67,10 @@ async def metric(url: str, client: aiohttp.ClientSession, name: str, engine: int
 def computing(apart: DisaggregatedEngines) -> int:
     """The process of the engine that computes prompts."""
     assert isinstance(apart.answering, ServedReplicas)
-    (engine,) = apart.answering.one.computing
+    (engine,) = apart.answering.one.prefill_engines
     assert isinstance(engine.host, EngineProcess)
-    assert isinstance(engine.host.place, ChildProcess)
-    return engine.host.place.pid
+    assert isinstance(engine.host.handle, ChildProcess)
+    return engine.host.handle.pid
 
 
 def test_prompts_on_an_engine_of_their_own(llm: LLM) -> None:

@@ -135,7 +135,7 @@ def scripted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             eos = list(loaded.tokenizer.eos_ids)
             loaded.engine.executor = own if text is None else Says([*ids_of(loaded, text), *eos])
 
-        probed = loaded.texts.templates.pick(tools=True).probe.calls.tool_format
+        probed = loaded.text_processor.templates.pick(tools=True).probe.calls.tool_format
         assert probed.name == name
         yield Behind(probed, up, client, say)
 

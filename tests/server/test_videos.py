@@ -274,7 +274,7 @@ def test_the_queue_is_bounded(pipeline: Pipeline) -> None:
 
 def test_frames_that_are_held_are_bounded(pipeline: Pipeline) -> None:
     """GIF and WebP hold all of them, MP4 none."""
-    settings = ServerSettings(models=("tiny",), picture_bytes=5 * 64 * 32 * 3)
+    settings = ServerSettings(models=("tiny",), image_bytes=5 * 64 * 32 * 3)
     with drawing({"tiny": pipeline}, settings) as up:
         error = refusal(up, "POST", ROUTE, 400, {**QUICK, "num_frames": 9})
         assert (error["param"], "request fewer frames, or mp4" in error["message"]) == ("output_format", True)
@@ -317,7 +317,7 @@ def test_a_job_is_told_of_to_the_key_that_asked(pipeline: Pipeline) -> None:
 
 def test_a_clip_expires(pipeline: Pipeline) -> None:
     """Its file goes, and who asks for it hears why."""
-    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), clip_seconds=0.3)) as up:
+    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), video_lifetime_seconds=0.3)) as up:
         id = begun(up, **QUICK)["id"]
         path = next(up.jobs.path(job) for job in up.jobs.of(None))
         assert eventually(path.exists)
@@ -331,7 +331,7 @@ def test_a_clip_expires(pipeline: Pipeline) -> None:
 def test_files_are_bounded_in_bytes(pipeline: Pipeline) -> None:
     """The oldest goes for the newest; what is larger than all that is kept fails."""
     one = len(file_of(pipeline, QUICK_REQUEST, "GIF", 16.0))
-    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), clip_bytes=2 * one + 10)) as up:
+    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), video_storage_bytes=2 * one + 10)) as up:
         ids = []
         for _ in range(3):
             ids.append(begun(up, **QUICK)["id"])
@@ -546,7 +546,7 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, pictures: Pipelin
     """Pictures of one that makes clips, clips of one that draws or writes; text, where both are served too."""
     said = up.post("/v1/completions", {}).json()["error"]["message"]
     assert said == f"the model generates videos, not text: use {ROUTE}"
-    with drawing({"tiny": pictures, "other": up.service.drawer.pipelines["tiny"]}) as both:
+    with drawing({"tiny": pictures, "other": up.service.engine.pipelines["tiny"]}) as both:
         said = both.post("/v1/completions", {}).json()["error"]["message"]
         assert said == f"the model generates images and videos, not text: use {IMAGES} for images or {ROUTE} for videos"
     with drawing({"tiny": pictures}) as drawn:

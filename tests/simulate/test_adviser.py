@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate import adviser
-from ridgeline.insight.simulate.adviser import Advice, Setting, TriedSetting, advise, option_of, trial
+from ridgeline.insight.simulate.adviser import Advice, Setting, TriedSetting, advise, simulate_setting, trial
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
@@ -56,12 +56,12 @@ def test_it_finds_what_the_whole_grid_has() -> None:
     rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[TriedSetting]()
     for tokens, places in product(BUDGETS, PLACES):
         only = asked(rate, slo, Limits(tokens, places))
-        whole.append(option_of(only, only.machine))
+        whole.append(simulate_setting(only, only.machine))
     found = advise(asked(rate, slo, Limits(256, 4)), rebuilt)
-    shares = [each.beside(found.own).share for each in whole]
+    shares = [each.comparable_to(found.current).share for each in whole]
     assert found.best.share >= 0.97 * max(shares)
     assert found.best.share == pytest.approx(shares[0] + found.gain.mid)
-    assert found.own.share == found.own.metrics.good_share, "one figure for one thing"
+    assert found.current.share == found.current.metrics.good_share, "one figure for one thing"
     assert 0 < found.count < 120
     assert len(found.options) <= len(whole)
 
@@ -76,10 +76,10 @@ def advised() -> Advice:
 
 def test_it_says_why(advised: Advice) -> None:
     """By the counts of both runs; and what to type."""
-    assert advised.worth
+    assert advised.is_significant
     assert advised.sentence.startswith(f"--max-batch-tokens {advised.best.limits.tokens} --max-requests")
     assert "requests wait for places" in advised.sentence
-    held = advised.own.metrics.steps.held["requests"]
+    held = advised.current.metrics.steps.held["requests"]
     assert f"instead of {held:.0%}" in advised.sentence
     assert advised.best in advised.pareto
 
@@ -94,8 +94,8 @@ def test_pages_are_asked_for_where_requests_wait_for_them() -> None:
 
     one = replace(asked(20.0, "ttft=150ms,tpot=40ms", Limits(4096, 64)), machine=on(Limits(4096, 64)))
     found = advise(one, on)
-    assert found.own.metrics.steps.held["pages"] > 0.05
-    assert found.worth
+    assert found.current.metrics.steps.held["pages"] > 0.05
+    assert found.is_significant
     assert found.best.memory == 0.95
     assert found.flags.endswith("--memory-utilization 0.95")
     assert "KV pages" in found.sentence
@@ -115,13 +115,13 @@ def test_smaller_steps_are_tried_where_they_leave_pages() -> None:
 
     large = Limits(16384, 64)
     found = advise(replace(asked(10.0, "ttft=300ms,tpot=60ms", large), machine=on(large)), on)
-    assert found.own.most_positions < 4096
-    assert found.own.short
+    assert found.current.most_positions < 4096
+    assert found.current.is_short_of_pages
     assert 4096 in {option.limits.tokens for option in found.options}
     fixed = advise(replace(asked(10.0, "ttft=300ms,tpot=60ms", large), machine=on(large)), on, shares=())
     assert 4096 not in {option.limits.tokens for option in fixed.options}, "stated pages are the same for all"
     assert found.best.limits.tokens < 16384
-    assert found.worth
+    assert found.is_significant
 
 
 def test_nothing_is_said_where_nothing_differs() -> None:
@@ -138,7 +138,7 @@ def test_nothing_is_said_where_nothing_differs() -> None:
         3,
     )
     found = advise(idle, rebuilt)
-    assert not found.worth
+    assert not found.is_significant
     assert found.sentence.startswith("No other setting is significantly better")
     assert {option.limits.requests for option in found.options} == {64}
 
@@ -161,8 +161,8 @@ def test_what_falls_behind_calmly_is_no_better(advised: Advice) -> None:
     """Than what is asked about, which preempts and has good requests; what preempts is not advised."""
 
     def option(good: float, preemptions: int) -> TriedSetting:
-        metrics = replace(advised.own.metrics, preemptions=preemptions)
-        return replace(advised.own, metrics=metrics, good=np.arange(120) < round(120 * good))
+        metrics = replace(advised.current.metrics, preemptions=preemptions)
+        return replace(advised.current, metrics=metrics, good=np.arange(120) < round(120 * good))
 
     own, idle, rough, better = option(0.9, 10), option(0.0, 0), option(1.0, 10), option(0.95, 0)
     assert adviser._best(own, [idle]) is own

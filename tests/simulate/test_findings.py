@@ -136,7 +136,7 @@ def test_smaller_steps_are_advised_where_they_keep_up_and_help() -> None:
 
 def test_what_a_dearer_run_has_too_few_of_has_no_interval(steady: SimulationFindings) -> None:
     """One that fills for longer counts fewer requests: then nobody knows how late its hundredth is."""
-    dear = replace(steady.dear, latencies=steady.dear.latencies | {"TTFT": None})
+    dear = replace(steady.at_high_price, latencies=steady.at_high_price.latencies | {"TTFT": None})
     assert steady.latency("TTFT", 99) is not None
     assert replace(steady, dear=dear).latency("TTFT", 99) is None
 
@@ -172,7 +172,9 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], ApiServerO
         return OpenLoop(bounded(draw_requests(poisson(rate, 5), Fixed(100), Fixed(20), 5), 600, None))
 
     def through(share: float) -> SimulationFindings:
-        return found(offered, machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=per(round(share / rate * 1e9))))
+        return found(
+            offered, machine(on=PRICED), error=0.0, fleet=SimulatedFleet(api_server=per(round(share / rate * 1e9)))
+        )
 
     calm, slow = through(1 / 3), through(1.5)
     assert calm.verdict == "steady"
@@ -192,7 +194,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     """Not where replicas fall behind as well, nor for users, who wait for it; steps that few requests share say nothing
     of its wall."""
     slow, tight = (
-        SimulatedFleet(front=ApiServerOverhead(answer=2_000_000)),
+        SimulatedFleet(api_server=ApiServerOverhead(answer=2_000_000)),
         machine(Limits(tokens=512, requests=1), 20, PRICED),
     )
     both = found(at_rate(1500.0, 300), tight, error=0.0, fleet=slow)
@@ -218,7 +220,10 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     assert "the API server's CPU core (--front) is busy" in dict(answer(users))["limit"]
 
     per_step = found(
-        at_rate(20.0, 40), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=ApiServerOverhead(step=100_000))
+        at_rate(20.0, 40),
+        machine(on=PRICED),
+        error=0.0,
+        fleet=SimulatedFleet(api_server=ApiServerOverhead(step=100_000)),
     )
     assert per_step.metrics.front is not None
     assert 0 < per_step.metrics.front < 1
@@ -244,7 +249,7 @@ def test_what_is_answered_in_the_warm_up_alone_has_no_law() -> None:
 def test_the_wall_is_of_all_replicas() -> None:
     fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(3))
     assert fleet.law is not None
-    assert fleet.wall == 3 * fleet.law.wall
+    assert fleet.wall == 3 * fleet.law.saturation_rate
     assert f"above {three_digits(fleet.wall)} requests per second" in dict(answer(fleet))["law"]
 
 
@@ -269,7 +274,7 @@ def test_pages_that_are_short_are_told() -> None:
 def test_an_interval_without_end(overloaded: SimulationFindings) -> None:
     """At seven tenths of what it can do a price 1.9 times as high overloads it: JSON has null for that end."""
     rate = 0.7 * overloaded.metrics.requests_per_second
-    run = found(at_rate(rate, 500), overloaded.asked.machine, error=0.9)
+    run = found(at_rate(rate, 500), overloaded.query.machine, error=0.9)
     assert run.verdict in ("steady", "backlogged")
     ttft = FIGURES["ttft_p50"](run)
     assert ttft is not None

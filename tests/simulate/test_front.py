@@ -8,8 +8,8 @@ from ridgeline.insight.simulate.serving_overhead import (
     ApiServerCore,
     ApiServerOverhead,
     HostOverhead,
-    parse_between,
-    parse_front,
+    parse_api_server_overhead,
+    parse_host_overhead,
 )
 from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
@@ -23,7 +23,7 @@ COSTS = ApiServerOverhead(request=2_000_000, step=30_000, token=10_000, answer=5
 
 
 def through(requests: list[TraceRequest], costs: ApiServerOverhead = COSTS, replicas: int = 1) -> Columns:
-    return Columns(run(machine(), OpenLoop(requests), fleet=SimulatedFleet(replicas, front=costs)))
+    return Columns(run(machine(), OpenLoop(requests), fleet=SimulatedFleet(replicas, api_server=costs)))
 
 
 def test_one_request_alone_meets_each_cost_once() -> None:
@@ -42,11 +42,13 @@ def test_requests_are_read_one_after_the_other() -> None:
     read = through(together, ApiServerOverhead(request=2_000_000)).scheduled
     assert read.tolist() == [2_000_000, 4_000_000, 6_000_000, 8_000_000]
     core = ApiServerCore(COSTS)
-    assert core.reads(100) == 2_000_100
-    core.hears(2_500_000)
-    assert [core.writes(), core.writes()] == [2_540_000, 2_550_000]
-    core.closes()
-    assert core.reads(2_600_000) == pytest.approx(2_550_000 + 500_000 + 2_000_000, abs=2_000)  # and a message's share
+    assert core.parse_request(100) == 2_000_100
+    core.handle_step(2_500_000)
+    assert [core.write_token(), core.write_token()] == [2_540_000, 2_550_000]
+    core.finish_response()
+    assert core.parse_request(2_600_000) == pytest.approx(
+        2_550_000 + 500_000 + 2_000_000, abs=2_000
+    )  # and a message's share
 
 
 def test_what_a_request_takes_is_stretched_by_what_else_comes() -> None:
@@ -54,13 +56,13 @@ def test_what_a_request_takes_is_stretched_by_what_else_comes() -> None:
     messages are as fast as ever. One that has ended a while ago is of no account."""
     core = ApiServerCore(ApiServerOverhead(request=2_000_000, step=250_000, token=50_000, first=1_000_000))
     for step in range(1_000):
-        core.hears(step * 900_000)
-        assert core.writes() == step * 900_000 + 300_000
+        core.handle_step(step * 900_000)
+        assert core.write_token() == step * 900_000 + 300_000
     now = 1_000 * 900_000
-    assert core.reads(now) - now == pytest.approx(3_000_000, rel=0.02)
-    core.hears(now + 10_000_000)
-    assert core.writes(first=True) - now - 10_300_000 == pytest.approx(1_500_000, rel=0.05)
-    assert core.reads(now + 2_000_000_000) == now + 2_002_000_000
+    assert core.parse_request(now) - now == pytest.approx(3_000_000, rel=0.02)
+    core.handle_step(now + 10_000_000)
+    assert core.write_token(first=True) - now - 10_300_000 == pytest.approx(1_500_000, rel=0.05)
+    assert core.parse_request(now + 2_000_000_000) == now + 2_002_000_000
 
 
 def test_costs_of_nothing_change_nothing() -> None:
@@ -69,7 +71,9 @@ def test_costs_of_nothing_change_nothing() -> None:
     small = machine(Limits(tokens=256, requests=16), pages=120)
     for fleet in (SimulatedFleet(), SimulatedFleet(3, "least")):
         logs = [
-            Columns(run(small, OpenLoop(requests), fleet=SimulatedFleet(fleet.replicas, fleet.router, front=front)))
+            Columns(
+                run(small, OpenLoop(requests), fleet=SimulatedFleet(fleet.replicas, fleet.router, api_server=front))
+            )
             for front in (None, ApiServerOverhead())
         ]
         for name in ("scheduled", "first", "last", "made", "worst_gap", "outcome"):
@@ -79,7 +83,7 @@ def test_costs_of_nothing_change_nothing() -> None:
 def test_users_ask_again_when_the_client_has_the_answer() -> None:
     """And a core that is too slow is what limits: so many users are under way there."""
     asked = bounded(draw_requests(iter(lambda: 0, 1), Fixed(60), Fixed(6), 1), 60, None)
-    found = Columns(run(machine(), ClosedLoop(3, 0, asked, None, 4), fleet=SimulatedFleet(front=COSTS)))
+    found = Columns(run(machine(), ClosedLoop(3, 0, asked, None, 4), fleet=SimulatedFleet(api_server=COSTS)))
     assert found.ok.all()
     assert set(found.arrived[3:].tolist()) <= set(found.last.tolist())
     assert found.last.max() >= 60 * COSTS.request
@@ -90,13 +94,15 @@ def test_a_slow_core_is_what_limits() -> None:
     closes answers comes after tokens that clients have."""
     requests = list(bounded(draw_requests(poisson(800.0, 3), Fixed(40), Fixed(4), 3), 600, None))
     fast, slow = (
-        Columns(run(machine(), OpenLoop(requests), fleet=SimulatedFleet(front=front))) for front in (None, COSTS)
+        Columns(run(machine(), OpenLoop(requests), fleet=SimulatedFleet(api_server=front))) for front in (None, COSTS)
     )
     work = 600 * (COSTS.request + COSTS.answer + 4 * COSTS.token)
     assert fast.last.max() < requests[-1].at + 10_000_000
     assert work - 600 * COSTS.answer < slow.last.max() - requests[0].at < 1.2 * work
     assert (
-        work < run(machine(), OpenLoop(requests), fleet=SimulatedFleet(front=COSTS)).end - requests[0].at < 1.2 * work
+        work
+        < run(machine(), OpenLoop(requests), fleet=SimulatedFleet(api_server=COSTS)).end - requests[0].at
+        < 1.2 * work
     )
     assert slow.scheduled[599] - slow.arrived[599] > 100 * (fast.scheduled[599] - fast.arrived[599])
 
@@ -129,23 +135,23 @@ def test_requests_are_handed_on_in_the_order_in_which_they_came() -> None:
     """While the core is full one takes long, which a later one does not overtake when it is free again."""
     core = ApiServerCore(ApiServerOverhead(request=5_000_000, step=900_000))
     for step in range(400):
-        core.hears(step * 1_000_000)
-    first = core.reads(400_000_000)
+        core.handle_step(step * 1_000_000)
+    first = core.parse_request(400_000_000)
     assert first > 430_000_000
-    assert core.reads(420_000_000) >= first
+    assert core.parse_request(420_000_000) >= first
     assert core.free >= first
 
 
 def test_costs_are_read_as_written() -> None:
-    assert parse_between("300us") == HostOverhead(step=300_000)
-    assert parse_between("110us+20us/sequence + 0.33ms/request") == HostOverhead(110_000, 20_000, 330_000)
-    assert parse_between("1us+0.4ms/idle+3us/after") == HostOverhead(1_000, idle=400_000, after=3_000)
-    assert parse_front("2ms/request+1us/token+1ms/first") == ApiServerOverhead(
+    assert parse_host_overhead("300us") == HostOverhead(step=300_000)
+    assert parse_host_overhead("110us+20us/sequence + 0.33ms/request") == HostOverhead(110_000, 20_000, 330_000)
+    assert parse_host_overhead("1us+0.4ms/idle+3us/after") == HostOverhead(1_000, idle=400_000, after=3_000)
+    assert parse_api_server_overhead("2ms/request+1us/token+1ms/first") == ApiServerOverhead(
         request=2_000_000, token=1_000, first=1_000_000
     )
     for text in ("", "5", "5us/step+5us", "-5us", "5us/tick", "1us+", "3601s"):
         with pytest.raises(ValueError, match=r"--between-steps (has|says)"):
-            parse_between(text)
+            parse_host_overhead(text)
     for text in ("", "5us", "5us/sequence", "1us/token+2us/token"):
         with pytest.raises(ValueError, match=r"--front (has|says)"):
-            parse_front(text)
+            parse_api_server_overhead(text)

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.core.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.load_law import load_curve, load_law, loop_law, saturation_rate
+from ridgeline.insight.simulate.load_law import closed_loop_throughput, load_curve, load_law, saturation_rate
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.serving_overhead import HostOverhead
@@ -17,7 +17,7 @@ from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
 from ridgeline.price.devices import load_device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 from support.planned import LLAMA_3_8B, fields
 
@@ -25,7 +25,7 @@ from support.planned import LLAMA_3_8B, fields
 @pytest.fixture(scope="module")
 def case() -> Scenario:
     card = load_device("h100-sxm")
-    return ModelCache(fields(LLAMA_3_8B)).case(Deployment(card, engine=usual_engine(card)))
+    return ModelCache(fields(LLAMA_3_8B)).scenario(Deployment(card, engine=default_engine(card)))
 
 
 def half_way(log: RunLog) -> float:
@@ -45,7 +45,7 @@ def test_users_get_what_the_law_says(case: Scenario, given: int, made: int, user
     asked = bounded(draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 1), users * 25, None)
     machine = machine_of(case, Limits(tokens=tokens))
     log = run(machine, ClosedLoop(users, 0, asked, None, 1))
-    assert half_way(log) == pytest.approx(loop_law(machine, users, given, made), rel=0.02)
+    assert half_way(log) == pytest.approx(closed_loop_throughput(machine, users, given, made), rel=0.02)
 
 
 WALLS = (
@@ -92,7 +92,7 @@ def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     assert load_law(machine, found.offered, 500, 100).tpot == pytest.approx(tpot.mean, rel=0.05)
     asked = bounded(draw_requests(constant(1.0), jittered(Fixed(500)), jittered(Fixed(100)), 1), 100, None)
     assert half_way(run(machine, ClosedLoop(4, 0, asked, None, 1))) == pytest.approx(
-        loop_law(machine, 4, 500, 100), rel=0.05
+        closed_loop_throughput(machine, 4, 500, 100), rel=0.05
     )
 
 
@@ -103,7 +103,7 @@ def test_tokens_take_what_the_law_says(model: str, rates: tuple[float, ...]) -> 
     """Within 4 %: also of a mixture, whose steps read more experts for each that is new, and of windows."""
     card = load_device("h100-sxm")
     machine = machine_of(
-        ModelCache(open_source(model).config).case(Deployment(card, engine=usual_engine(card))), Limits()
+        ModelCache(open_source(model).config).scenario(Deployment(card, engine=default_engine(card))), Limits()
     )
     for rate in rates:
         asked = draw_requests(poisson(rate, 0), jittered(Fixed(600)), jittered(Fixed(150)), 0)

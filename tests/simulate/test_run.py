@@ -40,7 +40,7 @@ def test_one_request_alone_takes_the_sum_of_its_steps() -> None:
     log = simulated([TraceRequest(5_000, 1100, 4)])
 
     def nanoseconds(work: Work) -> int:
-        return round(price.on(device, work).expected * 1e9)
+        return round(price.price_step(device, work).expected * 1e9)
 
     chunks = [Work.of([StepSegment(512, 512)], logit_rows=0), Work.of([StepSegment(512, 1024)], logit_rows=0)]
     prompt = sum(map(nanoseconds, [*chunks, Work.of([StepSegment(76, 1100)])]))
@@ -156,7 +156,7 @@ def test_blocks_of_one_name_are_found() -> None:
     log = simulated([first, second, unnamed, replace(unnamed, at=3 * 10**9)])
     assert list(log.requests.cached) == [0, 32, 0, 0]
     assert log.totals is not None
-    assert log.totals.found == 32
+    assert log.totals.prefix_hits == 32
 
 
 def test_what_an_answer_said_is_found_by_the_next_question() -> None:

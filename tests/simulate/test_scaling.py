@@ -143,7 +143,7 @@ def unequal() -> dict[str, float]:
     """Three H100 and an A100 under 100 requests a second: the share of good ones by router."""
     models = ModelCache(fields(LLAMA_3_8B))
     fast, slow = (
-        machine_of(models.case(Deployment(load_device(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb")
+        machine_of(models.scenario(Deployment(load_device(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb")
     )
     slo = SLO(ttft=SECOND, tpot=50_000_000)
     found = {}

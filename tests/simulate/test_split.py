@@ -48,7 +48,7 @@ def test_one_request_is_its_prompt_the_way_and_its_steps() -> None:
 
     def seconds(count: int, kv_len: int) -> int:
         work = Work.of([StepSegment(count, kv_len)], price.reaches)
-        return round(price.on(device, work).expected * 1e9)
+        return round(price.price_step(device, work).expected * 1e9)
 
     first = seconds(1000, 1000)
     there = first + round(1000 * TOKEN / 1e9 * 1e9)

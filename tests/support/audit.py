@@ -229,12 +229,16 @@ def check_attention(run: Run) -> None:
     """Assert that attention is priced for the pairs of its mask, counted one by one."""
     for path, op in run.model.ops():
         if isinstance(op, LatentAttention):
-            attend = [kernel for kernel in op.launches(run.work) if kernel.part == "attend_latent"]
+            attend = [kernel for kernel in op.launches(run.work) if kernel.method == "attend_latent"]
             assert sum(kernel.cost.total_flops for kernel in attend) == latent_flops(run, op), path
         elif isinstance(op, Attention):
-            pairs = sum(len(seen_pairs(segment, op.reach)) for segment in run.segments)
-            pairs += sum(1 for rows in run.lengths.get(op.reach.space, ()) for _ in product(range(rows), repeat=2))
-            attend = [kernel for kernel in op.launches(run.work) if kernel.part == "attend"]
+            pairs = sum(len(seen_pairs(segment, op.attention_pattern)) for segment in run.segments)
+            pairs += sum(
+                1
+                for rows in run.lengths.get(op.attention_pattern.query_axis, ())
+                for _ in product(range(rows), repeat=2)
+            )
+            attend = [kernel for kernel in op.launches(run.work) if kernel.method == "attend"]
             capped = 0 if op.softcap is None else SOFTCAP_FLOPS
             flops = op.heads * (2 * (op.spec.k_dim + op.value_dim) + capped) * pairs
             assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
@@ -276,28 +280,28 @@ def chunks_of(segment: StepSegment) -> list[int]:
 
 def latent_flops(run: Run, op: LatentAttention) -> int:
     """What attention over latents takes in the forms that the engine takes, sequence by sequence."""
-    sizes, flops, forms = op.sizes, 0, op.expanded(run.work.attention[op.reach])
+    sizes, flops, forms = op.sizes, 0, op.expanded(run.work.attention[op.attention_pattern])
     for segment in run.segments:
         expanded = forms[0 if segment.q_len == 1 else 1 if segment.q_len <= MAX_VERIFY_TOKENS else 2]
         rows = segment.kv_len if expanded else segment.q_len
-        entries = sizes.key + sizes.value if expanded else 2 * sizes.latent + sizes.turned
-        flops += 2 * op.heads * rows * sizes.latent * (sizes.plain + sizes.value)
-        flops += 2 * op.heads * entries * len(seen_pairs(segment, op.reach))
+        entries = sizes.key + sizes.value if expanded else 2 * sizes.latent + sizes.rotary
+        flops += 2 * op.heads * rows * sizes.latent * (sizes.nope + sizes.value)
+        flops += 2 * op.heads * entries * len(seen_pairs(segment, op.attention_pattern))
     return flops
 
 
 def seen_pairs(segment: StepSegment, reach: AttentionPattern) -> set[tuple[int, int]]:
     """Query and key positions of every pair that the mask leaves."""
     queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
-    if reach.space == ENCODER:  # an input does not see another
-        each = segment.encoded // segment.inputs if segment.encodes else 0
+    if reach.query_axis == ENCODER:  # an input does not see another
+        each = segment.encoder_len // segment.encoder_inputs if segment.runs_encoder else 0
         return {
             (first + query, first + key)
-            for first in range(0, each * segment.inputs, each or 1)
+            for first in range(0, each * segment.encoder_inputs, each or 1)
             for query, key in product(range(each), repeat=2)
         }
     if reach == CROSS:
-        keys = range(segment.encoded)
+        keys = range(segment.encoder_len)
     sees = {
         "causal": lambda query, key: key <= query,
         "window": lambda query, key: query - reach.size < key <= query,
@@ -334,7 +338,7 @@ def check_bytes(run: Run) -> None:
 def rows_of(work: Work, op: Op, space: RowAxis) -> int:
     """Rows of a call."""
     attends = isinstance(op, Attention | Recurrence)
-    return work.attention[op.reach].total.queries if attends else work.rows.get(space, 0)
+    return work.attention[op.attention_pattern].total.queries if attends else work.rows.get(space, 0)
 
 
 def check_experts(run: Run, path: str, op: Experts) -> None:

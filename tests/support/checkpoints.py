@@ -89,7 +89,7 @@ def random_tensors(values: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor
     """A random tensor in the config's dtype for every parameter of its model, by its name in a checkpoint."""
     model = build(Fields(values, "config.json"))
     with torch.device("meta"):
-        model.expand()
+        model.create_parameters()
     generator = torch.Generator().manual_seed(seed)
     return {
         name: (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(parameter.dtype)
@@ -117,7 +117,7 @@ def random_ours(values: Mapping[str, Any], seed: int = 0) -> Model:
     """Our model of a config, filled with `random_tensors`, without a folder."""
     model = build(Fields(values, "config.json"))
     with torch.device("meta"):
-        model.expand()
+        model.create_parameters()
     tensors = random_tensors(values, seed)
     for path, name in zip(
         [path for path, _ in model.named_parameters()], list(parameters_of(model, values)), strict=True

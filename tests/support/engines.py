@@ -70,7 +70,7 @@ class AuditedRunner(EagerRunner):
         with routed(self.model) as routers, audited(self.model) as audit:
             logits = super().forward(plan)
         segments = [item.segment for item in plan.items]
-        work = plan.work(self.model.reaches)
+        work = plan.work(self.model.attention_patterns)
         self.runs.append(Run(self.model, audit, work, segments, routers, known=self.calls))
         return logits
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ridgeline.core.models import Fields
 from ridgeline.price.device import Device, Efficiency
-from ridgeline.price.interconnect import Interconnect, straight
+from ridgeline.price.interconnect import Interconnect, latency_bandwidth_curve
 from ridgeline.price.plan.request_phases import PhasePrice, decode_phase, prefill_phase, price_phase
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.price.price import StepPrice
@@ -39,7 +39,11 @@ TINY_MIXTURE: dict[str, Any] = TINY | {
 
 # Perfect kernels that take no time to launch: expected is then the root of the squares of the two roofs.
 IDEAL = {"default": Efficiency(0.0, 1.0, 1.0)}
-REDUCED = {2: straight(5e-6, 100e9), 4: straight(6e-6, 90e9), 8: straight(7e-6, 80e9)}
+REDUCED = {
+    2: latency_bandwidth_curve(5e-6, 100e9),
+    4: latency_bandwidth_curve(6e-6, 90e9),
+    8: latency_bandwidth_curve(7e-6, 80e9),
+}
 
 
 def card(**changes: Any) -> Device:
@@ -67,7 +71,7 @@ def fields(config: dict[str, Any], **changes: Any) -> Fields:
 
 def case(config: dict[str, Any], device: Device | None = None, **setup: Any) -> Scenario:
     """A model on a card, the A100 of the texts by default."""
-    return ModelCache(fields(config)).case(Deployment(device or card(), **setup))
+    return ModelCache(fields(config)).scenario(Deployment(device or card(), **setup))
 
 
 def prefill_of(planned: Scenario, workload: PlanWorkload) -> PhasePrice:
@@ -83,4 +87,4 @@ def decode_of(planned: Scenario, batch: int, context: int) -> PhasePrice:
 def prefill_steps(planned: Scenario, workload: PlanWorkload, prompts: int) -> list[StepPrice]:
     """The steps that run so many of the workload's prompts."""
     works = prefill_phase(planned, replace(workload, batch=prompts)).works
-    return [planned.price.on(planned.device, work) for work in works]
+    return [planned.price.price_step(planned.device, work) for work in works]

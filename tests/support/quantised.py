@@ -44,7 +44,7 @@ LATENT: dict[str, Any] = {k: v for k, v in LLAMA.items() if k not in ("attention
 
 def take_weight(matrix: Matrix, weight: Tensor) -> None:
     """Fill a matrix with what it makes of a checkpoint's `weight`."""
-    for name, tensor in matrix.take("weight", weight).items():
+    for name, tensor in matrix.load_tensor("weight", weight).items():
         setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
 
 
@@ -102,9 +102,9 @@ def check_ranks(folder: Path) -> None:
             continue
         column = matrix.spec.split == "column"
         held = [cast(PrequantisedMatrix, rank.get_submodule(path)) for rank in ranks]
-        parts = [torch.split(own.values(), list(own.spec.own_parts)) for own in held]  # of each that is fused
+        parts = [torch.split(own.dequantised(), list(own.spec.own_parts)) for own in held]  # of each that is fused
         together = [torch.cat(pair, 0 if column else 1) for pair in zip(*parts, strict=True)]
-        assert torch.equal(torch.cat(together), matrix.values()), path
+        assert torch.equal(torch.cat(together), matrix.dequantised()), path
         checked += 1
     assert checked
 

@@ -24,7 +24,7 @@ from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddLayerNorm, AddRMSNorm, RMSNorm
 from ridgeline.core.ops.rotary import Rope, RotaryTable
 from ridgeline.core.ops.stored_module import StoredModule, weight
-from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, AttentionPattern, windowed
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, AttentionPattern, sliding_window
 
 FP32 = torch.float32
 VOCABULARY, HIDDEN, WIDTH, EPS = 67, 24, 31, 1e-5
@@ -63,13 +63,13 @@ class Layer:
 LATENT = (Layer(3, 1, 14, 0, rope=Rope(4, 100.0), scale=0.3, value_dim=9),) * 2
 WIDTHS = (
     Layer(4, 2, 12, 5, rope=Rope(6, 1000.0)),
-    Layer(3, 3, 5, 12, windowed(6), softcap=2.0),
+    Layer(3, 3, 5, 12, sliding_window(6), softcap=2.0),
 )
 _FULL = Layer(4, 2, 6, 6, softcap=1.5, sinks=True)
-_WINDOWED = Layer(3, 1, 10, 10, windowed(5), rope=Rope(8, 100.0), sinks=True)
+_WINDOWED = Layer(3, 1, 10, 10, sliding_window(5), rope=Rope(8, 100.0), sinks=True)
 MIXED = (_FULL, _WINDOWED, Layer(2, 2, 8, 8, AttentionPattern("chunked", 4), rope=Rope(8, 50.0)), _FULL, _WINDOWED)
 EVERYTHING = (
-    Layer(3, 1, 14, 0, windowed(5), rope=Rope(4, 100.0), value_dim=9),
+    Layer(3, 1, 14, 0, sliding_window(5), rope=Rope(4, 100.0), value_dim=9),
     Layer(4, 2, 12, 5, AttentionPattern("chunked", 7), sinks=True, softcap=3.0),
     Layer(2, 1, 8, 8, biased=True, scale=0.5),
     Layer(3, 1, 13, 0, sinks=True, value_dim=13),
@@ -238,7 +238,7 @@ class WallModel(Model):
 
     def finish(self, ties: Mapping[str, str]) -> None:
         """Once all parts are there."""
-        attention = [op for _, op in self.ops() if isinstance(op, Attention) and op.spec.kept]
+        attention = [op for _, op in self.ops() if isinstance(op, Attention) and op.spec.is_cached]
         assert [op.layer for op in attention] == list(range(len(attention)))
         self.kv_specs, self.ties = tuple(op.spec for op in attention), ties
         self.tie()

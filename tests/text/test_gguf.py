@@ -10,7 +10,7 @@ from tiny_tokenizers import TEXTS
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ridgeline.core.text import load_tokenizer
-from ridgeline.core.text.gguf_tokenizer import CUTS, read_gguf_tokenizer
+from ridgeline.core.text.gguf_tokenizer import PRE_TOKENIZERS, read_gguf_tokenizer
 
 SOURCE = Path("model.gguf")
 
@@ -84,7 +84,7 @@ def test_pieces_are_the_model_again(data_dir: Path) -> None:
 
 
 def test_llama_3_is_cut_as_its_release_says() -> None:
-    assert CUTS["llama-bpe"] == TikTokenConverter().pattern
+    assert PRE_TOKENIZERS["llama-bpe"] == TikTokenConverter().pattern
 
 
 TINY: dict[str, Any] = {

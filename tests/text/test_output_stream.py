@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.core.text import Delta, OutputStream, Reasoning
+from ridgeline.core.text import Delta, OutputStream, ReasoningSplitter
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -30,7 +30,9 @@ def test_stop_inside_a_character_boundary() -> None:
 
 
 def test_stops_apply_to_the_answer() -> None:
-    stream = OutputStream(TOKENIZER, stops=["\n\n"], reasoning=Reasoning(TOKENIZER, [], ("<think>", "</think>")))
+    stream = OutputStream(
+        TOKENIZER, stops=["\n\n"], reasoning=ReasoningSplitter(TOKENIZER, [], ("<think>", "</think>"))
+    )
     text, thought, stop, _ = run(stream, b"<think>a\n\nb</think>\n\nc\n\nd")
     assert (text, thought, stop) == ("c", "a\n\nb", "\n\n")
 
@@ -49,5 +51,5 @@ def test_end_of_sequence_has_no_text() -> None:
 @given(st.binary(max_size=40))
 def test_nothing_is_lost(data: bytes) -> None:
     """Without tags or stops in it, any token sequence comes out as decode gives it."""
-    stream = OutputStream(TOKENIZER, stops=["\x00never\x00"], reasoning=Reasoning(TOKENIZER, []))
+    stream = OutputStream(TOKENIZER, stops=["\x00never\x00"], reasoning=ReasoningSplitter(TOKENIZER, []))
     assert run(stream, data)[0] == TOKENIZER.decode(data)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level
 
-from ridgeline.core.text import Detokenizer, Reasoning, Tokenizer, load_tokenizer, tags_of
+from ridgeline.core.text import Detokenizer, ReasoningSplitter, Tokenizer, load_tokenizer, tags_of
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 SPELLED = ByteTokenizer()
@@ -22,18 +22,18 @@ def tagged(request: pytest.FixtureRequest, make_folder: Callable[..., Path]) -> 
     return load_tokenizer(make_folder(byte_level(), [] if visible else tags, tags if visible else []))
 
 
-def split(tokenizer: Tokenizer, text: str, prompt: str = "") -> tuple[str, str, Reasoning]:
+def split(tokenizer: Tokenizer, text: str, prompt: str = "") -> tuple[str, str, ReasoningSplitter]:
     """(reasoning, answer) of a generated text, after checking that no half tag was shown."""
     ids = tokenizer.encode(text, add_special=False)
     return split_ids(tokenizer, ids, tokenizer.encode(prompt, add_special=False))
 
 
-def split_ids(tokenizer: Tokenizer, ids: list[int], prompt: list[int]) -> tuple[str, str, Reasoning]:
-    reasoning, detokenizer = Reasoning(tokenizer, prompt), Detokenizer(tokenizer)
+def split_ids(tokenizer: Tokenizer, ids: list[int], prompt: list[int]) -> tuple[str, str, ReasoningSplitter]:
+    reasoning, detokenizer = ReasoningSplitter(tokenizer, prompt), Detokenizer(tokenizer)
     parts = [reasoning.push(i, detokenizer.push(i)) for i in ids]
     parts.append(reasoning.finish(detokenizer.flush()))
-    assert reasoning.reasoning_tokens + reasoning.answer_tokens == len(ids)
-    return "".join(part.reasoning for part in parts), "".join(part.answer for part in parts), reasoning
+    assert reasoning.reasoning_tokens + reasoning.response_tokens == len(ids)
+    return "".join(part.reasoning for part in parts), "".join(part.response for part in parts), reasoning
 
 
 CASES = [
@@ -62,9 +62,9 @@ def test_sections(tagged: Tokenizer, text: str, prompt: str, reasoning: str, ans
 
 def test_token_counts(tagged: Tokenizer) -> None:
     _, _, by_id = split(tagged, "<think>ab</think>cde")
-    assert (by_id.reasoning_tokens, by_id.answer_tokens) == (4, 3)
+    assert (by_id.reasoning_tokens, by_id.response_tokens) == (4, 3)
     _, _, by_text = split(SPELLED, "<think>ab</think>cde")
-    assert (by_text.reasoning_tokens, by_text.answer_tokens) == (len("<think>ab</think>"), 3)
+    assert (by_text.reasoning_tokens, by_text.response_tokens) == (len("<think>ab</think>"), 3)
     assert not by_text.inside
 
 

@@ -58,7 +58,7 @@ def test_byte_level_pieces(before: str, decoder: str, tmp_path: Path) -> None:
     normalizer, pre_tokenizer = BEFORE[before]
     tokenizer = loaded(tmp_path, BYTES, normalizer=normalizer, pre_tokenizer=pre_tokenizer, decoder=DECODERS[decoder])
     check_round_trip(tokenizer)
-    assert bool(tokenizer.mended) == (before != "byte-level")
+    assert bool(tokenizer.file_fault_note) == (before != "byte-level")
     assert tokenizer.token_bytes(tokenizer.encode("a the", add_special=False)[1]) == b" the"
 
 
@@ -71,7 +71,7 @@ def test_sentencepiece_pieces(before: str, decoder: str, tmp_path: Path) -> None
         tmp_path, SPACES["first"], normalizer=normalizer, pre_tokenizer=pre_tokenizer, decoder=DECODERS[decoder]
     )
     check_round_trip(tokenizer, first_space=not tokenizer.strips_space or before in ("legacy", "both"))
-    assert bool(tokenizer.mended) == (before in ("byte-level", "nothing", "both"))
+    assert bool(tokenizer.file_fault_note) == (before in ("byte-level", "nothing", "both"))
     assert tokenizer.token_bytes(tokenizer.encode("athe the", add_special=False)[-1]) == b" the"
 
 
@@ -83,7 +83,7 @@ def test_the_rule_that_was_lost_is_found_by_the_vocabulary(name: str, data_dir: 
     state = json.loads(whole._pipeline.to_str())  # type: ignore[attr-defined]
     again = loaded(tmp_path, state, **{part: SPACES["legacy"][part] for part in ("normalizer", "decoder")},
                    pre_tokenizer=None)  # fmt: skip
-    assert again.mended
+    assert again.file_fault_note
     for text in (*TEXTS, "In 1969, 12345 people; it's 3.14!\n\n  def f(x):\n\treturn x1"):
         composed = unicodedata.normalize("NFC", text)
         assert again.encode(composed) == whole.encode(composed), text
@@ -94,8 +94,8 @@ def test_three_digits_a_piece(tmp_path: Path) -> None:
     """As Llama 3's vocabulary has them: longer numbers are cut at three."""
     pipeline = byte_level([("1", "2"), ("12", "3"), ("\u0120", "t")])
     tokenizer = loaded(tmp_path, json.loads(pipeline.to_str()), pre_tokenizer=None, normalizer=None)
-    assert "Llama 3" in tokenizer.mended
-    assert [tokenizer.piece(i) for i in tokenizer.encode("1231234")] == ["123", "123", "4"]
+    assert "Llama 3" in tokenizer.file_fault_note
+    assert [tokenizer.printable_token(i) for i in tokenizer.encode("1231234")] == ["123", "123", "4"]
 
 
 def test_words_without_a_decoder(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_class_that_a_folder_names_changes_nothing(kind: str, tokenizer_clas
     state = BYTES if kind == "BYTES" else SPACES[kind]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer_class}))
     tokenizer, library = loaded(tmp_path, state), tokenizers.Tokenizer.from_str(json.dumps(state))
-    assert not tokenizer.mended
+    assert not tokenizer.file_fault_note
     for text in TEXTS:
         ids = library.encode(text).ids
         assert tokenizer.encode(text) == ids

@@ -87,7 +87,7 @@ def test_the_form_of_calls_is_one_in_which_transformers_writes_them_once(release
     if found is None:
         return
     content = call_forms.ABSENT if found.content == NO_CONTENT else found.content
-    place = found.preambles.over[0]
+    place = found.preambles.completed_turns[0]
     is_apart = place in ("before", "before_reasoning")
     assert call_forms.Form(found.arguments_as_text, content, is_apart, place == "once_a_turn") in forms
 

@@ -186,8 +186,8 @@ def test_added_tokens_of_the_config(data_dir: Path, tmp_path: Path) -> None:
     assert not set(tokenizer.encode("</think><|fim_prefix|>", parse_special=False)) & set(tokenizer.control.values())
     assert tokenizer.token_bytes(151644) == b""
     assert tokenizer.token_bytes(151700) == b""
-    assert tokenizer.piece(151644) == "<|im_start|>"
-    assert tokenizer.piece(151700) == "<id 151700>"
+    assert tokenizer.printable_token(151644) == "<|im_start|>"
+    assert tokenizer.printable_token(151700) == "<id 151700>"
 
 
 @pytest.mark.parametrize(("stated", "expected"), [(True, 1), (False, 0), (None, 0)])

@@ -37,7 +37,7 @@ def parse(name: str, pieces: Sequence[str], *, cut: bool = False, **options: Any
     for piece in (*pieces, None):
         delta = parser.finish(cut=cut) if piece is None else parser.push(piece)
         content += delta.content
-        undone += delta.undone
+        undone += delta.withdrawn
         for call in delta.calls:
             if call.index not in calls:
                 assert call.id
@@ -210,7 +210,7 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
             deltas = [*map(parser.push, text[:size]), parser.finish(cut=not forced or size % 2 == 0)]
             calls = [call for delta in deltas for call in delta.calls]
             assert "".join(delta.content for delta in deltas) == ("" if forced or calls else text[:size])
-            assert not any(delta.undone for delta in deltas)
+            assert not any(delta.withdrawn for delta in deltas)
             assert (ARGS * 2).startswith("".join(call.arguments for call in calls))
 
 
@@ -230,7 +230,7 @@ def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolForma
             deltas = [parser.push(blanks), *map(parser.push, text[:size]), parser.finish(cut=size % 2 == 0)]
             calls = [call for delta in deltas for call in delta.calls]
             assert "".join(delta.content for delta in deltas) == ("" if calls else blanks)
-            assert not any(delta.undone for delta in deltas)
+            assert not any(delta.withdrawn for delta in deltas)
             assert [call.name for call in calls if call.id] == ["weather"] * (size >= known)
             assert "".join(call.arguments for call in calls) == ARGS[: max(0, size - begin)]
 

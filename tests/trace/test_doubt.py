@@ -39,9 +39,9 @@ def test_what_others_had(
     """What the wall's clock has beyond the thread's own, where the kernel counted an interruption."""
     patched(monkeypatch, interruptions=[*times], disk_bytes=[*disk], perf_counter=[5.0, 7.0], thread_time=[1.0, 1.5])
     meanwhile = Interference(disk=1)
-    with meanwhile.noted():
+    with meanwhile.recording():
         pass
-    assert (meanwhile.held, meanwhile.disk) == (held, read + 1)
+    assert (meanwhile.seconds_lost, meanwhile.disk) == (held, read + 1)
 
 
 def _spin() -> None:
@@ -68,18 +68,18 @@ def neighbour() -> Iterator[None]:
 @pytest.mark.usefixtures("neighbour")
 def test_a_neighbour_is_noticed() -> None:
     meanwhile, count, begin = Interference(), interruptions(), time.perf_counter()
-    with meanwhile.noted():
+    with meanwhile.recording():
         while time.perf_counter() - begin < 0.3:
             pass
     assert interruptions() > count
-    assert 0.1 < meanwhile.held / (time.perf_counter() - begin) < 0.99
+    assert 0.1 < meanwhile.seconds_lost / (time.perf_counter() - begin) < 0.99
 
 
 def test_the_reasons() -> None:
     """Nothing where nothing is far; each by itself else. Whether a card could be calibrated is not this machine's."""
-    assert not list(explain_difference(CALIBRATED, 1.0, 9.0, Interference(held=0.8)))
+    assert not list(explain_difference(CALIBRATED, 1.0, 9.0, Interference(seconds_lost=0.8)))
     assert not list(explain_difference(PROBED, 1.0, 1.2, Interference(disk=1000)))
-    told = list(explain_difference(PROBED, 1.0, 2.0, Interference(held=0.5, disk=3_000_000)))
+    told = list(explain_difference(PROBED, 1.0, 2.0, Interference(seconds_lost=0.5, disk=3_000_000)))
     assert told == [
         "the machine is busy: other processes delayed this run by 500 ms of 2.00 s",
         "3.00 MB were read from the disk during the run, and the measured time includes that",

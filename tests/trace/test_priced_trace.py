@@ -24,7 +24,7 @@ H100 = load_device("h100-sxm")
 def traced(values: dict[str, Any] | str, length: int = 16, batch: int = 1, **setup: Any) -> PricedTrace:
     """A trace of a config, or of a model of the catalogue, on H100 cards."""
     fields = read_config(values) if isinstance(values, str) else Fields(values, "config.json")
-    return priced_trace("m", ModelCache(fields).case(Deployment(H100, **setup)), length, batch)
+    return priced_trace("m", ModelCache(fields).scenario(Deployment(H100, **setup)), length, batch)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_a_speech_model_is_given_a_window() -> None:
     trace = traced("whisper-tiny", 7)
     prefill, decode = trace.steps
     assert (trace.input, trace.encoded, prefill.work.tokens, decode.seen) == (1500, 1500, 3, 4)
-    price, window = trace.case.price, StepSegment(3, 3, 1500, encodes=True)
-    assert prefill.price.cost == price.on(H100, Work.of([window], price.reaches)).cost
+    price, window = trace.case.price, StepSegment(3, 3, 1500, runs_encoder=True)
+    assert prefill.price.cost == price.price_step(H100, Work.of([window], price.reaches)).cost
     page = plain(priced_document(trace), WIDTH)
     assert "1,500 positions of audio, then the first decode step" in page
     assert page.count("\n4 layers\n") == 3, "the encoder's, and the decoder's in both steps"
@@ -123,7 +123,7 @@ def test_a_batch_and_formats(large: PricedTrace) -> None:
 def test_the_limit_is_that_of_the_plan() -> None:
     """Prefill on cards without NVLink waits for their link, decode for memory; one card has no link to wait for."""
     rtx = load_device("rtx-4090")
-    case = ModelCache(read_config("llama-3.1-70b")).case(Deployment(rtx, devices=8))
+    case = ModelCache(read_config("llama-3.1-70b")).scenario(Deployment(rtx, devices=8))
     prefill, decode = priced_trace("m", case, 1024, 1).steps
     assert (prefill.limit, decode.limit) == ("communication", "memory")
     links = sum(call.time.bound * call.count for call in prefill.calls if call.cost.communication)
@@ -134,7 +134,7 @@ def test_the_limit_is_that_of_the_plan() -> None:
 
 def test_scores_in_memory_are_those_of_the_plan() -> None:
     """Of a prefill alone, but that keys and values come from what holds the whole step."""
-    case = ModelCache(read_config("llama-3-8b")).case(Deployment(H100))
+    case = ModelCache(read_config("llama-3-8b")).scenario(Deployment(H100))
     (wanted,) = (row for row in score_rows(case) if row.prompt == 2048)
     prefill, decode = priced_trace("m", case, 2048, 1).steps
     assert (prefill.scores.flops, prefill.scores.score_bytes) == (wanted.flops, wanted.score_bytes)

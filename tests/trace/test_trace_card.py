@@ -33,7 +33,7 @@ def test_a_step_is_taken_apart_by_events(monkeypatch: pytest.MonkeyPatch) -> Non
         return runner.forward(plan)
 
     step = GpuStep(lambda: runner.forward(plan), result, lambda _: sleep(0.002), recorded=True)
-    found = measure_on_gpu(tracer, plan.work(model.reaches), step, repeats=3)
+    found = measure_on_gpu(tracer, plan.work(model.attention_patterns), step, repeats=3)
     assert [call.path for call in found.calls] == [path for path, _ in Price(model).calls]
     assert len(found.seconds) == len(found.calls)
     assert min(found.seconds) > 0

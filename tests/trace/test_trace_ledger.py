@@ -69,7 +69,7 @@ def test_sums_equal_the_price_of_the_step(tiny: Maker, family: str, dtype: torch
     assert [step.work.tokens for step in ledger.steps] == [len(subject.ids), 1]
     for step in ledger.steps:
         total, cost = ledger.ops(step.name), price.step(step.work)
-        on = price.on(DEVICE, step.work)
+        on = price.price_step(DEVICE, step.work)
         assert total.count == len(subject.llm.loaded.model.ops())
         assert total.cost.flops == pytest.approx(dict(cost.flops), rel=1e-12)
         assert total.cost.total_bytes == pytest.approx(cost.total_bytes, rel=1e-12)
@@ -77,7 +77,7 @@ def test_sums_equal_the_price_of_the_step(tiny: Maker, family: str, dtype: torch
         assert total.bound == pytest.approx(on.bound, rel=1e-9)
         assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)
         assert step.floor == on.floor
-        assert step.place == "L2"
+        assert step.memory_level == "L2"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gpt2"])
@@ -200,9 +200,9 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     price, ops = Price(model), dict(model.ops())
     calls = tuple(TracedCall(path, ops[path], (), ()) for path, _ in price.calls)
     zeros = (0.0,) * len(calls)
-    measured = Measurement(plan.work(model.reaches), calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
+    measured = Measurement(plan.work(model.attention_patterns), calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
     (step,), rows = price_steps(price, {"decode": measured}, card, at_hand=False)
-    on = price.on(card, plan.work(model.reaches))
+    on = price.price_step(card, plan.work(model.attention_patterns))
     total = LedgerTotal.of(row.entries["decode"] for row in rows)
     assert total.bound == pytest.approx(on.bound, rel=1e-9)
     assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)

@@ -47,7 +47,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> DenoiseStep:
     request = DiffusionRequest(**{"prompt": PROMPT, "steps": 4, "guidance": 3.0, "seed": 5} | changes)
     plan = pipeline.plan(request)
-    return run_to_step(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.texts) > 1)), 3)
+    return run_to_step(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.token_ids) > 1)), 3)
 
 
 # -- guidance ---------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_the_pull_is_the_difference_of_the_two_passes(pipeline: Pipeline, paired
     for pixels, latents in (
         (found.prompt, x - sigma * prompt),
         (found.negative, x - sigma * negative),
-        (found.guided, step.guess),
+        (found.guided, step.predicted_latents),
     ):
         torch.testing.assert_close(pixels, pipeline.decode(latents)[0], rtol=1e-3, atol=1e-4)
 
@@ -110,7 +110,7 @@ def test_attention_is_the_softmax_of_queries_and_keys(
     assert len(joint) == found.layers == 2
     mean = torch.stack([each.mean(0) for each in (joint if layer is None else joint[layer : layer + 1])]).mean(0)
     patches, rows, columns = here.plan.geometry.tokens, *here.plan.geometry.grid[1:]
-    ids, said = list(here.plan.texts[0]), pipeline.encoder.tokenizer.encode(PROMPT, add_special=False)
+    ids, said = list(here.plan.token_ids[0]), pipeline.encoder.tokenizer.encode(PROMPT, add_special=False)
     (begin,) = (place for place in range(len(ids)) if ids[place : place + len(said)] == said)
     assert len(said) == len(PROMPT), "a byte is a token"
     assert [word.text for word in found.words] == PROMPT.split()
@@ -136,10 +136,10 @@ def test_attention_of_joint_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = word_attention(here)
     joint = softmaxes(here, monkeypatch)
     assert len(joint) == found.layers == 2
-    mean, text = torch.stack([each.mean(0) for each in joint]).mean(0), len(here.plan.texts[0])
+    mean, text = torch.stack([each.mean(0) for each in joint]).mean(0), len(here.plan.token_ids[0])
     assert text == 512
     own, said = mean[text:], pipeline.encoder.tokenizer.encode(PROMPT, add_special=False)
-    ids = list(here.plan.texts[0])
+    ids = list(here.plan.token_ids[0])
     (begin,) = (place for place in range(text) if ids[place : place + len(said)] == said)
     assert [word.text for word in found.words] == PROMPT.split()
     for word, match in zip(found.words, re.finditer(r"\S+", PROMPT), strict=True):

@@ -102,7 +102,7 @@ def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: 
     vae = [path for path, _, space in traced_calls(pipeline.autoencoder) if space.startswith("decoder")]
     assert [row.path for row in ledger.stages["decode"].rows] == vae
     parts = PipelineComponents(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
-    job = PipelineWorkload(ledger.plan.geometry, 1, tuple(map(len, ledger.plan.texts)))
+    job = PipelineWorkload(ledger.plan.geometry, 1, tuple(map(len, ledger.plan.token_ids)))
     flops = {
         name: sum(stage.ops(step.name).cost.total_flops for step in stage.steps)
         for name, stage in ledger.stages.items()
@@ -149,8 +149,8 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     asked = DiffusionRequest("a heron", None, Size(64, 32), 4, 3.0, 5, frames=5, second_guidance=2.0)
     plan = replace(drawer.plan(asked), batching=Batching(1, paired=False))
     here = run_to_step(drawer, plan, number)
-    assert drawer.second is not None
-    assert here.denoiser is (drawer.second.denoiser if number == 4 else drawer.denoiser)
+    assert drawer.low_noise_expert is not None
+    assert here.denoiser is (drawer.low_noise_expert.denoiser if number == 4 else drawer.denoiser)
     with torch.inference_mode():
         predicted = torch.cat([here.predict(here.prepare(texts)) for texts in here.calls])
     step = list(drawer.denoise(plan, drawer.encode(plan)))[number - 1]
@@ -184,7 +184,7 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
     assert [step.name for step in decode.steps] == ["decode, a frame"]
     assert found.borrowed is None
     price = PipelinePrice(PipelineComponents(drawer.encoder.models, (drawer.denoiser,), drawer.autoencoder))
-    whole = price.on(DEVICE, PipelineWorkload(plan.geometry, 1, tuple(map(len, plan.texts)))).decode
+    whole = price.on(DEVICE, PipelineWorkload(plan.geometry, 1, tuple(map(len, plan.token_ids)))).decode
     assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
     text = " ".join(plain(image_report(found, ReportOptions()), WIDTH).split())
     assert "3 frames of 64x32 pixels" in text

@@ -135,7 +135,7 @@ def test_interrupted_runs_are_left_out_while_enough_others_remain() -> None:
 def test_a_step_that_is_run_again_changes_no_page() -> None:
     item = PlanItem(7, 5, (1, 2), ((3, 4), (5,)), True, (1,))
     plan = StepPlan(2, (item,), blank=(3,), forget=(6,))
-    repeated = plan.again()
+    repeated = plan.rerun()
     assert repeated.items == (structs.replace(item, pages=((), ()), first=False),)
     assert (repeated.copies, repeated.blank, repeated.forget) == ((), (), ())
     assert repeated.work() == plan.work()

@@ -13,7 +13,7 @@ from string import Template
 import torch
 from tokenizers import Tokenizer
 
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.insight.trace.expert_sources import ExpertSources, expert_sources
 from ridgeline.insight.trace.views.expert_sources_view import sources_view
@@ -67,7 +67,7 @@ def figures(llm: LLM, sources: tuple[Source, ...], run: Path) -> dict[str, str]:
         rows.append(
             f"| {source.name} | {facts['documents']:,} | {facts['mb']:.1f} | {held:.0f} | {nats:.3f} | {bits:.3f} |"
         )
-    found, counted = whose(llm, sources), bill(llm.loaded.model)
+    found, counted = whose(llm, sources), parameter_breakdown(llm.loaded.model)
     state = torch.load(run / "checkpoint.pt", weights_only=True)["progress"]
     apart, told = [layer.apart for layer in found.layers], [layer.information for layer in found.layers]
     return {

@@ -83,7 +83,7 @@ class AttentionScoring:
     @classmethod
     def of(cls, op: Attention) -> "AttentionScoring":
         """Return the attention parameters of an op (pattern, scale, soft cap and sinks) as our kernels need them."""
-        return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
+        return cls(op.attention_pattern.kind, op.attention_pattern.size, op.scale, op.softcap, op.sinks_H)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl, vq_autoencoder
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
-from ridgeline.core.models.registry import denoiser_of, drawer_of, family_of
+from ridgeline.core.models.registry import denoiser_of, family_of, image_generator_of
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.util.host import check_threads, threads_for
@@ -53,7 +53,7 @@ def load_model(
         ModelRefused: If the source cannot be loaded as a model. The message is one line.
     """
     source = as_source(model)
-    family = drawer_of(source.config) if draws else family_of(source.config)
+    family = image_generator_of(source.config) if draws else family_of(source.config)
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     if not dummy_weights:
         match_to_source(built, family, source)

@@ -84,7 +84,7 @@ class OpTimer:
 
         return call
 
-    def know(self, graph: StepGraph) -> None:
+    def register_graph(self, graph: StepGraph) -> None:
         """Store, for a recorded step, which op and method makes each of its kernel calls.
 
         If the step was recorded while the timer was on, they were noted then. Calls between ops belong to no op.
@@ -103,7 +103,7 @@ class OpTimer:
         `know`.
         """
         spent = dict[Part, float]()
-        moments = graph.moments(self.now)
+        moments = graph.timed_replay(self.now)
         for owner, (start, end) in zip(self._owners[graph], pairwise(moments), strict=True):
             if owner is not None:
                 spent[owner] = spent.get(owner, self.inside) + end - start - self.inside
@@ -145,9 +145,9 @@ def _own_seconds(now: Callable[[], float]) -> float:
     return statistics.median(seconds)
 
 
-def look_seconds(now: Callable[[], float]) -> float:
+def clock_seconds(now: Callable[[], float]) -> float:
     """Return the seconds that reading the clock takes between two calls of a replay."""
-    moments = CallRecording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
+    moments = CallRecording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).timed_replay(now)
     return statistics.median(end - start for start, end in pairwise(moments))
 
 
@@ -220,5 +220,5 @@ class _TimedGraphs(StepGraphs):
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         found = self._graphs.graph(step, bucket, tables)
         if found is not None:
-            self._watch.know(found)
+            self._watch.register_graph(found)
         return found

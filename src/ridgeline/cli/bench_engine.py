@@ -66,7 +66,7 @@ def engine(
     from ridgeline.cli.missing_kernels import warn_missing_kernels
     from ridgeline.insight.bench.engine.bench_row import BenchRow, measure
     from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
-    from ridgeline.insight.bench.engine.engine_run import check_room, warm_up
+    from ridgeline.insight.bench.engine.engine_run import check_capacity, warm_up
     from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
     from ridgeline.insight.bench.engine.workload import choose, read_workloads
 
@@ -76,7 +76,7 @@ def engine(
     chosen = choose(known, names or ())
     _check_continues(model)
     llm = settings.load(model, prefix_cache=False, seed=1)
-    check_room(llm.engine, chosen)
+    check_capacity(llm.engine, chosen)
     warn_missing_kernels()
     roofs = RoofMeter(llm.threads, probe=probe, place=llm.loaded.device)
     rows: list[BenchRow] = []
@@ -99,7 +99,7 @@ def _check_continues(model: str) -> None:
     from ridgeline.core.models import SPEECH, family_of
 
     family = family_of(open_source(model).config)
-    if family.encodes or family in SPEECH:
+    if family.is_encoder_decoder or family in SPEECH:
         raise ValueError(f"{model} has an encoder, but workloads describe no encoder input; give a decoder-only model")
 
 

@@ -27,7 +27,12 @@ from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.bench.job import LoadJob, LoadPattern
 from ridgeline.insight.bench.prediction import predict
 from ridgeline.insight.bench.prompt_sources import open_prompts
-from ridgeline.insight.bench.server_probe import calibrated_device, fetch_server_info, measure_wording, steps_by_phase
+from ridgeline.insight.bench.server_probe import (
+    calibrated_device,
+    fetch_server_info,
+    measure_tokens_per_word,
+    steps_by_phase,
+)
 from ridgeline.insight.bench.sweep import MIN_REQUESTS, Sweep
 from ridgeline.insight.bench.sweep import sweep as look_for_knee
 from ridgeline.insight.bench.transport import NoResponse
@@ -152,7 +157,7 @@ async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindin
     fitted = data != job.data
     if data.kind != "file" and data.vocabulary is None:
         told("counting the tokens of two prompts")
-        data = msgspec.structs.replace(data, wording=await measure_wording(target))
+        data = msgspec.structs.replace(data, wording=await measure_tokens_per_word(target))
     job = LoadJob(target, data, job.load)
     if asked.load.warmup:
         told("warming up")

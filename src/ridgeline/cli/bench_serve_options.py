@@ -234,7 +234,7 @@ class DataFlags:
         if context is None or data.kind != "random" or data.output is None:
             return data
         room = (context - data.prefix) // data.turns
-        input, output = parse_lengths(data.input, "--input").most, parse_lengths(data.output, "--output").most
+        input, output = parse_lengths(data.input, "--input").p99, parse_lengths(data.output, "--output").p99
         if _SLACK * (input + output) <= room:
             return data
         if self.input is None:

@@ -100,7 +100,10 @@ def document(c: Calibration) -> Document:
         facts.append(("host time", f"{_between_ops(c.host)} (median error {c.host_error:.1%} of a step)"))
     if c.disturbed is not None:
         facts.append(
-            ("disturbed", f"{c.disturbed.said}, on average: ridgeline simulate predicts steps with this slowdown")
+            (
+                "disturbed",
+                f"{c.disturbed.description}, on average: ridgeline simulate predicts steps with this slowdown",
+            )
         )
     many = "s" if c.threads > 1 else ""
     return Document(

@@ -120,7 +120,7 @@ class ChatSession:
     """A conversation between a terminal and a chat backend."""
 
     def __init__(self, partner: ChatBackend, system: str | None) -> None:
-        self.partner, self.system = partner, system
+        self.backend, self.system = partner, system
         self.history: list[dict[str, str]] = []
         self._terminal = sys.stdin.isatty()
 
@@ -136,7 +136,7 @@ class ChatSession:
             Unreachable: If the server is gone.
         """
         if self._terminal:
-            say(f"chatting with {self.partner.name}; /help lists the commands, Ctrl-D quits", style="dim")
+            say(f"chatting with {self.backend.name}; /help lists the commands, Ctrl-D quits", style="dim")
         for line in self._lines():
             if line.startswith("/"):
                 self._command(line)
@@ -193,7 +193,7 @@ class ChatSession:
         self.history.append({"role": "user", "content": text})
         took, parts = ResponseTiming(), list[str]()
         try:
-            with self._interruptible() as interrupted, closing(self.partner.answer(self.messages)) as pieces:
+            with self._interruptible() as interrupted, closing(self.backend.answer(self.messages)) as pieces:
                 for piece in pieces:
                     took.take(piece)
                     parts.append(piece.text)
@@ -223,7 +223,7 @@ class ChatSession:
     def _interruptible(self) -> Iterator[list[int]]:
         """Record Ctrl-C in the yielded list, or let it raise KeyboardInterrupt if the backend allows that."""
         noted: list[int] = []
-        if self.partner.raises or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        if self.backend.raises or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             yield noted
             return
         before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))

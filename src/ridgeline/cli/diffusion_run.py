@@ -123,7 +123,7 @@ def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forec
     """Return the forecast for two processes that share the passes of a step, each with half of the threads."""
     with _halved_threads() as threads:
         half = Forecaster(pipeline, device_named("this", threads))
-    return replace(forecast, seconds={**forecast.seconds, "denoise": half.apart(plan)})
+    return replace(forecast, seconds={**forecast.seconds, "denoise": half.cfg_parallel_seconds(plan)})
 
 
 @contextmanager
@@ -230,9 +230,9 @@ class _DiffusionRun:
         """Write previews of a group's images if they are due."""
         if self._settings.preview and step.number % self._settings.preview == 0:
             assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "videos have no previews"
-            pixels = preview(self._pipeline.autoencoder, step.guess)
+            pixels = preview(self._pipeline.autoencoder, step.predicted_latents)
             for image, each in zip(step.images, pixels, strict=True):
-                self._files[image].write([each], preview=f"step {step.number} of {step.of}")
+                self._files[image].write([each], preview=f"step {step.number} of {step.total_steps}")
             self._previewed = step.number
 
     def _stop(self, step: DenoiseOutput, done: int) -> None:
@@ -242,8 +242,8 @@ class _DiffusionRun:
         )
         if not step.last:
             files = [self._files[image] for image in step.images]
-            for file, guess in zip(files, step.guess, strict=True):
-                file.save_latents(guess, stopped=f"step {step.number} of {step.of}")
+            for file, guess in zip(files, step.predicted_latents, strict=True):
+                file.save_latents(guess, stopped=f"step {step.number} of {step.total_steps}")
             shown = f" (preview of step {self._previewed}: {_listed([file.path for file in files])})"
             said.append(
                 "the latents of the unfinished rest are saved in "
@@ -258,7 +258,7 @@ class _DiffusionRun:
 
     @contextmanager
     def _clock(self, stage: str) -> Iterator[None]:
-        with nullcontext() if self._settings.cfg_parallel else self.meanwhile.noted():
+        with nullcontext() if self._settings.cfg_parallel else self.meanwhile.recording():
             start = perf_counter()
             try:
                 yield

@@ -101,15 +101,15 @@ class SpeculationFlags(EngineFlags):
 
     @override
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
-        return predicted(EngineFlags.load(self, model, **more))
+        return with_price(EngineFlags.load(self, model, **more))
 
     def _speculation(self) -> "Speculation | None":
-        from ridgeline.engine.speculation.config import configured, named
+        from ridgeline.engine.speculation.config import from_vllm_json, named
 
         if self.speculative_config is not None:
             if self.speculate is not None or self.speculate_tokens is not None:
                 raise ValueError("--speculative-config and --speculate set the same thing; give one of them")
-            return configured(self.speculative_config)
+            return from_vllm_json(self.speculative_config)
         if self.speculate is None:
             if self.speculate_tokens is not None:
                 raise ValueError("--speculate-tokens needs --speculate; give that too, like --speculate ngram")
@@ -131,7 +131,7 @@ def known_device(device: "Device | None") -> "Device":
     return device
 
 
-def predicted(llm: "LLM") -> "LLM":
+def with_price(llm: "LLM") -> "LLM":
     """Return the engine, with predicted step times if its speculative decoding depends on them.
 
     Raises:
@@ -139,8 +139,8 @@ def predicted(llm: "LLM") -> "LLM":
     """
     speculator = llm.engine.speculator
     if speculator is not None and speculator.priced:
-        device = known_device(options.device_under(llm.loaded.device, llm.threads))
-        speculator.price_on(llm.loaded.price, llm.loaded.joined(device))
+        device = known_device(options.calibrated_device(llm.loaded.device, llm.threads))
+        speculator.price_on(llm.loaded.price, llm.loaded.with_interconnect(device))
     return llm
 
 
@@ -172,9 +172,9 @@ class TextFlags(SpeculationFlags):
         source = as_source(model)
         settings = self.settings(source, **more)
         llm = load(source, settings, dummy_weights=self.dummy_weights, threads=self.threads)
-        if self.prefix_cache and (why := llm.loaded.layout.unshared):
+        if self.prefix_cache and (why := llm.loaded.layout.why_no_prefix_cache):
             say(f"--prefix-cache has no effect for this model: {why}")
-        return predicted(llm)
+        return with_price(llm)
 
 
 def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:

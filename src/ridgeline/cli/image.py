@@ -12,7 +12,7 @@ from ridgeline.cli.diffusion_models import open_media_source
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.diffusion_settings import AUTO, DiffusionSettings
 from ridgeline.cli.image_files import IMAGE_MEDIUM
-from ridgeline.cli.image_latents import decode_saved, refuse_drawn
+from ridgeline.cli.image_latents import decode_saved, refuse_generation_options
 from ridgeline.cli.image_tokens import draw_tokens, refuse
 from ridgeline.cli.text_request import read_prompt
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -78,7 +78,9 @@ def image(
             draw_tokens(source, text, n, seed, settings, threads)
             return
         if latents:
-            refuse_drawn({"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, settings)
+            refuse_generation_options(
+                {"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, settings
+            )
             decode_saved(model, latents, settings, threads)
         else:
             draw(model, prompt, request, settings, dtype, threads)

@@ -29,7 +29,7 @@ def plan_lines(
     """
     channels, *sides = plan.geometry.latents
     latents = " x ".join(map(str, reversed(sides)))
-    texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.texts, _TEXTS, strict=False))
+    texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.token_ids, _TEXTS, strict=False))
     yield f"{pipeline.name}: {_pictures(plan)}"
     yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; text tokens: {texts}"
     yield f"{_steps(plan)}{_together(plan, apart)}"
@@ -44,7 +44,7 @@ def plan_lines(
             "from files"
         )
     if plan.request.step_cache is not None:
-        kept = f"keeps {_size(pipeline.kept(plan))}"
+        kept = f"keeps {_size(pipeline.step_cache_bytes(plan))}"
         yield f"step cache {plan.request.step_cache:g}: {kept}; the prediction assumes full passes, the upper limit"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} ({say_seconds(each)} per step) on {said_device(forecast.device)}"
@@ -52,7 +52,7 @@ def plan_lines(
 
 def _moves(plan: DiffusionPlan) -> bool:
     """Return whether a plan generates videos rather than images."""
-    return plan.geometry.layout.clips
+    return plan.geometry.layout.is_video
 
 
 def _noun(plan: DiffusionPlan) -> str:
@@ -81,7 +81,7 @@ def _steps(plan: DiffusionPlan) -> str:
     """Return a text with the number of denoiser passes and the guidance that determines it."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
-        second = "" if plan.second is None else f", {plan.second.scale:g} for the second expert"
+        second = "" if plan.second_guidance is None else f", {plan.second_guidance.scale:g} for the second expert"
         scale = f"guidance {plan.scale:g} (w = {guidance.scale:g}{second})"
         return f"{steps} steps x 2 = {plan.passes} passes per {_noun(plan)}: {scale}"
     embedded = "" if guidance.embedded is None else f" {guidance.embedded:g}, an input of the denoiser"
@@ -90,7 +90,7 @@ def _steps(plan: DiffusionPlan) -> str:
 
 def _together(plan: DiffusionPlan, apart: bool) -> str:
     """Return a text that says which passes share a call of the denoiser; "" if none do."""
-    side_by_side = plan.batching.pictures
+    side_by_side = plan.batching.images
     words = [f"{side_by_side} {_noun(plan)}s in one batch"] if side_by_side > 1 else []
     words += ["both passes of a step in one call"] if plan.batching.paired and not apart else []
     return f"; {', '.join(words)}" if words else ""
@@ -133,15 +133,15 @@ def request_json(
         **pipeline.parameters(plan, 0),
         "latents": list(plan.geometry.latents),
         "tokens": plan.geometry.tokens,
-        "text_tokens": [len(text) for text in plan.texts],
+        "text_tokens": [len(text) for text in plan.token_ids],
         "passes": plan.passes,
         "passes_skipped": skipped,
-        "side_by_side": plan.batching.pictures,
+        "side_by_side": plan.batching.images,
         "paired": plan.batching.paired,
         "memory": {
             "weights": memory.all_weights,
             "denoise": memory.denoise,
-            "step_cache": pipeline.kept(plan),
+            "step_cache": pipeline.step_cache_bytes(plan),
             "decode": memory.decode,
             "decode_whole": memory.whole,
             "decode_tiled": memory.tiled,

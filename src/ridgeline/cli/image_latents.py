@@ -10,10 +10,12 @@ from ridgeline.cli.image_files import IMAGE_MEDIUM, check_outputs, numbered
 from ridgeline.media.diffusion.decoding import decode_parts
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline_loader import load_vae
-from ridgeline.media.diffusion.saved_latents import drawn_path, read_latents
+from ridgeline.media.diffusion.saved_latents import decoded_path, read_latents
 
 
-def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DiffusionSettings) -> None:
+def refuse_generation_options(
+    given: Mapping[str, object], request: DiffusionRequest, settings: DiffusionSettings
+) -> None:
     """Raise ValueError for options that only apply to generation, if latents are only decoded.
 
     Args:
@@ -47,7 +49,7 @@ def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSetting
         ValueError: If a file holds no suitable latents. This is checked before anything is decoded.
     """
     given, medium = [read_latents(path) for path in latents], settings.medium
-    beside = [drawn_path(path, medium.suffix) for path in latents]
+    beside = [decoded_path(path, medium.suffix) for path in latents]
     paths = beside if settings.output is None else numbered(settings.output, len(latents))
     check_outputs(paths, medium, force=settings.force)
     source = open_media_source(model, medium)

@@ -8,12 +8,12 @@ from PIL import Image
 
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.models import family_of
-from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.core.models.common.model import ImagePlaceholders
 from ridgeline.core.models.registry import VISION
 from ridgeline.engine import LLM
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.media.images.preprocess import Preprocessing, read_image, read_preprocessing
-from ridgeline.media.images.prompt import ImageTokens, before, with_images
+from ridgeline.media.images.prompt import ImageTokens, prepend_placeholders, with_images
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,18 @@ class ImagePrompt:
                 raise ValueError(
                     "--system needs a chat template, but this model has none or --raw is given; leave out --system"
                 )
-            ids = before(llm.encode(text), llm.tokenizer, self._rows(llm), count)
+            ids = prepend_placeholders(llm.encode(text), llm.tokenizer, self._rows(llm), count)
         else:
             messages = [{"role": "system", "content": system}] if system is not None else []
             ids = llm.encode_chat([*messages, {"role": "user", "content": with_images(text, count)}])
-        return tokens.placed(ids, self._rows(llm), count)
+        return tokens.expand_placeholders(ids, self._rows(llm), count)
 
     def features(self, llm: LLM) -> EncoderFeatures:
         """Return the preprocessed image patches, which are the input of the vision tower."""
         return self.preprocessing.patches(self.images, self._rows(llm))
 
     @staticmethod
-    def _rows(llm: LLM) -> PlacedRows:
+    def _rows(llm: LLM) -> ImagePlaceholders:
         rows = llm.loaded.model.images
         assert rows is not None, "an earlier check refuses families without images"
         return rows

@@ -139,7 +139,7 @@ def _draw(
     steps, written = drawer.draw(plan), list[Path]()
     with interruptible() as interrupt, counting_bar("token", plan.images * plan.tokens) as told:
         while True:
-            with meanwhile.noted():
+            with meanwhile.recording():
                 start = perf_counter()
                 drawn = next(steps, None)
                 measured["tokens"] += perf_counter() - start
@@ -147,7 +147,7 @@ def _draw(
                 return measured
             told(drawn.tokens)
             for image, tokens in drawn.finished.items():
-                with meanwhile.noted():
+                with meanwhile.recording():
                     start = perf_counter()
                     files[image].write([drawer.decode(tokens)])
                     measured["decode"] += perf_counter() - start

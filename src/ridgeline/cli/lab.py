@@ -185,7 +185,7 @@ def phases(
     """Compare prefill with decode: the ridge point, the idle share, the speed limit, and the batch that reaches it."""
     length = _fitting(context, "--context", model)
     family = family_of(read_config(model))
-    if not family.writes:
+    if not family.generates:
         raise ValueError(
             f"{model} generates no text, so it has no decode phase; name a model that does, such as llama-3-8b"
         )
@@ -227,9 +227,9 @@ def _room(name: str, card: Device, weights: str | None, kv: str | None, context:
     context.
     """
     family = family_of(read_config(name))
-    if _encodes(name) or not family.writes or context < 2:
+    if _encodes(name) or not family.generates or context < 2:
         return None
-    case = ModelCache(read_config(name)).case(Deployment(card, weights=weights, kv=kv))
+    case = ModelCache(read_config(name)).scenario(Deployment(card, weights=weights, kv=kv))
     return memory_of(case, PlanWorkload(input=context - 1, output=1)).users
 
 
@@ -247,12 +247,12 @@ def _fitting(text: str, option: str, model: str) -> int:
 
 def _encodes(name: str) -> bool:
     """Return whether a model has an encoder for text or audio."""
-    return build(read_config(name)).encodes
+    return build(read_config(name)).has_cross_attention
 
 
 def _check_continues(name: str) -> None:
     """Raise ValueError for an encoder or a model that has one, because they do not continue a text."""
-    if _encodes(name) or not family_of(read_config(name)).writes:
+    if _encodes(name) or not family_of(read_config(name)).generates:
         raise ValueError(f"{name} does not continue a text by itself; name a decoder-only model, such as tales")
 
 
@@ -260,12 +260,12 @@ def _check_writes(name: str) -> None:
     """Raise ValueError for a model without a KV cache, or with an additional one for its encoder."""
     source = open_source(catalogue_name(name) or name)
     family = family_of(source.config)
-    if read_embedding(source) is not None or not family.writes:
+    if read_embedding(source) is not None or not family.generates:
         raise ValueError(
             f"{name} computes embeddings and keeps no KV cache; give a model that generates text, or use `ridgeline "
             "plan`"
         )
-    if build(source.config).encodes:
+    if build(source.config).has_cross_attention:
         raise ValueError(
             f"{name} also keeps the keys and values of its encoder; give a decoder-only model, or use `ridgeline plan`"
         )

@@ -27,13 +27,13 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     ),
     "body_bytes": ("--max-body", "The maximum size of a request body."),
     "upload_bytes": ("--max-upload", "The maximum size of an upload with an audio file."),
-    "picture_bytes": (
+    "image_bytes": (
         "--max-image-memory",
         "The memory for the images of all running requests: their files (n x size of each), and the "
         "frames of GIF and WebP.",
     ),
-    "clip_bytes": ("--max-video-storage", "The disk space for finished videos; the oldest are deleted first."),
-    "clip_seconds": ("--video-lifetime", "The time after which a finished video is deleted."),
+    "video_storage_bytes": ("--max-video-storage", "The disk space for finished videos; the oldest are deleted first."),
+    "video_lifetime_seconds": ("--video-lifetime", "The time after which a finished video is deleted."),
     "json_depth": ("--max-json-depth", "The maximum nesting depth of a JSON body."),
     "schema_bytes": ("--max-schema", "The maximum size of a JSON schema or grammar."),
     "schema_depth": ("--max-schema-depth", "The maximum nesting depth of a JSON schema."),
@@ -74,7 +74,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
 }
 """The option name and the help text of each limit, by its field of ServerSettings."""
 
-OF_PIPELINES = frozenset({"picture_bytes", "clip_bytes", "clip_seconds"})
+OF_PIPELINES = frozenset({"image_bytes", "video_storage_bytes", "video_lifetime_seconds"})
 """The server limits that only apply to diffusion pipelines."""
 OF_TEXT = frozenset(
     {

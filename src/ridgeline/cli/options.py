@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.console import say
-from ridgeline.core.checkpoint.source import taken_of_two
+from ridgeline.core.checkpoint.source import name_conflict_note
 from ridgeline.core.ops.number_formats import FORMATS
 from ridgeline.core.text.reasoning import BY_PARSER
 from ridgeline.price.device import Device
@@ -48,7 +48,7 @@ def panel(name: str) -> Callable[..., Any]:
 
 def report_model_choice(name: str | None) -> str | None:
     """Return the name unchanged, and say which model is used if a folder has the name of a known model."""
-    if name is not None and (which := taken_of_two(name)):
+    if name is not None and (which := name_conflict_note(name)):
         say(which)
     return name
 
@@ -472,7 +472,7 @@ def device_at(place: "torch.device") -> Device:
     return this_accelerator(place.index or 0, estimate=True)
 
 
-def device_under(place: "torch.device", threads: int | None) -> Device | None:
+def calibrated_device(place: "torch.device", threads: int | None) -> Device | None:
     """Return the CPU of this machine, or its GPU if that is calibrated, on which a model runs; otherwise None."""
     if place.type == "cpu":
         return device_named("this", threads)

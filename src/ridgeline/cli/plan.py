@@ -30,7 +30,7 @@ from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_s
 from ridgeline.core.models import family_of
 from ridgeline.price.device import Device
 from ridgeline.price.devices import catalogue_devices
-from ridgeline.price.hourly_prices import priced
+from ridgeline.price.hourly_prices import with_prices
 from ridgeline.price.plan import DeploymentPlan, make_plan
 from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.comparison_document import compare_document
@@ -85,7 +85,7 @@ def plan(
             f"{' and '.join(names)}"
         )
     said = read_embedding(source)
-    if said is not None or not family_of(source.config).writes:
+    if said is not None or not family_of(source.config).generates:
         _refuse_short(source.title, shown)
         plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
         return
@@ -118,7 +118,7 @@ def _tail(made: DeploymentPlan) -> "TailEstimate | None":
 
     Return None without a demand, if it cannot be served, or for models and deployments that cannot be simulated.
     """
-    if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
+    if not made.demand or made.fleet is None or made.case.model.has_cross_attention or made.case.ranks > 1:
         return None
     from ridgeline.insight.simulate.tail_latency import tail_of  # imports the engine; only needed with a demand
 
@@ -131,7 +131,7 @@ def _plan(
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
     asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
-    config, stated = source.config, source.stated_bytes
+    config, stated = source.config, source.index_total_bytes
     batches = workload.batches()
     return make_plan(
         source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
@@ -142,7 +142,7 @@ def _plan(
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
     """Return the catalogue's devices at the prices of the seller that the device's own price is from, if any."""
     sellers = [each for each in money.sellers() if device.price is not None and each.title == device.price.seller]
-    return priced(catalogue_devices(), sellers[0] if sellers else None)
+    return with_prices(catalogue_devices(), sellers[0] if sellers else None)
 
 
 def _compare(

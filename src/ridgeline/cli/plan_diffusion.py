@@ -20,7 +20,7 @@ from ridgeline.cli.plan_options import (
 from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.ops.number_formats import FORMATS, format_named
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_comparison import compare_pipeline_document, compare_pipeline_json
 from ridgeline.media.diffusion.pipeline_plan_page import SECTIONS, pipeline_document, pipeline_json
@@ -48,7 +48,7 @@ def plan_diffusion(
         ValueError: If an option is invalid or does not apply to diffusion pipelines.
     """
     _check(source.title, setup, workload, lora)
-    parts = outline(source, format_named(setup.weights or _USUAL).dtype)
+    parts = build_on_meta(source, format_named(setup.weights or _USUAL).dtype)
     usual, price = PipelineDefaults.of(source, parts), PipelinePrice(parts)
     asked = _asked(pictures)
 

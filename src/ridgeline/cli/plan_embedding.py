@@ -17,7 +17,7 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, pooled
+from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, with_pooling
 from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.price.plan.embedding_comparison import (
@@ -58,9 +58,9 @@ def plan_embedding(
         ValueError: If an option is invalid or does not apply to embedding models.
     """
     _check(source.title, workload, lora)
-    if setup.kv is not None and not family_of(source.config).writes:
+    if setup.kv is not None and not family_of(source.config).generates:
         raise ValueError(f"{source.title} has no KV cache, because a text runs in one step; leave out --kv")
-    models = ModelCache(source.config, around=partial(pooled, said=said))
+    models = ModelCache(source.config, around=partial(with_pooling, said=said))
     asked, devices = workload.workload(setup.max_batch_tokens), compared_cards(shown, setup.device)
     if devices is not None:
         named = None if setup.device is None else device_named(setup.device).name

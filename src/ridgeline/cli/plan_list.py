@@ -4,14 +4,14 @@ from typing import Any
 
 from ridgeline.core.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
 from ridgeline.price.devices import catalogue_devices
-from ridgeline.price.hourly_prices import snapshots
+from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.util.document.elements import Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib
 
 
 def list_json() -> dict[str, Any]:
     """Return models and pipelines with their parameters, and devices with their peak rates and prices by seller."""
-    sellers = snapshots()
+    sellers = builtin_snapshots()
     return {
         "models": [_counted(name) for name in model_names()],
         "pipelines": [_counted(name) for name in pipeline_names()],

@@ -13,16 +13,24 @@ from ridgeline.core.models import family_of
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.device_aliases import similar_device_names
-from ridgeline.price.devices import catalogue_devices, names
+from ridgeline.price.devices import catalogue_devices, device_names
 from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
+    default_engine,
     engines,
     offered_engine,
-    usual_engine,
     with_own_attention,
 )
-from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
+from ridgeline.price.hourly_prices import (
+    PriceSnapshot,
+    builtin_snapshots,
+    quotes,
+    read_prices,
+    seller_named,
+    seller_of,
+    with_prices,
+)
 from ridgeline.price.plan import Demand, Deployment, PlanWorkload
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.plan_document import SECTIONS, check_sections
@@ -92,7 +100,7 @@ class SetupFlags:
         )
 
     def _driven(self, device: Device) -> EngineProfile:
-        engine = usual_engine(device) if self.engine is None else offered_engine(self.engine)
+        engine = default_engine(device) if self.engine is None else offered_engine(self.engine)
         if not self.enable_dp_attention:
             return engine
         if self.devices == 1:
@@ -237,7 +245,7 @@ class MoneyFlags:
         Raises:
             ValueError: If the file is invalid.
         """
-        return snapshots() if self.prices is None else read_prices(self.prices)
+        return builtin_snapshots() if self.prices is None else read_prices(self.prices)
 
     def unknown(self, asked: Iterable[str]) -> str:
         """Return a warning about prices in the user's file that belong to no known device; "" if there are none.
@@ -247,7 +255,7 @@ class MoneyFlags:
         Args:
             asked: The names of devices that are known in addition to the catalogue.
         """
-        known, others = (*names(), *asked), list[str]()
+        known, others = (*device_names(), *asked), list[str]()
         for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
             near = similar_device_names(card, known)[:_OFFERED]
             others.append(f"{card} (did you mean {' or '.join(near)}?)" if near else card)
@@ -367,4 +375,4 @@ def with_price(device: Device, money: MoneyFlags) -> Device:
     if given is not None:
         return replace(device, price=given)
     wanted = [] if device.price is not None and not stated else [device.name]
-    return priced((device,), seller_of(money.sellers(), wanted, money.seller), over=stated)[0]
+    return with_prices((device,), seller_of(money.sellers(), wanted, money.seller), over=stated)[0]

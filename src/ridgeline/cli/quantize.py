@@ -9,7 +9,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, one_line, say, say_warnings
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
-from ridgeline.core.models.common.recipes import costly_format
+from ridgeline.core.models.common.recipes import quality_warning
 from ridgeline.util.document.humanize import gb, say_gb
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
@@ -43,5 +43,5 @@ def quantize(
         )
     )
     say(f"not quantized: {', '.join(done.kept)}", style="dim")
-    if said := costly_format(weights.lower()):
+    if said := quality_warning(weights.lower()):
         say_warnings([said])

@@ -13,18 +13,18 @@ from ridgeline.cli.console import clean, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.missing_kernels import warn_missing_kernels
-from ridgeline.cli.options import device_under
+from ridgeline.cli.options import calibrated_device
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.text_request import (
     SamplingFlags,
     check_room,
-    draws_too,
+    image_generation_warning,
     prompt_ids,
     read_prompt,
     report_ignored_config,
 )
 from ridgeline.core.checkpoint import ModelSource, open_source
-from ridgeline.core.checkpoint.load_report import LoadReport, read_anew
+from ridgeline.core.checkpoint.load_report import LoadReport, time_buffered_read
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.encoder_features import EncoderFeatures
@@ -137,7 +137,7 @@ def run(
             print(json.dumps(_completion_json(completion, account, names) | _speculation_json(llm)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
-        if said := draws_too(source):
+        if said := image_generation_warning(source):
             say(said)
 
 
@@ -204,7 +204,7 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"the weights are random: {count} meaningless tokens were generated")
-    device = device_under(llm.loaded.device, llm.threads)
+    device = calibrated_device(llm.loaded.device, llm.threads)
     limits = () if device is None else verdict(account, device)
     for line in (*_account_lines(account), *limits):
         say(line)
@@ -317,7 +317,7 @@ def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
         yield "loading: nothing was read, because the weights are random"
         return
     yield _measured(loading)
-    reading = read_anew(loading.checkpoint, _READ)
+    reading = time_buffered_read(loading.checkpoint, _READ)
     if reading.nbytes:
         whole = loading.nbytes / reading.speed
         yield (

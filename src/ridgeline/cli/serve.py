@@ -16,13 +16,13 @@ from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.limits import ServerLimitFlags, check_limits, limits_of
 from ridgeline.cli.missing_kernels import missing_kernels_warning
-from ridgeline.cli.options import device_named, device_under
+from ridgeline.cli.options import calibrated_device, device_named
 from ridgeline.cli.plan_options import given_flags
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, describe_priced_devices, served_priced
-from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
+from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, replica_resources, served_replicas
 from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
-from ridgeline.cli.text_request import draws_too
+from ridgeline.cli.text_request import image_generation_warning
 from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import build_to_run
@@ -197,7 +197,7 @@ def _serve_language(
         engines = most_replicas(replicas) if split.split is None else sum(split.counts())
         threads = min(threads, max(1, cores() // (engine.tensor_parallel * engines)))
     place = placement.device_named(engine.device)
-    priced_for = partial(device_under, place, min(threads, cores()))  # of this machine, even with a cluster
+    priced_for = partial(calibrated_device, place, min(threads, cores()))  # of this machine, even with a cluster
     served = replace(_served(model, settings, engine, adapters, seed), threads=threads, device=priced_for)
     guesses = None if served.settings is None else served.settings.speculation
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
@@ -225,8 +225,8 @@ def _run_engines(
     from ridgeline.server.replicas.ray_cluster import check_ray, ray_cluster
 
     check_ray()
-    share, most = share_of(replicas, served), most_replicas(replicas)
-    with ray_cluster(replicas.ray_address, most * share.cores, most * share.cards) as cluster:
+    share, most = replica_resources(replicas, served), most_replicas(replicas)
+    with ray_cluster(replicas.ray_address, most * share.cores, most * share.gpus) as cluster:
         several = served_replicas(served, replicas, cluster, share)
         return _run(several, settings, lambda url, started: ready(url, started.fleet))
 
@@ -294,7 +294,7 @@ def _served(
         model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
     )
     name = model.title
-    return ServedLLM(model.name, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
+    return ServedLLM(model.name, name, engine_settings, engine.dummy_weights, progress_bar=lambda: loading_bar(name))
 
 
 def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Mapping[str, Any]) -> None:
@@ -367,7 +367,7 @@ def say_multi_model_ready(
     url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings
 ) -> None:
     """Log the address, the names and the limits of a server with a language model and diffusion pipelines."""
-    drawing = ", ".join(models.drawer.pipelines)
+    drawing = ", ".join(models.diffusion_engine.pipelines)
     _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
     _say_warnings(models.llm)
@@ -397,7 +397,7 @@ def _say_warnings(llm: EngineClient) -> None:
 
 
 def _say_draws(model: ModelSource) -> None:
-    if said := draws_too(model):
+    if said := image_generation_warning(model):
         logger.warning(said)
 
 
@@ -407,7 +407,7 @@ def _drawing_limits(settings: ServerSettings) -> str:
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     return (
         f"{queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in total; "
-        f"n up to {settings.choices}, {three_digits(settings.picture_bytes / (1 << 20))} MiB of images"
+        f"n up to {settings.choices}, {three_digits(settings.image_bytes / (1 << 20))} MiB of images"
     )
 
 

@@ -8,7 +8,7 @@ from ridgeline.cli import options
 from ridgeline.cli.options import device_named
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.insight.simulate.priced_engine import CHAT_TEMPLATE, MAKER, served_machine, without_text
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.server.lifecycle import ServedLLM
@@ -64,7 +64,7 @@ def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) ->
     assert served.settings is not None
     device = device_named(flags.priced)
     check_devices(Deployment(device, flags.priced_devices))
-    driven = usual_engine(device).on(device, flags.priced_devices)
+    driven = default_engine(device).on(device, flags.priced_devices)
     settings = served.settings
     if settings.chat_template is None and without_text(source):
         settings = replace(settings, chat_template=str(CHAT_TEMPLATE))
@@ -75,7 +75,7 @@ def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) ->
         dummy_weights=True,  # without a tokenizer, bytes count as tokens
         threads=1,
         device=lambda: driven,
-        maker=MAKER,
+        engine_factory=MAKER,
         devices=flags.priced_devices,
     )
 

@@ -101,7 +101,7 @@ class ReplicaFlags:
             )
 
 
-def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
+def replica_resources(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
     """Return the cores and GPUs that each replica occupies.
 
     Raises:
@@ -140,7 +140,7 @@ def served_replicas(
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 
     settings, scaling = served.settings or EngineSettings(), flags.scaling()
-    if flags.ray_address is None and not (share.cards or served.maker):
+    if flags.ray_address is None and not (share.gpus or served.engine_factory):
         settings = split_memory(settings, most_replicas(flags))
     count = flags.replicas if scaling is None else scaling.least
     name = flags.router or "least"

@@ -215,7 +215,7 @@ def served_split(flags: SplitFlags, one: ServedLLM) -> "ServedDisaggregated":
     one = replace(one, settings=split_memory(one.settings or EngineSettings(), prompts + answers))
 
     def answering(asked: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
-        served = replace(one, transfer=asked, computing=computing)
+        served = replace(one, transfer=asked, prefill_engines=computing)
         if answers == 1:
             return served
         from ridgeline.server.replicas.served_replicas import ServedReplicas

@@ -7,14 +7,14 @@ from typing import Any
 
 from ridgeline.cli import options
 from ridgeline.core.checkpoint.adapter import Adapter, adapt, read_adapters
-from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
+from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.gguf_config import tensor_bytes
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
 from ridgeline.core.models import Fields, ModelRefused, build, family_of
 from ridgeline.core.models.common.architecture_name import ArchitectureName, parse
 from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill, layers_of
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, layers_of, parameter_breakdown
 from ridgeline.core.models.common.recipes import Recipe, read_recipe
 from ridgeline.core.models.common.sizes import ModelSizes, sizes_of
 from ridgeline.core.ops.number_formats import format_of
@@ -36,13 +36,13 @@ def show(
     name = parse(fields.architecture) if fields.architecture else None
     try:
         built = build(fields)
-        built = built if said is None else pooled(built, said)
+        built = built if said is None else with_pooling(built, said)
     except ModelRefused as refusal:
         if name is None:
             raise
         title = f"{name.family} {name.version}".rstrip()  # the name is informative even if the model is refused
         raise ModelRefused(f"{title} ({name.kind}, {name.task}) cannot be built: {refusal}") from None
-    counted, adapters = bill(built), read_adapters(options.adapters_of(lora, "--lora"))
+    counted, adapters = parameter_breakdown(built), read_adapters(options.adapters_of(lora, "--lora"))
     if source.gguf is not None:  # the breakdown counts F16 and mixed BF16 as held in memory, not as stored
         counted = dataclasses.replace(counted, nbytes=float(tensor_bytes(source.gguf)))
     adapt(built, family_of(fields), adapters)
@@ -60,7 +60,7 @@ def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
         "name": adapter.name,
         "made_for": adapter.base,
         "rank": adapter.rank,
-        "matrices": len(adapter.halves),
+        "matrices": len(adapter.matrices),
         "parameters": adapter.parameters,
         "bytes": adapter.parameters * model.storage.dtype.itemsize,
         "flops_per_token": 2 * adapter.parameters,
@@ -76,7 +76,9 @@ def _adapters(adapters: Sequence[Adapter], model: Model, counted: ParameterBreak
         share = f"{adapter.parameters / counted.total:.2%}"
         numbers = (told["parameters"], share, told["bytes"], told["flops_per_token"])
         shown = tuple(each if isinstance(each, str) else f"{each:,}" for each in numbers)
-        rows.append(TableRow((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.halves)}", *shown)))
+        rows.append(
+            TableRow((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.matrices)}", *shown))
+        )
     return DocumentTable(columns(*heads), tuple(rows))
 
 
@@ -152,7 +154,7 @@ def _sizes(model: Model, recipe: Recipe) -> str:
 
 def _near(model: Model) -> int:
     """Return the largest neighbourhood of local attention layers; 0 if there are none."""
-    return max((reach.size for reach in model.reaches if reach.kind == "local"), default=0)
+    return max((reach.size for reach in model.attention_patterns if reach.kind == "local"), default=0)
 
 
 def _head(model: Model) -> str:
@@ -197,7 +199,7 @@ def _sharing(sizes: ModelSizes) -> DocumentTable:
     """
     rows = tuple(
         TableRow(
-            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three_digits(each.less)} x"),
+            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three_digits(each.reduction)} x"),
             "strong" if each.form == sizes.form else "",
         )
         for each in sizes.sharing
@@ -209,7 +211,7 @@ def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
     """Return the bytes and format of the weights, and whether activations are rounded as well."""
     stored = f"{_bytes(nbytes)}, stored as {recipe.name}" if recipe.name else _bytes(nbytes)
     stored += _format_shares(model)
-    kinds = {share.stored.kind for _, op in model.weighted_ops() for share in op.shares() if share.stored}
+    kinds = {share.stored.kind for _, op in model.weighted_ops() for share in op.storage_shares() if share.stored}
     return f"{stored}; activations are rounded to int8 too" if "w8a8" in kinds else stored
 
 
@@ -217,7 +219,7 @@ def _format_shares(model: Model) -> str:
     """Return the share of the parameters in each format, largest first; "" if the matrices have a single format."""
     held: dict[str, int] = {}
     for _, op in model.weighted_ops():
-        for share in op.shares():
+        for share in op.storage_shares():
             name = format_of(model.storage.dtype).name if share.stored is None else share.stored.name
             held[name] = held.get(name, 0) + share.parameters
     if len(held) <= 2:  # the model's dtype for norms and the like, and one format

@@ -26,13 +26,13 @@ from ridgeline.core.checkpoint.embedding_config import read_embedding
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.adviser import SHARES, advise, option_in, trial
+from ridgeline.insight.simulate.adviser import SHARES, advise, evaluate_log, trial
 from ridgeline.insight.simulate.capacity import capacity
 from ridgeline.insight.simulate.colocated import run_colocated
-from ridgeline.insight.simulate.fleet_sizing import MAX_DEVICES, check_comparable, divide
-from ridgeline.insight.simulate.load_law import loop_law, saturation_rate
+from ridgeline.insight.simulate.fleet_sizing import MAX_DEVICES, check_comparable, search_fleet_size
+from ridgeline.insight.simulate.load_law import closed_loop_throughput, saturation_rate
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.serving_overhead import parse_front
+from ridgeline.insight.simulate.serving_overhead import parse_api_server_overhead
 from ridgeline.insight.simulate.simulation import Watch, run
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import SimulationFindings
@@ -177,21 +177,23 @@ class _SimulationQuery:
             raise ValueError("--device is missing; `ridgeline plan --list` shows all devices")
         source = open_source(catalogue_name(self.model) or self.model)
         check_continues(source)
-        device = with_price(device_named(setup.device).as_disturbed(), self.money)  # the run lasts minutes
+        device = with_price(device_named(setup.device).with_calibration_slowdown(), self.money)  # the run lasts minutes
         put = setup.setup(device)
         check_devices(put)
         models = ModelCache(source.config)
-        case = models.case(put)
+        case = models.scenario(put)
         error = self.judged.price_error(case.device, setup.devices)
         asked_limits = limits.limits(setup.max_batch_tokens)
         dealt = self.fleet.fleet(
             case,
             lambda other: limits.machine(other, asked_limits),
-            lambda device: models.case(setup.setup(with_price(device.as_disturbed(), self.money.of_others))),
+            lambda device: models.scenario(
+                setup.setup(with_price(device.with_calibration_slowdown(), self.money.of_others))
+            ),
             traffic.seed,
         )
         if limits.front is not None:
-            dealt = replace(dealt, front=parse_front(limits.front))
+            dealt = replace(dealt, api_server=parse_api_server_overhead(limits.front))
         asked = SimulationQuery(
             source.title,
             limits.machine(case, asked_limits),
@@ -208,7 +210,7 @@ class _SimulationQuery:
         def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
             other = replace(setup, devices=devices, memory_utilization=memory).setup(device)
             check_devices(other)
-            return limits.machine(models.case(other), asked_limits)
+            return limits.machine(models.scenario(other), asked_limits)
 
         return asked, on
 
@@ -238,24 +240,24 @@ def _compared(
         progress: Watches each run.
         long: Whether the runs take so long that a second process is worth starting.
     """
-    asked, judged = found.asked, question.judged
+    asked, judged = found.query, question.judged
     devices, memory = question.setup.devices, question.setup.memory_utilization
     if asked.fleet.split is not None:
-        found = replace(found, together=run_colocated(asked, lambda other: on(devices, other, memory), progress))
+        found = replace(found, colocated=run_colocated(asked, lambda other: on(devices, other, memory), progress))
     if not judged.advise and judged.divide is None:
         return found
-    own = best = option_in(asked, asked.machine, found.log)
+    own = best = evaluate_log(asked, asked.machine, found.log)
     if judged.advise:
         shares = SHARES if question.limits.pages is None else ()  # --pages fixes the memory
         # A probe in another process would measure other figures.
         apart = long and cores() > 1 and asked.machine.case.device.basis != "probe"
         second = AdviceWorker.start(question.trial) if apart else None
         advised = advise(asked, lambda *other: on(devices, *other), progress, shares, second, own)
-        best, found = advised.best if advised.worth else own, replace(found, advised=advised)
+        best, found = advised.best if advised.is_significant else own, replace(found, advised=advised)
     if judged.divide is not None:
         setting = best.limits, best.memory
         better = replace(asked, machine=on(devices, *setting))
-        division = divide(better, judged.divide, lambda count: on(count, *setting), progress, best)
+        division = search_fleet_size(better, judged.divide, lambda count: on(count, *setting), progress, best)
         found = replace(found, division=division)
     return found
 
@@ -279,7 +281,7 @@ def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
 def _loop_law(asked: SimulationQuery, metrics: SimulationMetrics, users: int) -> float:
     """Return the throughput of all replicas by the closed-loop law, with `users` users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
-    return replicas * loop_law(machine, users, *metrics.sizes)
+    return replicas * closed_loop_throughput(machine, users, *metrics.sizes)
 
 
 def _at_capacity(
@@ -319,7 +321,7 @@ def check_continues(source: ModelSource) -> None:
         raise ValueError(
             f"{source.title} is a diffusion pipeline, which runs one request after the other; use ridgeline plan"
         )
-    if read_embedding(source) is not None or not family_of(source.config).writes:
+    if read_embedding(source) is not None or not family_of(source.config).generates:
         raise ValueError(f"{source.title} does not generate text; use ridgeline plan")
 
 

@@ -9,9 +9,9 @@ from ridgeline.cli.options import parse_tokens
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.replica import NOTHING, Machine
+from ridgeline.insight.simulate.replica import NO_OVERHEAD, Machine
 from ridgeline.insight.simulate.require import Requirement, parse_requirement
-from ridgeline.insight.simulate.serving_overhead import parse_between
+from ridgeline.insight.simulate.serving_overhead import parse_host_overhead
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, price_error
 from ridgeline.insight.simulate.slo_classes import ATTAIN
 from ridgeline.insight.traffic.slo import SLO, parse_slos
@@ -80,7 +80,7 @@ class LimitFlags:
             pages=self.pages,
             page_size=self.page_size,
             prefix_cache=self.prefix_cache,
-            between=NOTHING if between is None else parse_between(between),
+            between=NO_OVERHEAD if between is None else parse_host_overhead(between),
         )
 
 

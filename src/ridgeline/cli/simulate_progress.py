@@ -8,7 +8,7 @@ from itertools import islice, product
 from ridgeline.cli.console import changing_line, err, rough_time, say
 from ridgeline.cli.simulate_options import ObjectiveFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES
+from ridgeline.insight.simulate.adviser import REQUEST_LIMITS, SHARES, TOKEN_BUDGETS
 from ridgeline.insight.simulate.fleet_sizing import DEVICES_PER_REPLICA, REPLICAS
 from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
@@ -120,7 +120,7 @@ def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]
     others = 2 if asked.fleet.split is not None else 0
     about = ""
     if judged.advise:
-        others += len(BUDGETS) + len(PLACES) + len(SHARES)
+        others += len(TOKEN_BUDGETS) + len(REQUEST_LIMITS) + len(SHARES)
         about = "up to"
     if judged.divide is not None:
         others += sum(

@@ -16,7 +16,7 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine_builder import warm_up
 from ridgeline.media.images.image_generator import generates_image_tokens
 
-SOUND = "the model reads audio, not text; use ridgeline transcribe FILE --model FOLDER"
+SPEECH_MODEL_ERROR = "the model reads audio, not text; use ridgeline transcribe FILE --model FOLDER"
 """The error message for a text given to a speech model."""
 
 
@@ -74,14 +74,14 @@ def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: b
     say_warnings(llm.loaded.warnings)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("the model has no tokenizer, so each byte of the prompt is a token")
-    captured = llm.loaded.on_card and priced_backend("gpu").replayed_steps(llm.loaded.model) is not None
+    captured = llm.loaded.on_gpu and priced_backend("gpu").replayed_steps(llm.loaded.model) is not None
     if captured:  # otherwise the first response would include compilation
         with status("compiling kernels for the GPU"):
             warm_up(llm.engine)
     return llm
 
 
-def draws_too(model: ModelSource | str) -> str:
+def image_generation_warning(model: ModelSource | str) -> str:
     """Return a warning for a language model that also generates images, otherwise ""."""
     source = as_source(model)
     if not generates_image_tokens(source):
@@ -94,7 +94,7 @@ def draws_too(model: ModelSource | str) -> str:
 
 def report_ignored_config(llm: LLM) -> None:
     """Report settings of the model's generation_config.json that are not supported."""
-    for key in llm.loaded.texts.unfollowed:
+    for key in llm.loaded.text_processor.ignored_keys:
         say(f"the model's generation_config.json sets {key}, which this version does not support")
 
 
@@ -119,7 +119,7 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
         ValueError: If the model reads audio, or --system is given without a chat template or with `raw`.
     """
     if llm.loaded.model.encoder_width:
-        raise ValueError(SOUND)
+        raise ValueError(SPEECH_MODEL_ERROR)
     if raw or llm.loaded.templates is None:
         if system is not None:
             raise ValueError(
@@ -141,7 +141,7 @@ def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory
         params: The sampling parameters, including the maximum number of tokens.
         more_memory: The option that increases the KV memory, for the message; "" for none.
     """
-    prompt = len(llm.loaded.texts.decoder_prompt(ids))
+    prompt = len(llm.loaded.text_processor.decoder_prompt(ids))
     wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.kv_cache_manager.capacity()
     assert wanted is not None
     room = min(context, held) - prompt

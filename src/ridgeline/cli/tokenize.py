@@ -9,7 +9,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import read_text
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
-from ridgeline.core.text import TokenPiece, density, pieces
+from ridgeline.core.text import TokenPiece, count_tokens, token_pieces
 
 _SPECIAL = (
     "Encode control tokens that are written in the text as control tokens; by default they are plain "
@@ -32,8 +32,8 @@ def tokenize(
     """Show the tokens of a text: id, piece, bytes, and the mean number of characters per token."""
     tokenizer = tokenizer_of(model)
     text = read_text(text)
-    found = pieces(tokenizer, text, parse_special=special)
-    ratio = density(tokenizer, text, parse_special=special)
+    found = token_pieces(tokenizer, text, parse_special=special)
+    ratio = count_tokens(tokenizer, text, parse_special=special)
     if as_json:
         rows = [{"id": p.id, "piece": p.piece, "bytes": p.data.hex()} for p in found]
         print(json.dumps({**dataclasses.asdict(ratio), "count": ratio.tokens, "tokens": rows}))

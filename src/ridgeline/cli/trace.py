@@ -15,7 +15,7 @@ from ridgeline.cli.console import say, status
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_at, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of, given_flags
-from ridgeline.cli.text_request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.text_request import check_room, image_generation_warning, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.trace_options import (
     DiffusionTraceFlags,
     TraceFileFlags,
@@ -25,7 +25,7 @@ from ridgeline.cli.trace_options import (
     refuse_text_options,
     traced_on,
 )
-from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
+from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.engine import EngineSettings, SamplingParams
@@ -40,7 +40,7 @@ from ridgeline.insight.trace.views.priced_report import priced_document, priced_
 from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report
 from ridgeline.insight.trace.views.trace_export import to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary as summary_of
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.util.document.terminal_renderer import show
@@ -190,11 +190,11 @@ class PricedTraceFlags:
         """
         assert self.priced is not None
         device = device_named(self.priced)
-        setup = Deployment(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
+        setup = Deployment(device, self.devices, self.weights, self.kv, engine=default_engine(device))
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
-        models = ModelCache(source.config, add_adapters_of(source, lora), partial(pooled, said=read_embedding(source)))
-        case = models.case(setup)
+        models = ModelCache(source.config, add_adapters_of(source, lora), partial(with_pooling, said=read_embedding(source)))
+        case = models.scenario(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:
@@ -348,7 +348,7 @@ def _show_written(
     check(llm, ids, wanted)  # before probing the machine
     with status("tracing"):
         card = device_named(device, llm.threads) if place.type == "cpu" else device_at(place)
-        card, at_hand = llm.loaded.joined(card), device == "this" or place.type != "cpu"
+        card, at_hand = llm.loaded.with_interconnect(card), device == "this" or place.type != "cpu"
         ledger = trace_request(
             llm, subject, params, card, wanted, at_hand=at_hand, threads=llm.threads, clock=clock_of(place)
         )
@@ -363,7 +363,7 @@ def _show_written(
         show(summary_of(ledger))
     else:
         show(build_report(ledger, ReportOptions(layer, files.roofline is not None)), WIDTH)
-    if said := draws_too(source):
+    if said := image_generation_warning(source):
         say(said)
 
 

@@ -96,7 +96,7 @@ def show_diffusion_trace(
         ledger = trace_image(
             moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
-    ledger = dataclasses.replace(ledger, words=words, pull=pull)
+    ledger = dataclasses.replace(ledger, words=words, guidance_delta=pull)
     if drawing.svg is not None:
         figure = draw_panels(ledger)
         assert figure is not None, "an earlier check refuses this"

@@ -10,7 +10,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import clean, one_line, read_text, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import report_model_choice
-from ridgeline.cli.text_request import SOUND, SamplingFlags, check_room, load, report_ignored_config
+from ridgeline.cli.text_request import SPEECH_MODEL_ERROR, SamplingFlags, check_room, load, report_ignored_config
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import SPEECH, family_of
 from ridgeline.engine import Completion, EngineSettings, SamplingParams
@@ -66,8 +66,8 @@ def _check_translates(model: str) -> None:
     """Raise ValueError for a decoder-only or a speech model. The engine itself refuses an encoder-only model."""
     family = family_of(open_source(model).config)
     if family in SPEECH:
-        raise ValueError(SOUND)
-    if family.writes and not family.encodes:
+        raise ValueError(SPEECH_MODEL_ERROR)
+    if family.generates and not family.is_encoder_decoder:
         raise ValueError(f"{model} has no encoder; use ridgeline run, or give an encoder-decoder model")
 
 

@@ -11,7 +11,7 @@ from ridgeline.cli.console import silence
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.diffusion_settings import OFF, DiffusionSettings
 from ridgeline.cli.image_files import video_medium
-from ridgeline.cli.image_latents import decode_saved, refuse_drawn
+from ridgeline.cli.image_latents import decode_saved, refuse_generation_options
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.video_file import FPS
@@ -74,7 +74,7 @@ def video(
     request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
     with silence(quiet):
         if latents:
-            refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, settings)
+            refuse_generation_options({"a prompt": prompt, "--dtype": dtype}, request, settings)
             decode_saved(model, latents, settings, threads)
         else:
             draw(model, prompt, request, settings, dtype, threads)

@@ -49,7 +49,7 @@ from ridgeline.engine.worker.engine_process import EngineProcess
 from ridgeline.engine.worker.inspector import PendingInspections
 from ridgeline.engine.worker.loop import EngineThread
 
-Take = Callable[[Event | Exception], None]
+EventCallback = Callable[[Event | Exception], None]
 """A callback that receives the events of a request as they come; after an exception it receives nothing.
 
 It must not raise.
@@ -102,7 +102,7 @@ class _Caller:
     """The number that AsyncLLM gave the request."""
     spec: GenerationRequest
     """The request for a completion that the caller awaits."""
-    take: Take
+    take: EventCallback
     """The callback that receives the events of the request, on the caller's event loop."""
     loop: asyncio.AbstractEventLoop
     """The event loop of the caller."""
@@ -144,7 +144,7 @@ class AsyncLLM:
         """Whether the engine accepts requests now."""
         self.restarts = 0
         """The number of times that the engine came back after it had died."""
-        self.why = ""
+        self.death_reason = ""
         """The reason why the engine died last; "" before."""
         self.ended: Future[str] = Future()
         """A future that completes, with the reason, when the engine is gone for good."""
@@ -168,7 +168,7 @@ class AsyncLLM:
         self._lookers: deque[Callable[[EngineSnapshot | None], None]] = deque()
         self._questions = PendingInspections()
         self._watched = False
-        self.heard = 0
+        self.messages_received = 0
         """The number of messages that came from the engine."""
         self._lock = threading.Lock()  # guards against adding a caller when the engine is gone
         # used only by the thread that delivers the engine's messages
@@ -187,7 +187,7 @@ class AsyncLLM:
         return cls(await EngineProcess.start(model, settings, **options))
 
     @property
-    def awaited(self) -> int:
+    def num_awaited(self) -> int:
         """The number of requests that callers await.
 
         While there are any, `heard` grows with each step, or the engine hangs.
@@ -238,7 +238,7 @@ class AsyncLLM:
     def submit(
         self,
         spec: GenerationRequest,
-        take: Take,
+        take: EventCallback,
         *,
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
@@ -361,7 +361,7 @@ class AsyncLLM:
     # -- the engine's messages, in the thread that delivers them ------------------------------------------------------
 
     def _receive(self, message: FromEngine) -> None:
-        self.heard += 1
+        self.messages_received += 1
         if isinstance(message, Stepped):
             self._stepped(message)
         elif isinstance(message, RequestAdded):
@@ -444,7 +444,7 @@ class AsyncLLM:
 
     def _died(self, died: Died) -> None:
         with self._lock:
-            self.alive, self.why = False, died.reason
+            self.alive, self.death_reason = False, died.reason
             callers, self._callers, self._by_request = list(self._callers.values()), {}, {}
             lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.new_output_processor()

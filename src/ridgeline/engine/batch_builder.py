@@ -43,7 +43,7 @@ class BatchBuilder:
             [item.adapter for item in items],
         )
 
-    def hear(self, plan: StepPlan) -> None:
+    def apply_plan(self, plan: StepPlan) -> None:
         """Apply a plan's changes to the page tables. Plans must come in the order in which they were made."""
         for request in plan.forget:
             self._tables.pop(request, None)
@@ -86,7 +86,9 @@ class BatchBuilder:
         rows = self._rows(
             (0, part)
             for each in inputs
-            for part in ([range(each.each)] * each.inputs if isinstance(each, EncoderFeatures) else [each])
+            for part in (
+                [range(each.positions_per_input)] * each.inputs if isinstance(each, EncoderFeatures) else [each]
+            )
         )
         if not features:
             return rows

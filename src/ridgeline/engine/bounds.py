@@ -12,7 +12,7 @@ from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:  # the import needs torch, which the scheduling code does without
-    from ridgeline.core.models.common.model import PlacedRows
+    from ridgeline.core.models.common.model import ImagePlaceholders
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def numbered(what: str, place: int, count: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RequestValidator:
     """The limits of a model and its engine, against which requests are checked."""
 
     kv_cache_manager: KVCacheManager
@@ -50,12 +50,12 @@ class Bounds:
     """The number of features of an encoder position; 0 if the encoder reads token ids."""
     encoder_context: int
     """The number of positions of the encoder's input: the exact number for features, the maximum for token ids."""
-    outputs: int
+    sampled_vocab_size: int
     """The number of token ids that can be sampled; they are the first ids of the vocabulary."""
-    images: "PlacedRows | None"
+    images: "ImagePlaceholders | None"
     """The way in which images appear in a prompt; None if the model reads none."""
 
-    def room(self, spec: GenerationRequest) -> int:
+    def max_new_tokens(self, spec: GenerationRequest) -> int:
         """Check that a request can run, and return the most tokens that it may sample.
 
         For a model without a head the number is 1: it samples no token, but its last position gives a row.
@@ -80,8 +80,8 @@ class Bounds:
             self._check_ids(prompt)
         if params.stop:
             raise ValueError("stop strings need a tokenizer: give stop_token_ids instead, or use LLM")
-        params.check_vocab(self.outputs)
-        if params.prompt_logprobs is not None and self.outputs < self.vocabulary:
+        params.check_vocab(self.sampled_vocab_size)
+        if params.prompt_logprobs is not None and self.sampled_vocab_size < self.vocabulary:
             raise ValueError(
                 "prompt_logprobs: the model cannot generate the tokens of a prompt, so they have no logprobs; leave "
                 "it out"
@@ -111,7 +111,7 @@ class Bounds:
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
-    def places(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
+    def image_positions(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
         """Return the prompt positions that receive the encoder output of the prompt's images.
 
         Raises:
@@ -120,10 +120,10 @@ class Bounds:
         if self.images is None:
             raise ValueError("the model reads no images: leave the images out, or use a model with a vision tower")
         rows, width = self.images.rows, self.images.width
-        if (images.each, images.width) != (rows, width):
+        if (images.positions_per_input, images.width) != (rows, width):
             raise ValueError(
-                f"an image has {images.each} patches of {images.width} numbers, but the model reads {rows} patches "
-                f"of {width} numbers"
+                f"an image has {images.positions_per_input} patches of {images.width} numbers, but the model reads "
+                f"{rows} patches of {width} numbers"
             )
         places = tuple(place for place, token in enumerate(prompt) if token == self.images.placeholder)
         if len(places) != len(images):

@@ -145,7 +145,9 @@ def check_embeds(info: VectorInfo | None) -> None:
         raise ValueError("the model outputs scores of labels, not embeddings: use an embedding model")
 
 
-def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
+def truncate_dimensions(
+    said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None
+) -> NDArray[np.float32]:
     """Shorten a vector to its first entries and normalise it to length 1 (Kusupati et al., arXiv:2205.13147).
 
     Args:
@@ -201,7 +203,7 @@ class EmbeddingLLM:
         info = self.loaded.vectors
         if info is None:
             raise ModelRefused(f"{model} {NO_VECTORS}")
-        self.info, self.texts, self.engine = info, self.loaded.texts, self.loaded.engine
+        self.info, self.texts, self.engine = info, self.loaded.text_processor, self.loaded.engine
         torch.set_num_threads(self.threads)
 
     @override
@@ -217,7 +219,7 @@ class EmbeddingLLM:
         Args:
             texts: The texts.
             prompt: Name of one of the model's prompts, for all texts.
-            dimensions: Number of entries of the vectors, as in `cut`.
+            dimensions: Number of entries of the vectors, as in `truncate_dimensions`.
             what: The word for a text in error messages.
 
         Raises:
@@ -225,13 +227,13 @@ class EmbeddingLLM:
         """
         check_embeds(self.info)
         before, said = prompt_text(self.texts.embedding, prompt), self.texts.embedding
-        cut(said, np.zeros(self.info.width, np.float32), dimensions)
+        truncate_dimensions(said, np.zeros(self.info.width, np.float32), dimensions)
         prompts = []
         for place, text in enumerate(texts):
             with numbered(what, place, len(texts)):
                 prompts.append(text_ids(self.texts, text, self.engine.context, before))
         vectors = self.run(prompts, what)
-        return [Vector(cut(said, vector.values, dimensions), vector.tokens) for vector in vectors]
+        return [Vector(truncate_dimensions(said, vector.values, dimensions), vector.tokens) for vector in vectors]
 
     def score(self, query: str, documents: Sequence[str]) -> list[float]:
         """Return the relevance of each document to a query, in the order of the documents.

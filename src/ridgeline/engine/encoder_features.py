@@ -39,13 +39,13 @@ class EncoderFeatures:
         return cls(np.ascontiguousarray(values, np.float32).tobytes(), values.shape[1])
 
     @property
-    def each(self) -> int:
+    def positions_per_input(self) -> int:
         """The number of positions of one encoder input."""
         return len(self) // self.inputs
 
     def part(self, start: int, stop: int) -> "EncoderFeatures":
         """Return the features of the encoder inputs from `start` to `stop`."""
-        nbytes = 4 * self.width * self.each
+        nbytes = 4 * self.width * self.positions_per_input
         return EncoderFeatures(self.data[start * nbytes : stop * nbytes], self.width, stop - start)
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class EncoderFeatures:
         """The digest of the features, which stands for them in prefix caching."""
         return hashlib.blake2b(self.data, digest_size=32).digest()
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return a summary of the features for the JSON form of a plan: their number, width and digest."""
         several = {"inputs": self.inputs} if self.inputs > 1 else {}
         return {"positions": len(self), "width": self.width, "digest": self.digest.hex(), **several}
@@ -76,7 +76,7 @@ class PlacedImages:
     places: tuple[int, ...]
     """The prompt positions of the image rows, in increasing order."""
 
-    def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
+    def step_input(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
         """Return the image input of a step that runs these tokens from a position on.
 
         Returns:
@@ -86,7 +86,7 @@ class PlacedImages:
         first, last = (bisect_left(self.places, position) for position in (start, start + len(tokens)))
         if first == last:
             return None
-        each = self.features.each
+        each = self.features.positions_per_input
         begin = first // each
         placed = list(tokens)
         for row in range(first, last):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import structs
 
 from ridgeline.core.ops.work import TOKENS, AttentionPattern
-from ridgeline.engine.bounds import Bounds
+from ridgeline.engine.bounds import RequestValidator
 from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent, describe_error
 from ridgeline.engine.failure_isolation import FailureIsolation
@@ -32,7 +32,7 @@ from ridgeline.engine.token_rules import TokenRuleProcessor
 from ridgeline.util.host import out_of_memory
 
 if TYPE_CHECKING:
-    from ridgeline.core.models.common.model import PlacedRows
+    from ridgeline.core.models.common.model import ImagePlaceholders
     from ridgeline.engine.speculation.speculator import Speculator
     from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 
@@ -80,7 +80,7 @@ class Engine:
         encoder_width: int = 0,
         encoder_context: int = 0,
         outputs: int | None = None,
-        images: "PlacedRows | None" = None,
+        images: "ImagePlaceholders | None" = None,
         guides: "StructuredOutputManager | None" = None,
         adapters: Mapping[str, bytes] | None = None,
         speculator: "Speculator | None" = None,
@@ -120,19 +120,27 @@ class Engine:
         """A callback that receives the ids of requests just before their first step runs."""
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.reaches = frozenset(reaches) | ledger.layout.reaches
+        self.attention_patterns = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         self.encoder_width, self.encoder_context = encoder_width, encoder_context
         self.structured_output_manager = guides
         self.pooled = pooled
         self.adapters = dict(adapters or {})
-        both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
+        both_ways = any(reach.is_bidirectional and reach.query_axis == TOKENS for reach in self.attention_patterns)
         whole = both_ways if whole is None else whole
         assert not (whole and has_head), "a model that attends to later positions cannot generate token by token"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
-        self.outputs, self.images = vocabulary if outputs is None else outputs, images
-        self._bounds = Bounds(
-            ledger, self.scheduler, context, vocabulary, has_head, encoder_width, encoder_context, self.outputs, images
+        self.sampled_vocab_size, self.images = vocabulary if outputs is None else outputs, images
+        self._bounds = RequestValidator(
+            ledger,
+            self.scheduler,
+            context,
+            vocabulary,
+            has_head,
+            encoder_width,
+            encoder_context,
+            self.sampled_vocab_size,
+            images,
         )
         self.requests: dict[int, Request] = {}
         self.parked: dict[int, Request] = {}
@@ -170,7 +178,7 @@ class Engine:
             output_tokens=self._outcomes.output_tokens,
             dropped_tokens=self._outcomes.dropped_tokens,
             preemptions=scheduler.preemptions,
-            wasted_tokens=scheduler.wasted_tokens,
+            wasted_tokens=scheduler.recomputed_tokens,
             held_pages=pool.size - pool.available,
             cached_pages=pool.cached,
             grammars=guidance.compiled,
@@ -184,7 +192,7 @@ class Engine:
 
     # -- adding and ending requests -----------------------------------------------------------------------------------
 
-    def number_from(self, first: int) -> None:
+    def set_next_id(self, first: int) -> None:
         """Set the id of the next request, so that a server can tell the requests of several engines apart by id."""
         assert not self.requests, "ids of unfinished requests must not be assigned again"
         self._next_id = first
@@ -203,11 +211,11 @@ class Engine:
         """
         if spec.params != DEFAULT_PARAMS and not self.has_head:
             raise ValueError("the model has no head to sample with: leave the sampling parameters out")
-        limit = self._bounds.room(spec)
+        limit = self._bounds.max_new_tokens(spec)
         placed = None
         if spec.images is not None:
-            placed = PlacedImages(spec.images, self._bounds.places(spec.prompt, spec.images))
-        number = self.number_of(spec.adapter)
+            placed = PlacedImages(spec.images, self._bounds.image_positions(spec.prompt, spec.images))
+        number = self.adapter_number(spec.adapter)
         read = spec.encoder if spec.images is None else spec.images
         namespace = namespace_of(spec.cache_salt, read, self.adapters[spec.adapter] if number else b"")
         first, *others = self._choices(spec, limit, number, namespace, placed)
@@ -263,10 +271,14 @@ class Engine:
 
     def _history(self, prompt: Sequence[int]) -> History:
         """Return the token counts for penalties over a prompt: only ids that can be sampled count."""
-        known = prompt if self.outputs == self.vocabulary else [token for token in prompt if token < self.outputs]
+        known = (
+            prompt
+            if self.sampled_vocab_size == self.vocabulary
+            else [token for token in prompt if token < self.sampled_vocab_size]
+        )
         return History(known)
 
-    def number_of(self, name: str) -> int:
+    def adapter_number(self, name: str) -> int:
         """Return the number of a LoRA adapter, counted from 1; 0 for no name.
 
         Raises:
@@ -290,7 +302,7 @@ class Engine:
             ValueError: If the structured output cannot be compiled, or the engine has no tokenizer for it.
         """
         if params.rules is not None:
-            return TokenRuleProcessor(params.rules, self.outputs)
+            return TokenRuleProcessor(params.rules, self.sampled_vocab_size)
         if params.structured_outputs is None:
             return None
         if self.structured_output_manager is None:
@@ -342,7 +354,7 @@ class Engine:
         except Exception as error:
             return self.fail(plan, error)
         if self.on_step is not None:
-            work = plan.work(self.reaches)
+            work = plan.work(self.attention_patterns)
             self.on_step(StepRecord(plan, work, self.rows(plan), outcomes, started, self.clock()))
         return self.accept(plan, outcomes)
 

@@ -78,7 +78,7 @@ def fit_kv_layout(
     free = remaining_memory(source, taken, available)
     if budget is None:
         budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
-    share = (1.0 if draft is None else draft.left(model, 1.0, settings.page_size)) / settings.ranks
+    share = (1.0 if draft is None else draft.target_share(model, 1.0, settings.page_size)) / settings.ranks
     layout = kv_layout(
         model, share * budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
     )

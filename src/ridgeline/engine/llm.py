@@ -27,8 +27,8 @@ class TextEngine:
     def __init__(self, loaded: LoadedEngine) -> None:
         self.engine, self.texts, self.output_processor = (
             loaded.engine,
-            loaded.texts,
-            loaded.texts.new_output_processor(),
+            loaded.text_processor,
+            loaded.text_processor.new_output_processor(),
         )
 
     def add(self, spec: GenerationRequest) -> int:
@@ -239,11 +239,11 @@ class LLM:
         Raises:
             ValueError: If the prompt is empty, or its text is far longer than the context.
         """
-        return self.loaded.texts.encode(prompt, self.engine.context)
+        return self.loaded.text_processor.encode(prompt, self.engine.context)
 
     def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
         """Return the token ids of a conversation, ready for the model's response."""
-        return self.loaded.texts.encode_chat(messages, self.engine.context, **template)
+        return self.loaded.text_processor.encode_chat(messages, self.engine.context, **template)
 
     def _refuse_second_caller(self) -> None:
         """Raise ValueError if another call is in progress, because one caller would take the events of the other."""

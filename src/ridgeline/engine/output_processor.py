@@ -7,7 +7,7 @@ exchange plain messages (events.py) only, so that they can run in different proc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ridgeline.core.text import Delta, OutputStream, Reasoning, Tokenizer
+from ridgeline.core.text import Delta, OutputStream, ReasoningSplitter, Tokenizer
 from ridgeline.engine.events import Event, Stop, TokenEvent
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import FinishReason
@@ -79,7 +79,7 @@ class OutputProcessor:
             include_stop=params.include_stop,
             min_tokens=params.min_tokens,
             skip_special=params.skip_special_tokens,
-            reasoning=None if tags is None else Reasoning(self._tokenizer, prompt, tags),
+            reasoning=None if tags is None else ReasoningSplitter(self._tokenizer, prompt, tags),
             continues=continues_prompt(self._tokenizer, prompt, params),
         )
 
@@ -108,7 +108,7 @@ class OutputProcessor:
             delta = line.end(delta)
         finish, kept, timing = event.finish, line.tokens, event.timing
         if delta.stop is not None and finish not in (FinishReason.ABORT, FinishReason.ERROR):
-            finish, kept = FinishReason.STOP, line.stream.kept
+            finish, kept = FinishReason.STOP, line.stream.tokens_through_stop
             timing = replace(timing, finished=event.at)
             stops.append(Stop(event.request, event.choice, kept))
         return with_text(event, delta)._replace(

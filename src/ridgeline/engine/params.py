@@ -288,7 +288,7 @@ class SamplingParams:
         return cls(**(values | overrides))
 
 
-def unfollowed_keys(config: Mapping[str, object], *, rules: bool = False) -> tuple[str, ...]:
+def ignored_keys(config: Mapping[str, object], *, rules: bool = False) -> tuple[str, ...]:
     """Return the keys of a generation_config.json that change generation in transformers and that SamplingParams lacks.
 
     Args:

@@ -88,7 +88,7 @@ class Runner:
 
     def _hear(self, plan: StepPlan) -> None:
         """Apply a plan's page tables, and blank and copy its KV pages; save states if `save_states` was called."""
-        self.builder.hear(plan)
+        self.builder.apply_plan(plan)
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
         if self._saves and not self._rewound:
@@ -118,7 +118,7 @@ class Runner:
         """
         with self.others.hidden():
             if self.model.adapters is not None:
-                self.model.adapters.choose(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
+                self.model.adapters.set_step(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
             kv = self.pages.context(batch)
             encoder, tokens = batch.encoder, batch.tokens
             encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None
@@ -173,7 +173,7 @@ class Runner:
         bucket = self.graphs.bucket(plan)
         if bucket is not None:
             if self.model.adapters is not None:
-                self.model.adapters.choose((), (), torch.device("cpu"))
+                self.model.adapters.set_step((), (), torch.device("cpu"))
             self._hear(plan)
         return bucket
 

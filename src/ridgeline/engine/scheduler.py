@@ -21,7 +21,7 @@ from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers have the size of a full step
-SCORED_BESIDE = 64
+MAX_SCORED_WITH_DECODES = 64
 """The maximum number of prompt positions that a step scores while other requests decode in it.
 
 Scoring 2,048 of them, with 20 alternatives each, would make those requests wait half as long again as computing the
@@ -78,7 +78,7 @@ class Scheduler:
         self.computed_tokens = 0  # positions run in steps that did not fail
         self.reused_tokens = 0  # prompt positions found in the prefix cache when their request first started
         self.preemptions = 0
-        self.wasted_tokens = 0  # positions computed again after a preemption
+        self.recomputed_tokens = 0  # positions computed again after a preemption
         self.begun: list[int] = []  # groups that the latest plan runs for the first time
         self._scorable = limits.tokens  # positions whose tokens this step may still score
         self._alone = False  # whether the last step ran one request alone because of its encoder input
@@ -136,11 +136,11 @@ class Scheduler:
             self.steps,
             tuple(self.fast_path.items(grants, self._guessed(grants, guesses) if guesses else {}, self._item)),
             tuple(self.kv_cache_manager.copies),
-            tuple(self.kv_cache_manager.blank),
+            tuple(self.kv_cache_manager.pages_to_zero),
             tuple(self._forget),
         )
         self.steps += 1
-        self.kv_cache_manager.blank.clear()
+        self.kv_cache_manager.pages_to_zero.clear()
         self._forget.clear()
         return plan
 
@@ -153,7 +153,7 @@ class Scheduler:
         end = item.start + count
         self.computed_tokens += count
         if item.start < request.recompute_mark:
-            self.wasted_tokens += min(end, request.recompute_mark) - item.start
+            self.recomputed_tokens += min(end, request.recompute_mark) - item.start
         request.computed = request.known - 1 if item.logits and request.known <= end else end
         self.kv_cache_manager.commit(request.id, request.tokens, request.computed)
 
@@ -191,7 +191,7 @@ class Scheduler:
             else:
                 far.append(request)
         if grants:
-            self._scorable = SCORED_BESIDE
+            self._scorable = MAX_SCORED_WITH_DECODES
         for request in far:
             budget = self._grant(request, grants, budget)
         return grants
@@ -202,7 +202,7 @@ class Scheduler:
         if count == 0 or not request.running:  # not running: it was preempted for another one
             return budget
         if not self.kv_cache_manager.grow(request.id, request.computed + count):
-            budget += self._make_room(request, count, grants)
+            budget += self._preempt_for(request, count, grants)
             if not request.running:
                 return budget
         self._give(request, count, grants)
@@ -214,7 +214,7 @@ class Scheduler:
         if request.scores is not None:
             self._scorable -= count
 
-    def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
+    def _preempt_for(self, request: Request, count: int, grants: dict[Request, int]) -> int:
         """Preempt requests until one request gets its pages or is preempted itself.
 
         Returns:
@@ -345,7 +345,7 @@ class Scheduler:
             request.encoded = True
             item = structs.replace(item, encoder=encoder, encoded=len(read))
         images = request.placed_images
-        if images is not None and (placed := images.of_step(start, tokens)) is not None:
+        if images is not None and (placed := images.step_input(start, tokens)) is not None:
             tokens, encoder = placed
             item = structs.replace(item, tokens=tokens, encoder=encoder, encoded=len(encoder))
         if request.scores is not None:

@@ -19,8 +19,8 @@ from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.fields import DivisionRefused
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.recipes import costly_format
-from ridgeline.core.models.registry import drawer_of
+from ridgeline.core.models.common.recipes import quality_warning
+from ridgeline.core.models.registry import image_generator_of
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.core.ops.shard import Shard
 from ridgeline.core.text import ChatTemplates, Tokenizer
@@ -57,7 +57,7 @@ class LoadedEngine:
     """The cost model, which predicts what a step of the model must cost."""
     layout: KVLayout
     """The layout of the KV pages."""
-    texts: TextProcessor
+    text_processor: TextProcessor
     """The tokenizer, chat templates and sampling defaults."""
     loading: LoadReport | None = None
     """The report on loading the weights; None for random ones."""
@@ -65,31 +65,35 @@ class LoadedEngine:
     """The LoRA adapters, in the order of their numbers."""
     draft: Draft | None = None
     """The draft model of speculative decoding; None without one."""
-    link: Interconnect | None = None
+    interconnect: Interconnect | None = None
     """The interconnect of the model's ranks; None for a single rank."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The config that the model was built from."""
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
 
-    def joined(self, device: Device) -> Device:
+    def with_interconnect(self, device: Device) -> Device:
         """Return a device with the measured interconnect of this engine's ranks."""
-        return device if self.link is None else replace(device, link=self.link, all_reduce=self.link.name)
+        return (
+            device
+            if self.interconnect is None
+            else replace(device, link=self.interconnect, all_reduce=self.interconnect.name)
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the model."""
-        return self.texts.tokenizer
+        return self.text_processor.tokenizer
 
     @property
     def templates(self) -> ChatTemplates | None:
         """The chat templates of the model; None if it has none."""
-        return self.texts.templates
+        return self.text_processor.templates
 
     @property
     def defaults(self) -> SamplingParams:
         """The sampling parameters in the checkpoint's generation_config.json."""
-        return self.texts.defaults
+        return self.text_processor.defaults
 
     @property
     def weight_bytes(self) -> int:
@@ -97,7 +101,7 @@ class LoadedEngine:
         return sum(parameter.nbytes for parameter in self.model.parameters())
 
     @property
-    def kept_bytes(self) -> float:
+    def resident_bytes(self) -> float:
         """The bytes in use between two steps: weights, KV cache, captured decode steps and the draft model."""
         steps = self.model.backend.replayed_steps(self.model)
         held = None if steps is None else steps.held_bytes(self.model)
@@ -110,7 +114,7 @@ class LoadedEngine:
         return next(self.model.parameters()).device
 
     @property
-    def on_card(self) -> bool:
+    def on_gpu(self) -> bool:
         """Whether the model runs on a GPU, not the CPU."""
         return self.device.type == "cuda"
 
@@ -141,7 +145,7 @@ class LoadedEngine:
             encoder_width=self.engine.encoder_width,
             held=layout.holds() if layout.groups else "",
             concurrency=layout.concurrency(self.engine.context, self.engine.encoder_context),
-            unshared=layout.unshared,
+            unshared=layout.why_no_prefix_cache,
             warnings=self.warnings,
         )
 
@@ -151,7 +155,9 @@ class LoadedEngine:
         model = self.model
         if not isinstance(model, Embedder):
             return None
-        return VectorInfo(model.width, model.mode, model.labels, model.squashed, model.vocabulary, model.segments)
+        return VectorInfo(
+            model.width, model.mode, model.labels, model.applies_sigmoid, model.vocabulary, model.token_types
+        )
 
 
 def load_engine(
@@ -181,7 +187,7 @@ def load_engine(
     """
     settings, source = settings or EngineSettings(), as_source(model)
     place = device_named(settings.device)
-    family = drawer_of(source.config) if draws else family_of(source.config)
+    family = image_generator_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
     weights, kv = settings.weights, settings.kv
     try:
@@ -199,7 +205,7 @@ def load_engine(
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)
-    if built.whole:  # a step must hold a text of any length that the model takes
+    if built.needs_whole_prompt:  # a step must hold a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
     price = Price(built, settings.ranks)
@@ -218,7 +224,7 @@ def load_engine(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
     if draft is not None:
-        draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
+        draft = draft.load(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
     guides = StructuredOutputManager(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
     others = link = None
     if settings.ranks > 1:
@@ -249,8 +255,8 @@ def load_engine(
 def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: LoadReport | None) -> tuple[str, ...]:
     """Return lines on how a model's files, and the format to which its weights are quantised, change its responses."""
     notes = (*(() if model.tables is None else model.tables.notes), *(() if loading is None else loading.casts.notes))
-    costly = None if weights is None else costly_format(weights)
-    return (*notes, *(line for line in (tokenizer.mended, costly) if line))
+    costly = None if weights is None else quality_warning(weights)
+    return (*notes, *(line for line in (tokenizer.file_fault_note, costly) if line))
 
 
 def load_with_threads(

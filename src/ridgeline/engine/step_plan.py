@@ -69,7 +69,7 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """The lengths of the item that determine the cost of its attention."""
         inputs = self.encoder.inputs if isinstance(self.encoder, EncoderFeatures) else 1
         end = self.start + len(self.tokens)
-        return StepSegment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
+        return StepSegment(len(self.tokens), end, self.encoded, runs_encoder=bool(self.encoder), encoder_inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class StepPlan:
         rows = {**work.rows, LOGITS: self.logit_rows + scored, **adapted}
         return Work(rows, work.sequences, work.attention)
 
-    def again(self) -> "StepPlan":
+    def rerun(self) -> "StepPlan":
         """Return a plan that repeats this step after it has run: without new page-table entries and page copies."""
         items = tuple(structs.replace(item, pages=((),) * len(item.pages), first=False) for item in self.items)
         return StepPlan(self.step, items)
@@ -125,7 +125,7 @@ class StepPlan:
             {name: value for name, value in structs.asdict(item).items() if value != known[name]}
             | {"tokens": list(item.tokens)}
             | ({"scored": item.scored._asdict()} if item.scored else {})
-            | ({"encoder": item.encoder.told()} if isinstance(item.encoder, EncoderFeatures) else {})
+            | ({"encoder": item.encoder.summary()} if isinstance(item.encoder, EncoderFeatures) else {})
             for item in self.items
         ]
         fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]

@@ -15,7 +15,7 @@ from ridgeline.core.models import ModelRefused, family_of
 from ridgeline.core.text import ChatTemplates, Tokenizer, read_template, tags_of
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.output_processor import OutputProcessor
-from ridgeline.engine.params import SamplingParams, unfollowed_keys
+from ridgeline.engine.params import SamplingParams, ignored_keys
 from ridgeline.engine.prompt_tokens import token_ids
 
 Prompt = str | Sequence[int]
@@ -34,9 +34,9 @@ class TextProcessor:
     """The chat templates; None if the model has none."""
     defaults: SamplingParams
     """The sampling parameters in the checkpoint's generation_config.json."""
-    unfollowed: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
     """The keys of generation_config.json that have no effect here."""
-    most_tokens: int | None = None
+    max_new_tokens: int | None = None
     """The number of response tokens that generation_config.json sets; None if it sets none."""
     reasoning: tuple[str, ...] | None = None
     """The tags around the model's reasoning; () for none, None for those that the chat templates write."""
@@ -185,7 +185,7 @@ def load_text_processor(
         tokenizer,
         templates,
         defaults,
-        unfollowed_keys(source.generation),
+        ignored_keys(source.generation),
         most_tokens,
         reasoning,
         _start(source),
@@ -200,7 +200,7 @@ def _start(source: ModelSource) -> tuple[int, ...]:
     Raises:
         ModelRefused: If the checkpoint of an encoder-decoder does not state it.
     """
-    if not family_of(source.config).encodes:
+    if not family_of(source.config).is_encoder_decoder:
         return ()
     stated = [
         values.get(name)

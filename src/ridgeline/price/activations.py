@@ -32,7 +32,7 @@ class ActivationPeak:
             encoded: The encoder positions of the step.
         """
         self._tokens = tokens
-        self._segment = StepSegment(tokens, tokens, encoded, encodes=encoded > 0)
+        self._segment = StepSegment(tokens, tokens, encoded, runs_encoder=encoded > 0)
         self._reaches = price.reaches
         self._heads = [priced for priced in price.ops if priced.space == LOGITS]
         self._others = _widest((priced for priced in price.ops if priced.space != LOGITS), self._work(1))

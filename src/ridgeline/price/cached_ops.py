@@ -79,7 +79,7 @@ class CachedOps:
         return found
 
     def _rows_of(self, work: Work) -> _Rows:
-        return work.rows.get(self._space, 0), work.shape if work.adapted else ()
+        return work.rows.get(self._space, 0), work.shape if work.has_adapters else ()
 
 
 def _blind(work: Work) -> Work:

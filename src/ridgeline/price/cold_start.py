@@ -30,12 +30,12 @@ class ColdStart:
     """
 
     @property
-    def floor(self) -> float:
+    def overlapped(self) -> float:
         """The total seconds if each part is copied while the next one is read."""
         return max(self.read, self.copy or 0.0)
 
     @property
-    def in_turn(self) -> float:
+    def sequential(self) -> float:
         """The total seconds if everything is read before any of it is copied."""
         return self.read + (self.copy or 0.0)
 

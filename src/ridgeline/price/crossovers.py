@@ -21,11 +21,11 @@ def balance(costs: Iterable[Cost], device: Device) -> float:
 
     This is the only definition of the distance from the ridge.
     """
-    arithmetic, memory = both_seconds(costs, device)
+    arithmetic, memory = compute_and_memory_seconds(costs, device)
     return arithmetic / memory
 
 
-def both_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
+def compute_and_memory_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
     """Return the seconds of matrix arithmetic and the seconds of weight and KV traffic, summed over steps."""
     seconds = [_seconds(cost, device) for cost in costs]
     return sum(arithmetic for arithmetic, _ in seconds), sum(memory for _, memory in seconds)

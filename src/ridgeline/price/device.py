@@ -52,7 +52,7 @@ class Efficiency:
     `backends/cpu/call_recording.py` records steps. None if this was not measured, or if the backend records no steps.
     """
 
-    def at(self, pace: Slowdown) -> "Efficiency":
+    def slowed_by(self, pace: Slowdown) -> "Efficiency":
         """Return the constants of a kernel class for a machine slowed down by `pace`.
 
         Time that neither roof explains slows down like launches.
@@ -118,7 +118,7 @@ class HostTime:
     prompts: float = 0.0
     """The additional host seconds of a step that runs prompts, an encoder, or positions without a sampled token."""
 
-    def at(self, pace: Slowdown) -> "HostTime":
+    def slowed_by(self, pace: Slowdown) -> "HostTime":
         """Return the host overhead of steps for a machine slowed down by `pace`."""
         seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
         return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
@@ -217,14 +217,14 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict)
     """The source of every specification of the device, by its field name in cards.toml."""
 
-    def as_disturbed(self) -> "Device":
+    def with_calibration_slowdown(self) -> "Device":
         """Return this device with the average slowdown of its calibration, for predictions of runs of minutes."""
         if self.disturbed is None:
             return self
-        slowed = {name: each.at(self.disturbed) for name, each in self.efficiency.items()}
-        host = None if self.host is None else self.host.at(self.disturbed)
-        said = f"{self.disturbed.said}, the average while this machine was calibrated"
-        sources = {**self.sources, "disturbed": said}
+        slowed = {name: each.slowed_by(self.disturbed) for name, each in self.efficiency.items()}
+        host = None if self.host is None else self.host.slowed_by(self.disturbed)
+        description = f"{self.disturbed.description}, the average while this machine was calibrated"
+        sources = {**self.sources, "disturbed": description}
         return replace(self, efficiency=slowed, host=host, disturbed=None, sources=sources)
 
     def peak(self, number_format: str) -> float:
@@ -263,7 +263,7 @@ class Device:
         """The capacity of the largest cache in bytes; 0 if no cache is known."""
         return max((cache.nbytes for cache in self.caches), default=0.0)
 
-    def place_of(self, working_set: float) -> str:
+    def memory_level_of(self, working_set: float) -> str:
         """Return the name of the cache or memory from which a step reads `working_set` bytes repeatedly."""
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"

@@ -84,15 +84,15 @@ class TableReader:
         """
         self.source, self.path = source, path
         if not isinstance(values, dict):
-            raise self.wrong("", values, "a table of fields")
+            raise self.field_error("", values, "a table of fields")
         self.values: dict[str, Any] = values
 
-    def wrong(self, field: str, value: object, expected: str) -> ValueError:
+    def field_error(self, field: str, value: object, expected: str) -> ValueError:
         """Return (do not raise) an error that says that a field has the wrong value."""
         where = f"{self.path}{field}".rstrip(".") or "the device description"
         return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
 
-    def lacks(self, required: Mapping[str, str]) -> None:
+    def require(self, required: Mapping[str, str]) -> None:
         """Raise ValueError if required fields are missing, naming all of them and what each holds."""
         missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
         if missing:
@@ -103,7 +103,7 @@ class TableReader:
                 "docs/plan.md"
             )
 
-    def only(self, *known: str) -> None:
+    def forbid_unknown(self, *known: str) -> None:
         """Raise ValueError for a field that is not among the `known` ones, since most of these are typos."""
         for field in self.values:
             if field not in known:
@@ -133,26 +133,26 @@ class TableReader:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         # math.isfinite would raise OverflowError for a huge int. NaN fails both comparisons.
         if not number or not 0 <= value <= sys.float_info.max or (value == 0 and not zero):  # type: ignore[operator]
-            raise self.wrong(field, value, f"a finite number {'of at least' if zero else 'above'} 0")
+            raise self.field_error(field, value, f"a finite number {'of at least' if zero else 'above'} 0")
         return float(value)  # type: ignore[arg-type]
 
     def text(self, field: str) -> str:
         """Return the value of a field that must be a non-empty string, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, str) or not value:
-            raise self.wrong(field, value, "a non-empty string")
+            raise self.field_error(field, value, "a non-empty string")
         return value
 
     def table(self, field: str) -> "TableReader":
         """Return a reader of the table that a field contains, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, dict):
-            raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
+            raise self.field_error(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
         return TableReader(value, self.source, f"{self.path}{field}.")
 
     def numbers(self, field: str, count: int) -> tuple[float, ...]:
         """Return a field that must be a list of `count` non-negative numbers, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, list) or len(value) != count:
-            raise self.wrong(field, value, f"a list of {count} numbers")
+            raise self.field_error(field, value, f"a list of {count} numbers")
         return tuple(self._number(field, entry, zero=True) for entry in value)

@@ -14,7 +14,7 @@ from ridgeline.price.device import Basis, Cache, Device, Efficiency, HourlyPrice
 from ridgeline.price.device_aliases import resolve_device_name
 from ridgeline.price.device_fields import OPTIONAL, REQUIRED, TableReader, memory_instead
 from ridgeline.price.interconnect import KINDS as KERNELS
-from ridgeline.price.interconnect import Curve, Interconnect, straight
+from ridgeline.price.interconnect import Curve, Interconnect, latency_bandwidth_curve
 from ridgeline.util.untrusted import read_json, read_toml
 
 FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
@@ -37,7 +37,7 @@ class _Kernels:
     """The name of the device that the constants were measured on."""
 
 
-def names() -> tuple[str, ...]:
+def device_names() -> tuple[str, ...]:
     """Return the names of all devices in the catalogue, in its order."""
     return tuple(_catalogue()["cards"])
 
@@ -92,11 +92,11 @@ def _own(path: Path) -> tuple[str, TableReader]:
 
 
 def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Device:
-    card.lacks(REQUIRED)
-    card.only(*REQUIRED, *OPTIONAL)
+    card.require(REQUIRED)
+    card.forbid_unknown(*REQUIRED, *OPTIONAL)
     kind = card.text("kind")
     if kind not in KINDS:
-        raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
+        raise card.field_error("kind", kind, f"one of {', '.join(KINDS)}")
     peaks, price = _peaks(card.table("tflops")), _price(card)
     link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
     kernels = _kernels(name, card, kind, catalogue)
@@ -125,9 +125,9 @@ def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Devic
 
 
 def _peaks(table: TableReader) -> dict[str, float]:
-    table.only(*FORMATS)
+    table.forbid_unknown(*FORMATS)
     if not table.values:
-        raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
+        raise table.field_error("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
     return {name: table.positive(name) * 1e12 for name in table.values}
 
 
@@ -136,27 +136,27 @@ def _memory(table: TableReader) -> float:
         instead = memory_instead(unit, size)
         if instead:
             raise ValueError(f"{table.source}: unknown field memory.{unit}; write memory = {{ {instead} }}")
-    table.only("mib", "gb")
+    table.forbid_unknown("mib", "gb")
     if len(table.values) != 1:
-        raise table.wrong("", table.values, "{ mib = ... } as the driver shows it, or { gb = ... } as sold")
+        raise table.field_error("", table.values, "{ mib = ... } as the driver shows it, or { gb = ... } as sold")
     return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
 
 
 def _caches(card: TableReader) -> tuple[Cache, ...]:
     entries = card.values.get("caches", [])
     if not isinstance(entries, list):
-        raise card.wrong("caches", entries, "a list of { name, mib, bandwidth }")
+        raise card.field_error("caches", entries, "a list of { name, mib, bandwidth }")
     caches = []
     for entry in entries:
         table = TableReader(entry, card.source, "caches.")
-        table.only("name", "mib", "bandwidth")
+        table.forbid_unknown("name", "mib", "bandwidth")
         caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
     return tuple(caches)
 
 
 def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Interconnect, str]:
     """Return the interconnect of a device, and the source of the all-reduce times that are not its own."""
-    table.only("name", "bandwidth", "all_reduce")
+    table.forbid_unknown("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
     measured = _measured(table, name, catalogue)
     curves = {kind: _curves(measured.table(kind)) for kind in KERNELS if measured.has(kind)}
@@ -184,7 +184,7 @@ def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> Ta
     kind = next((kind for kind in usual if name.startswith(kind)), "other")
     chosen = stated if isinstance(stated, str) else usual[kind]
     if chosen not in sets:
-        raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of devices")
+        raise table.field_error("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of devices")
     return TableReader(sets[chosen], f"all_reduce {chosen}")
 
 
@@ -196,7 +196,7 @@ def _curves(entries: TableReader) -> dict[int, Curve]:
     curves: dict[int, Curve] = {}
     for count, entry in entries.values.items():
         if not count.isdecimal() or int(count) < 2:
-            raise entries.wrong("", count, "a number of devices, 2 or more")
+            raise entries.field_error("", count, "a number of devices, 2 or more")
         curves[int(count)] = _curve(entries, count) if _is_curve(entry) else _straight(entries, count)
     return curves
 
@@ -208,17 +208,19 @@ def _is_curve(entry: object) -> bool:
 def _straight(entries: TableReader, count: str) -> Curve:
     latency, bandwidth = entries.numbers(count, 2)
     if not bandwidth:
-        raise entries.wrong(
+        raise entries.field_error(
             count, entries.values[count], "a list of the latency in microseconds and the bandwidth in GB/s above 0"
         )
-    return straight(latency * 1e-6, bandwidth * 1e9)
+    return latency_bandwidth_curve(latency * 1e-6, bandwidth * 1e9)
 
 
 def _curve(entries: TableReader, count: str) -> Curve:
     pairs = (TableReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
     sizes, times = zip(*(pair.numbers(count, 2) for pair in pairs), strict=True)
     if min(sizes[0], times[0]) <= 0 or not _rise(sizes, strictly=True) or not _rise(times):
-        raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both above 0 and rising")
+        raise entries.field_error(
+            count, entries.values[count], "pairs of KiB and microseconds, both above 0 and rising"
+        )
     return Curve(tuple(size * 1024 for size in sizes), tuple(time * 1e-6 for time in times))
 
 
@@ -236,7 +238,7 @@ def _price(card: TableReader) -> HourlyPrice | None:
     if not card.has("price"):
         return None
     table = card.table("price")
-    table.only("dollars", "date", "source")
+    table.forbid_unknown("dollars", "date", "source")
     return HourlyPrice(table.positive("dollars"), table.text("date"), table.text("source"))
 
 
@@ -247,7 +249,7 @@ def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, An
     if isinstance(chosen, dict):
         return _Kernels(card.table("efficiency"), f"stated in {card.source}", "file")
     if not isinstance(chosen, str) or chosen not in sets:
-        raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
+        raise card.field_error("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
     classes = {key: value for key, value in sets[chosen].items() if key not in ("source", "card")}
     # A set that names no device was not measured on any.
     of, source = sets[chosen].get("card", ""), catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
@@ -272,7 +274,7 @@ def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, E
             )
         launch, compute, memory = table.numbers(key, 3)
         if not 0 < compute <= 1 or not 0 < memory <= 1:
-            raise table.wrong(
+            raise table.field_error(
                 key,
                 table.values[key],
                 "[launch in us, share of peak, share of bandwidth], shares above 0 and at most 1",

@@ -112,7 +112,7 @@ class EngineProfile:
             copies=self.copies,
         )
 
-    def not_on(self, device: Device) -> str:
+    def unsupported_note(self, device: Device) -> str:
         """Return a note that the engine does not yet support such a device and how it is priced; "" if it is supported.
 
         A calibrated device counts as supported.
@@ -196,7 +196,7 @@ def _unknown(name: str) -> ValueError:
     return ValueError(f"unknown engine {name!r}; {hint}the known engines are {', '.join(engines())}")
 
 
-def usual_engine(device: Device) -> EngineProfile:
+def default_engine(device: Device) -> EngineProfile:
     """Return the default engine for a device: Ridgeline for this machine, otherwise vLLM.
 
     This machine is one that was calibrated or probed with Ridgeline.

@@ -37,7 +37,7 @@ class PriceSnapshot:
 
 
 @cache
-def snapshots() -> tuple[PriceSnapshot, ...]:
+def builtin_snapshots() -> tuple[PriceSnapshot, ...]:
     """Return the price snapshots that come with the package, in order of preference."""
     text = resources.files("ridgeline.price").joinpath("prices.toml").read_text(encoding="utf-8")
     return _snapshots(tomllib.loads(text), "prices.toml")
@@ -84,7 +84,7 @@ def seller_of(
     return most if most is not None and names & most.dollars.keys() else None
 
 
-def priced(devices: Iterable[Device], seller: PriceSnapshot | None, *, over: bool = False) -> tuple[Device, ...]:
+def with_prices(devices: Iterable[Device], seller: PriceSnapshot | None, *, over: bool = False) -> tuple[Device, ...]:
     """Return the devices with a seller's prices.
 
     Args:
@@ -118,9 +118,9 @@ def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[PriceSnapshot, .
 
 
 def _snapshot(name: str, table: TableReader) -> PriceSnapshot:
-    table.only("title", "date", "source", "dollars")
+    table.forbid_unknown("title", "date", "source", "dollars")
     date, prices = table.text("date"), table.table("dollars")
     if not _DATE.fullmatch(date):
-        raise table.wrong("date", date, "a day, a month or a year, like 2026-11-20")
+        raise table.field_error("date", date, "a day, a month or a year, like 2026-11-20")
     dollars = {card: prices.positive(card) for card in prices.values}
     return PriceSnapshot(name.lower(), table.text("title"), date, table.text("source"), dollars)

@@ -88,7 +88,7 @@ class Interconnect:
         return Interconnect(self.name, self.bandwidth * factor, curves)
 
 
-def straight(latency: float, bandwidth: float) -> Curve:
+def latency_bandwidth_curve(latency: float, bandwidth: float) -> Curve:
     """Return the curve of a fixed latency and bandwidth, with a point for every doubling from 1 KiB to 1 GiB.
 
     It is within 1.5 % of the straight line everywhere.

@@ -113,8 +113,8 @@ def op_seconds(
         arithmetic, traffic = compute, memory
         if kernel.cost is not cost:
             arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
-        if kernel.stored:
-            traffic /= device.dequantise.get(kernel.stored, 1.0)
+        if kernel.weight_format:
+            traffic /= device.dequantise.get(kernel.weight_format, 1.0)
         expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic, recorded=recorded)
         expected += _rereading_seconds(kernel, device) + _copying_seconds(kernel, device)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
@@ -126,10 +126,10 @@ def _rereading_seconds(kernel: Launch, device: Device) -> float:
     Heads that share keys and values run concurrently, so the first fetches what the others then read from the largest
     cache.
     """
-    if not device.rereads or kernel.sharers == 1 or not kernel.name.startswith("attention.decode"):
+    if not device.rereads or kernel.query_heads_per_kv_head == 1 or not kernel.name.startswith("attention.decode"):
         return 0.0
     near = max(device.caches, key=lambda cache: cache.nbytes).bandwidth if device.caches else device.bandwidth
-    return (kernel.sharers - 1) * kernel.cost.kv_read_bytes / near
+    return (kernel.query_heads_per_kv_head - 1) * kernel.cost.kv_read_bytes / near
 
 
 def _copying_seconds(kernel: Launch, device: Device) -> float:

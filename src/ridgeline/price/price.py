@@ -63,7 +63,7 @@ class StepPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ContextFreeCost:
     """The total cost of the ops that do not read the context."""
 
     total: Cost
@@ -72,7 +72,7 @@ class _Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class _StandingTime:
+class _ContextFreeTime:
     """The seconds on one device of the ops that do not read the context."""
 
     device: Device
@@ -100,7 +100,7 @@ class Price:
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
-        self.reaches, self.devices = model.reaches, devices
+        self.reaches, self.devices = model.attention_patterns, devices
         self._taken = model.storage.dtype in DTYPES
         self._replayed = {
             backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
@@ -113,9 +113,9 @@ class Price:
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
         """The calls of a forward pass in order, each as its path and its index in `ops`."""
-        self._disable_kv_cache()
+        self._reset_caches()
 
-    def gathering(self, ranks: int) -> "Price":
+    def with_active_ranks(self, ranks: int) -> "Price":
         """Return the price of steps in which only `ranks` data-parallel ranks have rows, while the others wait.
 
         Each of these ranks has the same number of rows, which meet at the experts. A model whose ranks exchange no rows
@@ -123,20 +123,20 @@ class Price:
         """
         found = copy(self)
         found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
-        found._disable_kv_cache()
+        found._reset_caches()
         return found
 
-    def _disable_kv_cache(self) -> None:
+    def _reset_caches(self) -> None:
         """Divide the ops into those that read the context and the others, and start with empty caches."""
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
-        self._standing: dict[StepShape, _Standing] = {}
+        self._standing: dict[StepShape, _ContextFreeCost] = {}
         spaces = dict.fromkeys(priced.space for priced in self._standing_ops)
         self._by_space = {
             space: CachedOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
             for space in spaces
         }
-        self._times: dict[tuple[int, float, StepShape, StepShape, bool], _StandingTime] = {}
+        self._times: dict[tuple[int, float, StepShape, StepShape, bool], _ContextFreeTime] = {}
 
     def weights_on(self, device: Device) -> float:
         """Return the bytes of the weights in a device's memory: as stored, or repacked for Ridgeline's kernels."""
@@ -166,7 +166,7 @@ class Price:
             total += priced.cost(work) * priced.count
         return total
 
-    def on(self, device: Device, work: Work) -> StepPrice:
+    def price_step(self, device: Device, work: Work) -> StepPrice:
         """Return the cost and the seconds of a step on a device, with rows in the order of `ops`."""
         known = self._standing_of(work)
         total, reading = known.total, []
@@ -190,7 +190,7 @@ class Price:
         host = added_host_seconds(expected, own, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
-    def _standing_of(self, work: Work) -> _Standing:
+    def _standing_of(self, work: Work) -> _ContextFreeCost:
         shape = work.shape
         found = self._standing.get(shape)
         if found is None:
@@ -199,10 +199,12 @@ class Price:
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
             calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
-            found = put(self._standing, shape, _Standing(total, calls))
+            found = put(self._standing, shape, _ContextFreeCost(total, calls))
         return found
 
-    def _times_of(self, device: Device, work: Work, ran: Work, working_set: float, *, recorded: bool) -> _StandingTime:
+    def _times_of(
+        self, device: Device, work: Work, ran: Work, working_set: float, *, recorded: bool
+    ) -> _ContextFreeTime:
         key = (id(device), device.bandwidth_of(working_set), work.shape, ran.shape, recorded)
         found = self._times.get(key)
         if found is None:
@@ -210,7 +212,7 @@ class Price:
             rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, backend, recorded=recorded))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
-            found = put(self._times, key, _StandingTime(device, bound, expected, rows))
+            found = put(self._times, key, _ContextFreeTime(device, bound, expected, rows))
         return found
 
     def _in_order(self, of: Callable[[CachedOps], Iterable[V]]) -> tuple[V, ...]:
@@ -225,8 +227,10 @@ def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
     The forward pass runs on the meta device.
     """
     calls: list[tuple[str, Op, RowAxis]] = []
-    assert len(model.spaces) <= len(_PRIMES), "the model has more row spaces than there are primes to tell them apart"
-    rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
+    assert len(model.row_axes) <= len(_PRIMES), (
+        "the model has more row row_axes than there are primes to tell them apart"
+    )
+    rows_of = dict(zip(model.row_axes, _PRIMES, strict=False))
     spaces = {rows: space for space, rows in rows_of.items()}
 
     def note(path: str, op: Op, inputs: tuple[Any, ...], _: Any) -> None:
@@ -240,8 +244,8 @@ def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
 
 def _gathering(op: Op, ranks: int) -> Op:
     """Return the op with the rows of `ranks` ranks, if it gathers rows of several ranks; otherwise the op itself."""
-    if op.gathered == 1:
+    if op.gathered_ranks == 1:
         return op
     other = copy(op)
-    other.gathered = ranks
+    other.gathered_ranks = ranks
     return other

@@ -12,7 +12,7 @@ class Slowdown:
     memory: float
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A text that describes these slowdown factors relative to an undisturbed machine."""
         return (
             f"compared with an undisturbed machine, launches take {self.launch - 1:.0%} longer, arithmetic "
@@ -23,7 +23,7 @@ class Slowdown:
         """Return the factors by which these times exceed those of another probe."""
         return Slowdown(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
 
-    def of(self, seconds: float, compute: float, memory: float) -> float:
+    def factor_for(self, seconds: float, compute: float, memory: float) -> float:
         """Return the factor by which a measured kernel is slowed down.
 
         Time that neither roof explains slows down like launches.

@@ -43,7 +43,7 @@ class RequestQueue:
     def resize(self, info: EngineInfo) -> None:
         """Recompute the bounds for an engine, or for the present number of replicas."""
         queued, tokens = self._settings.queued_requests, self._settings.queued_tokens
-        self.places = info.requests + (4 * info.requests if queued is None else queued)
+        self.capacity = info.requests + (4 * info.requests if queued is None else queued)
         self.tokens = 2 * info.capacity * info.replicas if tokens is None else tokens
 
     def admit(self, live: InFlightRequest) -> None:
@@ -55,13 +55,13 @@ class RequestQueue:
         """
         if self.draining:
             raise shutting_down()
-        if (choices := live.generation.choices) > self.places:
+        if (choices := live.generation.choices) > self.capacity:
             raise invalid(
-                f"the request has {choices} choices (prompts times n), but this server queues at most {self.places}: "
+                f"the request has {choices} choices (prompts times n), but this server queues at most {self.capacity}: "
                 "send fewer per request, or start the server with a larger --max-queued-requests",
                 code="too_many_choices",
             )
-        if live.spec.params.n > self.places - sum(other.spec.params.n for other in self._inside):
+        if live.spec.params.n > self.capacity - sum(other.spec.params.n for other in self._inside):
             raise self._retry.full("requests", "queue_full")
         waiting = [other.prompt_tokens for other in self._inside if not (other.begun or other.tokens)]
         if waiting and sum(waiting) + live.prompt_tokens > self.tokens:

@@ -84,7 +84,7 @@ def build_app(
     return application(
         (
             *text_routes(service, model, settings, grammars, speech),
-            *(Route(path, _draws_no_pictures, methods=["POST"]) for path in (IMAGES, VIDEOS)),
+            *(Route(path, generates_no_images, methods=["POST"]) for path in (IMAGES, VIDEOS)),
             *model_routes(lambda: text_cards(model, settings)),
             *routes,
         )
@@ -152,7 +152,7 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
 
 def text_routes_of(model: ServedModel) -> Sequence[str]:
     """Return the paths of the generation, embedding, rerank, audio and trace routes that a model supports."""
-    if model.hears:
+    if model.reads_audio:
         return TRANSCRIPTIONS, TRANSLATIONS
     if model.vectors is not None:
         return (RERANK if model.vectors.labels else EMBEDDINGS,)
@@ -208,7 +208,8 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
     )
 
 
-async def _draws_no_pictures(request: Request) -> Response:
+async def generates_no_images(request: Request) -> Response:
+    """Reject a request for images, because the server has only language models."""
     raise invalid(f"the model {GENERATES_NO_IMAGES}", "model", code="unsupported_model")
 
 

@@ -20,7 +20,7 @@ class Deadlines:
     """The most seconds from the request's admission until its end."""
 
     @contextmanager
-    def held(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> Iterator[None]:
+    def enforced(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> Iterator[None]:
         """Enforce these limits on a request inside the `with` block, using timers of the running event loop.
 
         Args:

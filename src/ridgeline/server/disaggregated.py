@@ -33,11 +33,11 @@ logger = logging.getLogger("ridgeline.server")
 class ServedDisaggregated:
     """A language model to serve with separate prefill and decode engines."""
 
-    one: ServedLLM
+    engine_options: ServedLLM
     """The model and the options of a single engine, the same for prefill and decode."""
-    prompts: int
+    prefill_engines: int
     """The number of prefill engines."""
-    answering: Callable[[KVTransfer, Sequence[AsyncLLM]], Servable[Any]]
+    decode_side: Callable[[KVTransfer, Sequence[AsyncLLM]], Servable[Any]]
     """The function that returns the decode side to serve, given its transfer configuration and the prefill engines."""
     timeout: float
     """The timeout of a KV transfer in seconds, as in `KVTransfer`."""
@@ -45,7 +45,7 @@ class ServedDisaggregated:
     @property
     def name(self) -> str:
         """The name of the model."""
-        return self.one.name
+        return self.engine_options.name
 
     async def start(self) -> "DisaggregatedEngines":
         """Start all prefill and decode engines; if one fails, stop the others.
@@ -54,16 +54,16 @@ class ServedDisaggregated:
         """
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ridgeline-")))  # of mode 0700
-            addresses = [f"unix:{folder / f'prompts-{number}'}" for number in range(self.prompts)]
-            logger.info("loading %s for prefill, engines: %d", self.name, self.prompts)
+            addresses = [f"unix:{folder / f'prompts-{number}'}" for number in range(self.prefill_engines)]
+            logger.info("loading %s for prefill, engines: %d", self.name, self.prefill_engines)
             computing = [await stack.enter_async_context(await self._computing(each)) for each in addresses]
-            answering = self.answering(KVTransfer(peers=tuple(addresses), timeout=self.timeout), computing)
+            answering = self.decode_side(KVTransfer(peers=tuple(addresses), timeout=self.timeout), computing)
             model = await stack.enter_async_context(await answering.start())
             return DisaggregatedEngines(answering, model, stack.pop_all())
 
     async def _computing(self, address: str) -> AsyncLLM:
         """Start and return a prefill engine that listens for KV requests at an address."""
-        one = self.one
+        one = self.engine_options
         process = await EngineProcess.start(
             one.model,
             replace(one.settings or EngineSettings(), whole_context=True, speculation=None),

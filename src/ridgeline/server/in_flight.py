@@ -19,7 +19,7 @@ class Generation:
     """The model name in the response."""
     route: str
     """The path of the HTTP request."""
-    specs: Sequence[GenerationRequest]
+    requests: Sequence[GenerationRequest]
     """One engine request per prompt, all with the same sampling parameters and arrival time."""
     stream: bool = False
     """Whether the response is streamed."""
@@ -29,22 +29,22 @@ class Generation:
     @property
     def params(self) -> SamplingParams:
         """The sampling parameters, which are the same for every prompt."""
-        return self.specs[0].params
+        return self.requests[0].params
 
     @property
     def arrived(self) -> int:
         """The time at which the server received the HTTP request, in nanoseconds of `time.perf_counter_ns`."""
-        return self.specs[0].arrived
+        return self.requests[0].arrived
 
     @property
     def choices(self) -> int:
         """The number of choices over all prompts; all of them are in the server at the same time."""
-        return len(self.specs) * self.params.n
+        return len(self.requests) * self.params.n
 
     @property
     def prompt_tokens(self) -> int:
         """The total number of tokens of all prompts."""
-        return sum(len(spec.prompt) for spec in self.specs)
+        return sum(len(spec.prompt) for spec in self.requests)
 
     def index(self, prompt: int, choice: int) -> int:
         """Return the index in the response of one choice of one prompt."""
@@ -59,7 +59,7 @@ class InFlightRequest:
     """
 
     generation: Generation
-    place: int = 0
+    prompt_index: int = 0
     """The index of the prompt within its HTTP request."""
     id: str = field(init=False)
     """The id of the response (`chatcmpl-...`), followed by the index of the prompt for all prompts but the first."""
@@ -81,8 +81,8 @@ class InFlightRequest:
     """The callback that ends the request with an error."""
 
     def __post_init__(self) -> None:
-        self.spec = self.generation.specs[self.place]
-        self.id = f"{self.generation.id}-{self.place}" if self.place else self.generation.id
+        self.spec = self.generation.requests[self.prompt_index]
+        self.id = f"{self.generation.id}-{self.prompt_index}" if self.prompt_index else self.generation.id
 
     @property
     def prompt_tokens(self) -> int:

@@ -67,14 +67,14 @@ class ServedLLM:
     threads: int | None = None
     device: Callable[[], Device | None] | None = None
     """The function that detects the device for predictions, which takes a while; None disables predictions."""
-    bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
+    progress_bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
     """The context manager that shows the progress of loading weights."""
-    maker: str = ""
+    engine_factory: str = ""
     """The name of a function that builds the engine instead of loading a model, as in `EngineStart`; "" for none."""
     devices: int = 1
     """The number of devices for an engine that `maker` builds."""
     transfer: KVTransfer | None = None
-    computing: Sequence[AsyncLLM] = ()
+    prefill_engines: Sequence[AsyncLLM] = ()
     """Prefill engines of this server, from which its own engine fetches the KV cache of prompts."""
 
     async def start(self) -> AsyncLLM:
@@ -83,7 +83,7 @@ class ServedLLM:
         It raises the errors of `AsyncLLM.start`.
         """
         logger.info("loading %s", self.name)
-        with self.bar() as progress:
+        with self.progress_bar() as progress:
             return await AsyncLLM.start(
                 self.model,
                 replace(self.settings or EngineSettings(), whole_context=True),
@@ -91,8 +91,8 @@ class ServedLLM:
                 threads=self.threads,
                 device=None if self.device is None else await asyncio.to_thread(self.device),
                 progress=progress,
-                inspector="" if self.maker else INSPECTOR,
-                maker=self.maker,
+                inspector="" if self.engine_factory else INSPECTOR,
+                maker=self.engine_factory,
                 devices=self.devices,
                 transfer=self.transfer,
             )
@@ -103,11 +103,11 @@ class ServedLLM:
         queue = RequestQueue(llm.info, settings)
         service = build_service(llm, queue, settings)
         observability = observe_one_engine(service, llm, settings, settings.models[0])
-        async with self.behind_routes(llm, service, queue, observability, settings) as serving:
+        async with self.serve_engine(llm, service, queue, observability, settings) as serving:
             yield serving
 
     @asynccontextmanager
-    async def behind_routes(
+    async def serve_engine(
         self,
         llm: "MonitoredEngineClient",
         service: Service,
@@ -123,18 +123,18 @@ class ServedLLM:
                 settings,
                 grammars,
                 speech=self.speech(llm),
-                routes=[*observability.routes(), *PageData(self.priced(llm, settings), settings).routes()],
+                routes=[*observability.routes(), *PageData(self.price_sources(llm, settings), settings).routes()],
             )
             yield ServingContext(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 
     def _count_computing(self, llm: EngineClient, observability: Observability, settings: ServerSettings) -> None:
         """Add metrics of the prefill engines, numbered after the decode engines."""
-        for number, engine in enumerate(self.computing, llm.info.replicas):
+        for number, engine in enumerate(self.prefill_engines, llm.info.replicas):
             metrics = EngineMetrics(engine, settings.models[0], alias=settings.metrics_alias, engine=number)
             engine.observers.append(metrics.stepped)
-            observability.metrics.beside.append(metrics)
+            observability.metrics.others.append(metrics)
 
-    def priced(self, llm: EngineClient, settings: ServerSettings) -> Mapping[str, str]:
+    def price_sources(self, llm: EngineClient, settings: ServerSettings) -> Mapping[str, str]:
         """Return the model's source by its name, for the page's price calculator; {} if it generates no text."""
         return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
@@ -166,20 +166,20 @@ class ServingContext:
 
     app: ASGIApp
     """The ASGI application with all routes."""
-    watched: HealthSource
+    health_source: HealthSource
     """The engine that the health monitor watches."""
-    exchanged: ExchangeObserver
+    on_exchange: ExchangeObserver
     """The observer of each finished HTTP request."""
-    doors: Sequence[AdmissionQueue]
+    queues: Sequence[AdmissionQueue]
     """The admission queues, one per kind of request."""
     live: Mapping[str, object]
     """The requests in progress, by id."""
-    end: Callable[[ApiError], None]
+    end_all: Callable[[ApiError], None]
     """The function that ends all requests in progress with an error."""
 
     def stop_admission(self) -> None:
         """Stop all queues from admitting requests."""
-        for door in self.doors:
+        for door in self.queues:
             door.draining = True
 
 
@@ -242,9 +242,9 @@ class Server:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.health = Health(settings.stalled_seconds)
-        self.front = ReadinessGate(self.health)
+        self.readiness_gate = ReadinessGate(self.health)
         self.observers: list[ExchangeObserver] = [log_exchange] if settings.access_log else []
-        self.app = guarded(self.front, settings, self.observers)
+        self.app = with_access_control(self.readiness_gate, settings, self.observers)
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
 
     async def run(self, served: Servable[Model], url: str, ready: Callable[[str, Model], None]) -> int:
@@ -254,15 +254,15 @@ class Server:
             await _cancel(loading)
             return OK
         async with await loading as model, served.serving(model, self.settings) as serving:
-            self.front.app = serving.app
-            self.observers.append(serving.exchanged)
-            self.health.watched = serving.watched
+            self.readiness_gate.app = serving.app
+            self.observers.append(serving.on_exchange)
+            self.health.watched = serving.health_source
             gc.freeze()  # these objects are permanent; spare the collector from scanning them
             ready(url, model)
             return await self._until_the_end(serving)
 
     async def _until_the_end(self, serving: ServingContext) -> int:
-        ended = asyncio.wrap_future(serving.watched.ended)
+        ended = asyncio.wrap_future(serving.health_source.ended)
         if await _first(ended, self._drain.wait()):
             logger.error("the engine has stopped: %s", ended.result())
             serving.stop_admission()
@@ -282,7 +282,7 @@ class Server:
 
     async def _end(self, serving: ServingContext, error: ApiError) -> None:
         """End all requests in progress with an error, and wait a moment until their responses are written."""
-        serving.end(error)
+        serving.end_all(error)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle(serving), FLUSH_SECONDS)
 
@@ -305,7 +305,7 @@ class Server:
         self._drain.set()
 
 
-def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> Exchanges:
+def with_access_control(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> Exchanges:
     """Wrap an application in access control and the observation of finished requests.
 
     Args:

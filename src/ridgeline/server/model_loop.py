@@ -28,7 +28,7 @@ class Participant(Protocol):
     def step(self) -> float:
         """Run one step of the model and return the predicted seconds of the step."""
 
-    def gone(self, reason: str) -> None:
+    def on_loop_end(self, reason: str) -> None:
         """Fail all waiting requests of the model, because the thread that runs its steps ends; called once."""
 
 
@@ -54,9 +54,9 @@ class ModelLoop:
 
     def join(self, party: Participant) -> None:
         """Add a model, which takes turns whenever it has requests to run; safe to call from any thread."""
-        self.ask(lambda: self._parties.append(party))
+        self.call_soon(lambda: self._parties.append(party))
 
-    def ask(self, work: Callable[[], None]) -> None:
+    def call_soon(self, work: Callable[[], None]) -> None:
         """Schedule a function call in the thread that runs the models, before its next step.
 
         It is safe from any thread, and does nothing once the loop has ended.
@@ -81,7 +81,7 @@ class ModelLoop:
             raise
         finally:
             for party in self._parties:
-                party.gone(reason)
+                party.on_loop_end(reason)
 
     def _take_up(self) -> bool:
         """Run the scheduled calls; wait for one while the loop is idle. Return whether the thread should go on."""

@@ -26,7 +26,7 @@ from ridgeline.server.background_loading import LoadCancellation, load_in_thread
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
-from ridgeline.server.images.image_app import ImageApi, image_routes, writes_no_text
+from ridgeline.server.images.image_app import ImageApi, image_routes, no_text_message
 from ridgeline.server.images.pipeline_names import PipelineNames
 from ridgeline.server.images.served_images import ServedImages, build_image_service, weight_bytes
 from ridgeline.server.images.video_job_store import VideoJobStore
@@ -50,36 +50,36 @@ class MultiModelEngine:
     """
 
     llm: AsyncLLM
-    drawer: DiffusionEngine
+    diffusion_engine: DiffusionEngine
 
     @property
     def alive(self) -> bool:
         """Whether both engines accept requests."""
-        return self.llm.alive and self.drawer.alive
+        return self.llm.alive and self.diffusion_engine.alive
 
     @property
-    def heard(self) -> int:
+    def messages_received(self) -> int:
         """A counter that grows with each step of either engine."""
-        return self.llm.heard + self.drawer.heard
+        return self.llm.messages_received + self.diffusion_engine.messages_received
 
     @property
-    def awaited(self) -> int:
+    def num_awaited(self) -> int:
         """The number of waiting requests; 0 while the current diffusion work unit is on time.
 
         Text requests wait for that unit too, so they do not count as stalled.
         """
-        return 0 if self.drawer.on_time else self.llm.awaited + self.drawer.awaited
+        return 0 if self.diffusion_engine.on_time else self.llm.num_awaited + self.diffusion_engine.num_awaited
 
     @property
     def ended(self) -> Future[str]:
         """A future that completes with the reason when the loop has ended."""
-        return self.drawer.ended
+        return self.diffusion_engine.ended
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await asyncio.to_thread(self.drawer.close)
+        await asyncio.to_thread(self.diffusion_engine.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ServedMultiModel:
 
     language: ServedLLM
     """The language model, without threads or a device of its own."""
-    pictures: ServedImages
+    pipelines: ServedImages
     """The pipelines, with the threads and the device for all models."""
 
     @property
@@ -105,13 +105,13 @@ class ServedMultiModel:
 
     def _load(self, waiting: LoadCancellation) -> MultiModelEngine:
         free = available_memory()
-        pipelines = self.pictures.load(waiting)
+        pipelines = self.pipelines.load(waiting)
         drawn = sum(map(weight_bytes, pipelines.values()))
         loaded = self._engine(free - drawn, waiting)
         # Only one model runs at a time, so the memory reserved for the engine's activations also serves the pipelines.
-        room = free - drawn - loaded.kept_bytes
-        threads = threads_for(drawn + loaded.weight_bytes, self.pictures.threads)
-        device = self.pictures.device(threads)
+        room = free - drawn - loaded.resident_bytes
+        threads = threads_for(drawn + loaded.weight_bytes, self.pipelines.threads)
+        device = self.pipelines.device(threads)
         loop = ModelLoop(threads)
         return MultiModelEngine(
             AsyncLLM(LoopedEngine(loaded, device, loop, INSPECTOR)), DiffusionEngine(pipelines, device, room, loop)
@@ -122,7 +122,7 @@ class ServedMultiModel:
         language = self.language
         logger.info("loading %s", language.name)
         settings = replace(language.settings or EngineSettings(), whole_context=True, memory=memory)
-        with language.bar() as shown:
+        with language.progress_bar() as shown:
             return load_engine(
                 language.model, settings, dummy_weights=language.dummy_weights, progress=waiting.progress(shown)
             )
@@ -131,13 +131,13 @@ class ServedMultiModel:
     async def serving(self, models: MultiModelEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """Yield the application of all models, with its metrics, while it serves requests."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
-        names = PipelineNames({name: name for name in self.pictures.models}, others=self._writers(llm))
-        drawn, picture_metrics = build_image_service(models.drawer, names, settings)
+        names = PipelineNames({name: name for name in self.pipelines.models}, others=self._writers(llm))
+        drawn, picture_metrics = build_image_service(models.diffusion_engine, names, settings)
         queue = RequestQueue(llm.info, own)
         service = build_service(llm, queue, own)
         observability = observe_one_engine(service, llm, own, self.language.name)
-        observability.metrics.beside.append(picture_metrics)
-        drawing = {name: writes_no_text([pipeline]) for name, pipeline in models.drawer.pipelines.items()}
+        observability.metrics.others.append(picture_metrics)
+        drawing = {name: no_text_message([pipeline]) for name, pipeline in models.diffusion_engine.pipelines.items()}
         model = served_model(llm, own, drawing)
         pictures, jobs = ImageApi(drawn, settings, names), VideoJobStore(drawn, settings)
         videos = VideoApi(drawn, jobs, settings, names)
@@ -149,7 +149,7 @@ class ServedMultiModel:
                     *image_routes(pictures, videos),
                     *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
                     *observability.routes(),
-                    *PageData(self.language.priced(llm, own), own).routes(),
+                    *PageData(self.language.price_sources(llm, own), own).routes(),
                 )
             )
 
@@ -181,9 +181,14 @@ class LoopedEngine:
             loop: The loop that runs the steps; closed together with this engine.
             inspector: The name of an inspector, as in `EngineStart`; "" for none.
         """
-        self.texts = loaded.texts
+        self.texts = loaded.text_processor
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
-        self._loaded, self._device, self._loop, self._inspector = loaded, loaded.joined(device), loop, inspector
+        self._loaded, self._device, self._loop, self._inspector = (
+            loaded,
+            loaded.with_interconnect(device),
+            loop,
+            inspector,
+        )
         self._engine: EngineLoop
         self._tell: Callable[[FromEngine], None]
 
@@ -196,7 +201,7 @@ class LoopedEngine:
 
     def send(self, message: ToEngine) -> None:
         """Deliver a message to the engine before its next step."""
-        self._loop.ask(partial(self._engine.take, message))
+        self._loop.call_soon(partial(self._engine.take, message))
 
     def close(self) -> None:
         """End the loop, and with it every other model that it runs."""
@@ -217,6 +222,6 @@ class LoopedEngine:
         report = self._engine.step()
         return 0.0 if report is None or report.predicted is None else report.predicted
 
-    def gone(self, reason: str) -> None:
+    def on_loop_end(self, reason: str) -> None:
         """Report the end of the loop to `AsyncLLM` as the engine's death."""
         self._tell(Died(reason))

@@ -112,11 +112,11 @@ class ServerSettings:
     """The deepest nesting of lists and objects in a request body."""
     upload_bytes: int = 25 << 20
     """The most bytes of an uploaded form with an audio file."""
-    picture_bytes: int = 256 << 20
+    image_bytes: int = 256 << 20
     """The most bytes of image files (n x size) and of frames of GIF and WebP videos, over all requests in progress."""
-    clip_bytes: int = 1 << 30
+    video_storage_bytes: int = 1 << 30
     """The most bytes of finished video files on disk; the oldest are deleted for new ones."""
-    clip_seconds: float = 3600.0
+    video_lifetime_seconds: float = 3600.0
     """The seconds for which a finished video is stored."""
 
     schema_bytes: int = 16 << 10

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from ridgeline.engine.async_llm import StepObserver, Take
+from ridgeline.engine.async_llm import EventCallback, StepObserver
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.text_processor import TextProcessor
@@ -48,7 +48,7 @@ class EngineClient(Protocol):
     def submit(
         self,
         spec: GenerationRequest,
-        take: Take,
+        take: EventCallback,
         *,
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
@@ -149,7 +149,7 @@ class Service:
         self.live[live.id] = live
         ended: BaseException | None = None
         try:
-            with self.deadlines.held(lambda: not (live.begun or live.tokens), partial(self.end, live)):
+            with self.deadlines.enforced(lambda: not (live.begun or live.tokens), partial(self.end, live)):
                 for observer in self.observers:
                     observer.arrived(live)
                 await self._events(live, take)

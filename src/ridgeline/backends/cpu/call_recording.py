@@ -99,7 +99,7 @@ class CallRecording(StepGraph):
         self.calls, self.result = tuple(calls), result
 
     @override
-    def again(self) -> Tensor:
+    def replay(self) -> Tensor:
         """Repeat all kernel calls of a recorded step and return its result.
 
         Raises:
@@ -111,7 +111,7 @@ class CallRecording(StepGraph):
         return self.result
 
     @override
-    def moments(self, now: Callable[[], float]) -> list[float]:
+    def timed_replay(self, now: Callable[[], float]) -> list[float]:
         moments = [now()]
         for function, arguments in self.calls:
             if function(*arguments):

@@ -141,15 +141,15 @@ class CpuBackend(Backend):
     @override
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
         if x_TI.stride(-1) != 1:
-            return matrix.computed(x_TI)
+            return matrix.reference_product(x_TI)
         rows_TI, operands = matrix.for_kernel(x_TI)
-        return matrix.computed(x_TI) if operands is None else self.library.products(rows_TI, (operands,))[0]
+        return matrix.reference_product(x_TI) if operands is None else self.library.products(rows_TI, (operands,))[0]
 
     @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
         """Multiply rows with each matrix of an op, in one call if the matrices have the same storage format."""
         if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
-            operands = [own for matrix in op.matrices if matrix.alone and (own := matrix.operands)]
+            operands = [own for matrix in op.matrices if matrix.has_no_adapter_rows and (own := matrix.operands)]
             if len(operands) == len(op.matrices):
                 return self.library.products(x_TI, operands)
         return super().products(op, x_TI)
@@ -182,7 +182,7 @@ class CpuBackend(Backend):
         own_NF = op.activate(*(_adapted(matrix, x_NI) for matrix in op.matrices))
         if rows.whole:
             return own_NF
-        y_TF = x_TI.new_empty(len(x_TI), op.width).index_copy_(0, rows.own_N, own_NF)
+        y_TF = x_TI.new_empty(len(x_TI), op.width).index_copy_(0, rows.adapter_rows_N, own_NF)
         if len(rows.rest):  # the kernel of steps without adapters: a row must not depend on its batch
             rest_NF = self._fused_gate(gate, up, op.activation, x_TI.index_select(0, rows.rest))
             y_TF.index_copy_(0, rows.rest, rest_NF)
@@ -253,7 +253,7 @@ class CpuBackend(Backend):
     def route(self, op: ExpertRouter, x_TI: Tensor) -> tuple[Tensor, Tensor]:
         """Select experts in one kernel call that includes the router's product, if the rule selects by scores."""
         operands = op.matrix.operands
-        if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
+        if op.rule.by_logits or not op.matrix.has_no_adapter_rows or operands is None or x_TI.stride(-1) != 1:
             return super().route(op, x_TI)
         logits, rows_TI = torch.float32 if op.rule.wide else x_TI.dtype, x_TI.to(op.matrix.spec.dtype)
         return route(self.library, rows_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)

@@ -53,7 +53,7 @@ def attends(op: Attention) -> bool:
     The op must cache keys and values in a model dtype of fp32 or bf16, must not rotate adjacent pairs of numbers, must
     not add a position bias, and must not be latent attention.
     """
-    kept = op.spec.kept and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
+    kept = op.spec.is_cached and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
     return kept and not op.rotates_neighbours and op.bias is None
 
 
@@ -68,7 +68,7 @@ def in_one_call(op: Experts) -> bool:
     They must have a gate, and matrices in one storage format that our kernels support. Experts that weight their inputs
     run in PyTorch, and those over the rows of several ranks are only priced.
     """
-    return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
+    return op.gated and op.has_operands and op.gathered_ranks == 1 and not op.weighs_inputs
 
 
 def _covers_products(op: MatrixOp) -> bool:

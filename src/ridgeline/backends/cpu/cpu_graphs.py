@@ -79,7 +79,7 @@ class CpuGraphs(StepGraphs):
     @override
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
         inputs, known = self._filled(step, bucket, tables), self._recordings.get(bucket)
-        return self._record(inputs, bucket) if known is None else known.again()
+        return self._record(inputs, bucket) if known is None else known.replay()
 
     @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:

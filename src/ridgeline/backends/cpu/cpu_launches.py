@@ -12,7 +12,7 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op, by_head, stored_name
+from ridgeline.core.ops.op import Launch, Op, kernel_by_head_dim, stored_name
 from ridgeline.core.ops.work import RowAxis, Work
 
 INTEGERS = "int8"
@@ -65,7 +65,7 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
     The second reads each page once. If our kernels do not support the layer, the launches are those of PyTorch.
     """
-    total = work.attention[op.reach].total
+    total = work.attention[op.attention_pattern].total
     if not attends(op) or not (total.queries or total.written):
         return op.launches(work, space)
     worked = structs.replace(total, pairs=total.pairs + ROW_KEYS * total.queries)
@@ -77,7 +77,7 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 @cache
 def _paged_class(head_dim: int, code: str) -> str:
     """Return the kernel class of attention over pages; quantised pages have separate classes."""
-    name = by_head("attention.paged", head_dim)
+    name = kernel_by_head_dim("attention.paged", head_dim)
     return f"{name}.{code}" if code else name
 
 
@@ -132,4 +132,4 @@ def _experts(op: Experts, rows: int) -> Launch:
     name = product_class(op.kind, round(rows * op.active / touched), stored)
     read = cost.weight_bytes + touched / op.count * op.repacked_bytes
     cost = structs.replace(cost, weight_bytes=read)
-    return Launch(name, format_of(op.dtype).name, 1, cost, stored=stored_name(stored))
+    return Launch(name, format_of(op.dtype).name, 1, cost, weight_format=stored_name(stored))

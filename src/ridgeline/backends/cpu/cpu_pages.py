@@ -92,9 +92,9 @@ class CpuKV(PartialKV):
     @override
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """Attend over latents with our kernels, unless the step expands latents to keys and values."""
-        if not reads_latents(op) or any(op.expanded(self._batch().attention(op.reach))):
+        if not reads_latents(op) or any(op.expanded(self._batch().attention(op.attention_pattern))):
             return super().attend_latent(op, q_THD, kept_T1E)
-        return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
+        return op.project_values(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
     def _seen(self, group: int) -> CpuStepSequences:
         """Return the lengths and pages of a step's sequences for the layers of one KV group."""

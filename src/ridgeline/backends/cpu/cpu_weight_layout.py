@@ -49,9 +49,9 @@ def interleaves(matrix: Matrix) -> bool:
     return (
         (codes.kind == "int4" or (codes.kind in ("int8", "w8a8") and middle))
         and own.outputs % LANES == 0
-        and codes.outputs == 1
+        and codes.outputs_per_scale == 1
         and own.group > UNIT // 2
-        and codes.lows_OG is None
+        and codes.minima_OG is None
     )
 
 
@@ -82,7 +82,7 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
         for key, own in sharing.items()
         if own[0].codes.is_cpu and (key in interleaved or not isinstance(own[0], PrequantisedMatrix))
     ]
-    nbytes = sum(_room(tensor) for own, _ in moved for tensor in own[0].held().values())
+    nbytes = sum(_aligned_bytes(tensor) for own, _ in moved for tensor in own[0].held().values())
     if not nbytes:
         return
     memory, at, given_back = torch.frombuffer(fresh_memory(nbytes), dtype=torch.uint8), 0, 0
@@ -92,7 +92,7 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
             parameter = nn.Parameter(place.copy_(tensor), requires_grad=False)
             for matrix in own:
                 setattr(matrix, name, parameter)
-            at += _room(tensor)
+            at += _aligned_bytes(tensor)
         if at - given_back > _GIVEN_BACK or at == nbytes:
             give_back_freed_memory()
             given_back = at
@@ -109,6 +109,6 @@ def _may_move(matrix: QuantisedMatrix) -> bool:
     return interleaves(matrix) and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
 
 
-def _room(tensor: Tensor) -> int:
+def _aligned_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor, rounded up to cache lines."""
     return -(-tensor.nbytes // _LINE) * _LINE

@@ -44,7 +44,7 @@ def recorded_bytes(model: Model) -> int:
         for tensor in fresh:
             memory.take(tensor.shape, tensor.dtype)
 
-    model.trace_calls(dict.fromkeys(model.spaces, MAX_RECORDED_ROWS), told)
+    model.trace_calls(dict.fromkeys(model.row_axes, MAX_RECORDED_ROWS), told)
     return memory.nbytes
 
 
@@ -57,7 +57,7 @@ class RecordedSteps:
 
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the size of a recorded step, or None if the step is not recorded."""
-        few = work.tokens <= MAX_RECORDED_ROWS and work.is_verify and not work.adapted
+        few = work.tokens <= MAX_RECORDED_ROWS and work.is_verify and not work.has_adapters
         return ReplayShape(work.tokens, work.logit_rows) if few else None
 
     def largest(self, tokens: int) -> ReplayShape:

@@ -82,9 +82,12 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
     most = min(codes.group, MAX_INTEGERS)
     assert codes.kind != "w8a8" or inputs <= most, "w8a8 needs one group, whose sum fits in 32 bits"
     assert scales.is_contiguous(), "scales must be contiguous"
-    assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "each group must have a scale"
+    assert scales.shape == (-(-len(weight) // codes.outputs_per_scale), -(-inputs // codes.group)), (
+        "each group must have a scale"
+    )
     found = CodesStruct(
-        code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
+        code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs_per_scale,
+        groups=scales.shape[1],
         group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
         interleaved=codes.interleaved,
     )  # fmt: skip
@@ -95,7 +98,7 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
         found.zeros = zeros.data_ptr()
     else:
         found.zero = zeros
-    if (lows := codes.lows_OG) is not None:
+    if (lows := codes.minima_OG) is not None:
         assert lows.shape == scales.shape, "each scale must have a minimum"
         assert lows.dtype == torch.float32, "minimums must be fp32"
         assert lows.is_contiguous(), "minimums must be contiguous"

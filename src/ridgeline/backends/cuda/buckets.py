@@ -31,7 +31,7 @@ From 64 rows on, padding adds less than a quarter to a step, and from 512 rows o
 CAPTURED_SEQUENCES = (1, 8, 64, 256)
 """The sequence counts for which steps with prompts are captured as CUDA graphs, and their counts of logit rows."""
 
-ASKED_FLOPS = 1e11
+FLOPS_PER_LAUNCH = 1e11
 """The FLOPs that a large GPU computes while Python launches one op: 160 us at 600 TFLOP/s (benchmarks/gpu.md)."""
 
 
@@ -47,7 +47,7 @@ class CapturedSteps:
 
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the padded size of the CUDA graph that runs a step, or None if the step is not captured."""
-        if work.adapted or work.rows.get(ENCODER):
+        if work.has_adapters or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences
         return captured_shape(*sizes, self.most_rows, verifies=work.is_verify)
@@ -72,7 +72,7 @@ def captures(model: nn.Module) -> bool:
     The kernels must read all keys and values through page tables on the GPU. There must be no cross-attention, latent
     attention or recurrence, and no experts, whose rows are counted on the host.
     """
-    if not isinstance(model, Model) or not model.has_head or model.encodes:
+    if not isinstance(model, Model) or not model.has_head or model.has_cross_attention:
         return False
     ops = [op for _, op in model.ops()]
     asks = any(isinstance(op, Experts | Recurrence | LatentAttention) for op in ops)
@@ -89,7 +89,7 @@ def most_captured_rows(model: nn.Module) -> int:
         return 0
     assert isinstance(model, Model)
     ops = [op for _, op in model.ops()]
-    most = len(ops) * ASKED_FLOPS / (2 * sum(op.parameter_count() for op in ops))
+    most = len(ops) * FLOPS_PER_LAUNCH / (2 * sum(op.parameter_count() for op in ops))
     return max((rows for rows in CAPTURED_ROWS if rows <= most), default=0)
 
 

@@ -126,10 +126,10 @@ class CudaBackend(Backend):
     @override
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
         if x_TI.stride(-1) != 1:
-            return matrix.computed(x_TI)
+            return matrix.reference_product(x_TI)
         rows_TI, operands = matrix.for_kernel(x_TI)
         if operands is None or not self.kernels.takes(operands):
-            return matrix.computed(x_TI)
+            return matrix.reference_product(x_TI)
         return self.kernels.products(rows_TI, (operands,))[0]
 
     @override

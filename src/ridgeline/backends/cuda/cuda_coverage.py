@@ -40,7 +40,7 @@ def attends(op: Attention) -> bool:
     """
     spec = op.spec
     sized = max(spec.k_dim, spec.v_dim) <= MAX_HEAD_DIM and op.heads // spec.heads <= MAX_SHARERS
-    return spec.kept and spec.v_dim > 0 and op.bias is None and spec.dtype in DTYPES and sized
+    return spec.is_cached and spec.v_dim > 0 and op.bias is None and spec.dtype in DTYPES and sized
 
 
 def keeps(op: Attention) -> bool:

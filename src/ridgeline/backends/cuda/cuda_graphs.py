@@ -33,7 +33,7 @@ class CapturedGraph(StepGraph):
         self._graph, self.result = graph, result
 
     @override
-    def again(self) -> Tensor:
+    def replay(self) -> Tensor:
         """Replay a CUDA graph and return its result, without waiting on the host."""
         self._graph.replay()
         return self.result
@@ -78,7 +78,7 @@ class CudaGraphs(StepGraphs):
         if bucket.several and bucket not in self._met:
             self._met.add(bucket)
             return None
-        return self.graph(step, bucket, tables).again()[: step.logit_rows]
+        return self.graph(step, bucket, tables).replay()[: step.logit_rows]
 
     @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> CapturedGraph:

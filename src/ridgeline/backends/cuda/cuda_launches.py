@@ -10,7 +10,7 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.norm import AddRMSNorm
-from ridgeline.core.ops.op import Launch, Op, by_head
+from ridgeline.core.ops.op import Launch, Op, kernel_by_head_dim
 from ridgeline.core.ops.work import RowAxis, Work
 
 
@@ -32,8 +32,8 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return an attention layer's launches: rotation and storage, single-query sequences, and the other sequences."""
-    total = work.attention[op.reach].total
-    attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.part == "attend"]
+    total = work.attention[op.attention_pattern].total
+    attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.method == "attend"]
     if not total.written:
         return tuple(attends)
     values = Cost(activation_bytes=total.written * op.spec.heads * op.spec.v_dim * op.spec.dtype.itemsize)
@@ -44,4 +44,4 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 @cache
 def _keep_class(head_dim: int) -> str:
     """Return the kernel class of the kernel that rotates queries and keys and stores keys and values."""
-    return by_head("elementwise.keep", head_dim)
+    return kernel_by_head_dim("elementwise.keep", head_dim)

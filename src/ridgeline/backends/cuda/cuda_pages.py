@@ -68,7 +68,7 @@ class CudaPages(KVPages):
         This is at most the number of pages, unless the group frees pages that its window has passed.
         """
         count = len(next(iter(self.layers.values())).k) - 1  # without the zero page
-        return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
+        return [g.entries(context) if g.spec.frees_positions else min(g.entries(context), count) for g in self.groups]
 
     @override
     def context(self, batch: ForwardBatch) -> "CudaKV":
@@ -169,6 +169,6 @@ def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "Gpu
 
 def copied_rows(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
     """Return the number of rows that sequences of these lengths occupy in a copy of their keys and values."""
-    from ridgeline.backends.cuda.triton import ROOM
+    from ridgeline.backends.cuda.triton import ROW_MULTIPLE
 
-    return -(-lengths_C // ROOM) * ROOM
+    return -(-lengths_C // ROW_MULTIPLE) * ROW_MULTIPLE

@@ -17,7 +17,7 @@ _FIRST_SEATS = 64
 
 
 @dataclass(slots=True)
-class _Seat:
+class _TableSlot:
     """The row that holds one request's page tables on the GPU, and what has been sent to it."""
 
     number: int
@@ -40,7 +40,7 @@ class GpuPageTables:
             device: The GPU.
         """
         self.groups, self.widths, self.device = groups, tuple(widths), device
-        self._seats: dict[int, _Seat] = {}
+        self._seats: dict[int, _TableSlot] = {}
         self._free: list[int] = []
         self.seats = 0
         self.grow(_FIRST_SEATS)
@@ -61,7 +61,7 @@ class GpuPageTables:
             if (seat := self._seats.pop(request, None)) is not None:
                 self._free.append(seat.number)
 
-    def settle(self, items: Sequence[RowItem], tables: PageTables) -> list[int]:
+    def update(self, items: Sequence[RowItem], tables: PageTables) -> list[int]:
         """Send new page-table entries of a step's requests to the GPU, and return the table row of each item."""
         self._make_room(items)
         places, entries, numbers = list[int](), list[int](), list[int]()
@@ -89,11 +89,11 @@ class GpuPageTables:
         if missing > len(self._free):
             self.grow(2 * max(self.seats, len(wanted)))
 
-    def _seat(self, request: int, tables: list[list[int]]) -> _Seat:
+    def _seat(self, request: int, tables: list[list[int]]) -> _TableSlot:
         """Return the row of a request in the GPU's page tables, a free one if it has none."""
         seat = self._seats.get(request)
         if seat is None:
-            seat = self._seats[request] = _Seat(self._free.pop(), tables, [0] * len(tables))
+            seat = self._seats[request] = _TableSlot(self._free.pop(), tables, [0] * len(tables))
         elif seat.tables is not tables:  # the request was preempted and has restarted
             seat.tables, seat.known = tables, [0] * len(tables)
         return seat

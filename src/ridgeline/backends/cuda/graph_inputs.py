@@ -87,7 +87,7 @@ class GraphInputs:
 
     def fill(self, items: Sequence[RowItem], tables: PageTables) -> None:
         """Write a step's inputs, given its items (one per request or row), and send them to the GPU."""
-        seats = self._seats.settle(items, tables)
+        seats = self._seats.update(items, tables)
         counts = [len(item.tokens) for item in items]
         *starts, end = accumulate(counts, initial=0)
         of_rows, of_ones, of_several, logits = self._parts(self._told.begin())

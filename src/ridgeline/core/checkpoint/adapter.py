@@ -40,7 +40,7 @@ class AdapterTarget:
 
     def put(self, number: int, added: LoraWeights, rows: AdapterRows) -> None:
         """Attach the weights of a LoRA adapter to a matrix of the model."""
-        self.op.adapt(number, self.name, added, rows)
+        self.op.attach_adapter(number, self.name, added, rows)
 
     def added(self, number: int) -> LoraWeights:
         """Return the weights of a LoRA adapter that are attached to a matrix of the model."""
@@ -56,7 +56,7 @@ def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
     """
     found: dict[str, AdapterTarget] = {}
     for path, op in model.ops():
-        for name, matrix in op.adaptable().items():
+        for name, matrix in op.adaptable_matrices().items():
             found[family.checkpoint_name(model.module_name(f"{path}.{name}"))] = AdapterTarget(op, name, matrix)
     return found
 
@@ -115,7 +115,7 @@ class Adapter:
     """The model that a LoRA adapter was made for, according to its config; "" if it does not say."""
     targets: tuple[str, ...]
     """The module names in target_modules of a LoRA adapter's config."""
-    halves: Mapping[str, LoraMatrix]
+    matrices: Mapping[str, LoraMatrix]
     """A LoRA adapter's A and B tensors, by the checkpoint name of the matrix that they add to."""
     digest: bytes
     """A hash of a LoRA adapter's contents: adapters with equal digests give equal results."""
@@ -123,20 +123,20 @@ class Adapter:
     @property
     def rank(self) -> int:
         """The largest rank of a LoRA adapter's matrices."""
-        return max(half.rank for half in self.halves.values())
+        return max(half.rank for half in self.matrices.values())
 
     def describe(self, width: int) -> str:
         """Return a one-line description of a LoRA adapter, with `width` bytes per number."""
         nbytes = three_digits(self.parameters * width / 1e6)
         return (
-            f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, "
+            f"adapter {self.name}: rank {self.rank}, {len(self.matrices)} matrices, "
             f"{nbytes} MB read in each step that uses it"
         )
 
     @property
     def parameters(self) -> int:
         """The number of parameters of a LoRA adapter."""
-        return sum(math.prod(e.shape) for half in self.halves.values() for e in (half.first, half.second))
+        return sum(math.prod(e.shape) for half in self.matrices.values() for e in (half.first, half.second))
 
 
 def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
@@ -318,14 +318,14 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
     """
     if not adapters:
         return 0
-    if model.encodes or not model.has_head:
-        what = "with an encoder" if model.encodes else "without a head"
+    if model.has_cross_attention or not model.has_head:
+        what = "with an encoder" if model.has_cross_attention else "without a head"
         raise ModelRefused(f"adapters of models {what} are not supported; merge the adapter into the model")
     model.adapters = AdapterRows()
     for number, adapter in enumerate(adapters, 1):
         targets, taken = targets_of(model, family), list[AdapterTarget]()
         _refuse_missing(adapter, targets)
-        for module, half in adapter.halves.items():
+        for module, half in adapter.matrices.items():
             target = _target(adapter, targets, family, module)
             if target in taken:
                 raise ModelRefused(f"{adapter.folder}: the adapter adapts {module} twice; fetch it again")
@@ -358,7 +358,7 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
             f"{adapter.folder}: LoRA on the LM head ({module}) is not supported; merge it into the model"
         )
     # The checkpoint name, with or without the backbone prefix, or the name in another version of transformers.
-    names = (module, family.trunk + module, family.checkpoint_name(family.own_name(module)))
+    names = (module, family.backbone_prefix + module, family.checkpoint_name(family.model_name(module)))
     target = next((targets[name] for name in names if name in targets), None)
     if target is None:
         raise ModelRefused(f"{adapter.folder}: the adapter adapts {module}, which the model lacks{_made_for(adapter)}")
@@ -368,7 +368,7 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
 def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
     """Raise ModelRefused if target_modules has a name that no matrix of the model or of the adapter's file has."""
     for wanted in adapter.targets:
-        if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
+        if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.matrices)):
             raise ModelRefused(
                 f"{adapter.folder}: target_modules has {wanted!r}, which the model lacks{_made_for(adapter)}"
             )
@@ -389,7 +389,7 @@ def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> 
     for number, adapter in enumerate(adapters, 1):
         for module, *halves in _numbers(adapter):
             added = _target(adapter, targets, family, module).added(number)
-            device, half = next(model.parameters()).device, adapter.halves[module]
+            device, half = next(model.parameters()).device, adapter.matrices[module]
             named = zip((half.first.name, half.second.name), halves, strict=True)
             added.fill(*(casts.cast(name, t, added.lora_A.dtype).to(device).contiguous() for name, t in named))
 
@@ -403,7 +403,7 @@ def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor
     path = adapter.folder / _WEIGHTS
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            for module, half in adapter.halves.items():
+            for module, half in adapter.matrices.items():
                 first, second = file.get_tensor(half.first.name), file.get_tensor(half.second.name)
                 if not (torch.isfinite(first).all() and torch.isfinite(second).all()):
                     raise ModelRefused(f"{path}: A or B of {module} holds NaN or infinity; fetch it again")

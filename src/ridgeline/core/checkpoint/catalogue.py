@@ -45,7 +45,7 @@ def is_pipeline(name: str) -> bool:
     return "/" not in name and (_PIPELINES / f"{name}.json").is_file()
 
 
-def spelt_as(name: str) -> str | None:
+def match_spelling(name: str) -> str | None:
     """Return the catalogue name that a name spells, for example qwen3-8b for `Qwen/Qwen3-8B` or `qwen3_8b`.
 
     The result is None if it spells none: `qwen3-8b-fp8` is another checkpoint.

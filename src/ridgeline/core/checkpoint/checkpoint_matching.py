@@ -18,7 +18,7 @@ def own_name(family: Family, name: str) -> str:
     """Return the model's name of a checkpoint tensor; scales of keys and values belong to the attention module."""
     if (scale := KV_SCALE.fullmatch(name)) is not None:
         name = f"{scale[1]}.attend.{scale[2] or scale[3]}_scale"
-    return family.own_name(name)
+    return family.model_name(name)
 
 
 def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
@@ -28,7 +28,7 @@ def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpo
     """
     stored_names: dict[str, str] = {}  # by the model's names
     for name in checkpoint.entries:
-        for own in (own_name(family, name), own_name(family, family.trunk + name)):
+        for own in (own_name(family, name), own_name(family, family.backbone_prefix + name)):
             stored_names.setdefault(own, name)
     for path, module in model.stored_modules():
         module.match_checkpoint(partial(_dtype_of, model, checkpoint, stored_names, path))
@@ -55,8 +55,8 @@ def match_to_source(model: PricedModule, family: Family, source: ModelSource) ->
 def _settle_tables(model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:
     """Share or separate a model's token tables (embeddings and head) as the checkpoint stores them."""
     tables = model.tables
-    if tables is None or tables.settled:
+    if tables is None or tables.resolved:
         return
     there = {own: name for own, name in stored_names.items() if own in tables.names}
     dtype = model.storage.dtype
-    model.arrange_tables(tables.held(there, lambda a, b: checkpoint.same(there[a], there[b], dtype)), there)
+    model.arrange_tables(tables.resolve_ties(there, lambda a, b: checkpoint.same(there[a], there[b], dtype)), there)

@@ -142,7 +142,7 @@ def _matrices(
     naming, found = ParameterMap(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
         module, own = naming.places.get(naming.place(name), (None, ""))
-        if module is not None and module.takes_all:
+        if module is not None and module.loads_submodules:
             raise ModelRefused(
                 f"{title} stores the experts of a layer in one tensor ({name}), which compressed-tensors has "
                 "no layout for; use --weights of the other commands, which quantises the model while it loads"
@@ -178,7 +178,7 @@ def _kept(
     heads = {
         family.checkpoint_name(model.module_name(path))
         for path, op in model.ops()
-        if any(place.kind == "head" for place in op.places().values())
+        if any(place.kind == "head" for place in op.weight_slots().values())
     }
     return tuple(sorted(stay | heads))
 

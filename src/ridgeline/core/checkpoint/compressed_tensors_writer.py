@@ -26,7 +26,7 @@ def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, 
     Raises:
         ValueError: If the numbers cannot be quantised.
     """
-    made, stored = matrix.take("weight", weight), matrix.stored
+    made, stored = matrix.load_tensor("weight", weight), matrix.stored
     outputs, inputs = matrix.outputs, matrix.inputs
     scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
     if _layout(stored) != _PACKED:

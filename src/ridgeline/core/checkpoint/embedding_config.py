@@ -225,10 +225,10 @@ def model_of(
         ModelRefused: If the model is not supported.
     """
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
-    return pooled(trunk, said)
+    return with_pooling(trunk, said)
 
 
-def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
+def with_pooling(model: Model, said: EmbeddingConfig | None) -> Model:
     """Return a model with the pooling that its embedding settings define.
 
     A model with neither settings nor a head is pooled as its encoder architecture defines, or by the mean, as in

@@ -100,7 +100,7 @@ class Checkpoint:
             raise ModelRefused(f"{self.files[name]} is truncated in tensor {entry.name}; fetch it again")
         return held
 
-    def as_given(self, name: str, raw: Tensor) -> Tensor:
+    def from_bytes(self, name: str, raw: Tensor) -> Tensor:
         """Convert a tensor's bytes to the form that the model loads; bytes on meta give only shape and dtype."""
         entry = self.entries[name]
         return raw.view(_TORCH[entry.dtype]).view(entry.shape)
@@ -111,12 +111,12 @@ class Checkpoint:
         Raises:
             ModelRefused: If the file is truncated.
         """
-        return self.as_given(name, self.read_raw(name))
+        return self.from_bytes(name, self.read_raw(name))
 
-    def shaped(self, name: str) -> Tensor:
+    def on_meta(self, name: str) -> Tensor:
         """Return a tensor on meta, with its shape and dtype but without its numbers."""
         entry = self.entries[name]
-        return self.as_given(name, torch.empty(entry.end - entry.begin, dtype=torch.uint8, device="meta"))
+        return self.from_bytes(name, torch.empty(entry.end - entry.begin, dtype=torch.uint8, device="meta"))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -43,10 +43,10 @@ class GGUFCheckpoint(Checkpoint):
         size = self.folder.stat().st_size
         whole = torch.from_file(str(self.folder), shared=False, size=size, dtype=torch.uint8)
         for name, entry in self.entries.items():
-            yield name, self.as_given(name, whole[entry.begin : entry.end]) if mapped else self.read(name)
+            yield name, self.from_bytes(name, whole[entry.begin : entry.end]) if mapped else self.read(name)
 
     @override
-    def as_given(self, name: str, raw: Tensor) -> Tensor:
+    def from_bytes(self, name: str, raw: Tensor) -> Tensor:
         return self._ordered(name, self._numbers(name, self.entries[name], raw))
 
     def _numbers(self, name: str, entry: TensorEntry, raw: Tensor) -> Tensor:

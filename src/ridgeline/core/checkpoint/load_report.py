@@ -63,7 +63,7 @@ class TimedRead:
         return self.nbytes / self.seconds
 
 
-def read_anew(checkpoint: Checkpoint, most: float) -> TimedRead:
+def time_buffered_read(checkpoint: Checkpoint, most: float) -> TimedRead:
     """Read tensors in order into fresh memory, as a loader without mapping does, up to `most` bytes, and time it.
 
     All memory is held until the end, because released memory would be reused without the page faults that are part of

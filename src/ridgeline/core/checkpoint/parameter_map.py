@@ -17,9 +17,9 @@ class ParameterMap:
     def __init__(self, model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
         """Create all parameters of a model on meta and match them to a checkpoint's tensors."""
         with torch.device("meta"):
-            model.expand()
+            model.create_parameters()
         match_to_checkpoint(model, family, checkpoint)
-        self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
+        self._family, self._passed_over, self._tables = family, model.ignored_tensors, model.tables
         self.places: dict[str, tuple[StoredModule, str]] = model.tensors()
         """The module that loads each checkpoint tensor, and the tensor's name within the module, by full name."""
 
@@ -28,7 +28,7 @@ class ParameterMap:
 
         The result is "" for a redundant copy of a token table.
         """
-        own, whole = own_name(self._family, name), own_name(self._family, self._family.trunk + name)
+        own, whole = own_name(self._family, name), own_name(self._family, self._family.backbone_prefix + name)
         found = whole if not self._knows(own) and self._knows(whole) else own
         return found if self._tables is None else self._tables.renamed.get(found, found)
 

@@ -13,8 +13,8 @@ from ridgeline.core.checkpoint.catalogue import (
     is_listed,
     is_pipeline,
     known_names,
+    match_spelling,
     pipeline_entry,
-    spelt_as,
 )
 from ridgeline.core.checkpoint.folder import leading_dtype
 from ridgeline.core.checkpoint.gguf_config import read_gguf_config
@@ -22,7 +22,7 @@ from ridgeline.core.checkpoint.gguf_header import GGUFHeader, is_gguf, read_gguf
 from ridgeline.core.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.core.models.common.fields import Fields, ModelRefused, read_object
 from ridgeline.core.models.common.recipes import SECTIONS, method_of
-from ridgeline.core.models.registry import not_built
+from ridgeline.core.models.registry import unsupported_reason
 
 BUILTIN = Path(__file__).resolve().parents[2] / "data" / "builtin"
 """The folder of the models that the package includes."""
@@ -87,7 +87,7 @@ class ModelSource:
         A path to a config.json gives the name of its folder, and a path to another file its name without the suffix.
         """
         path = Path(self.name).resolve()
-        if not path.exists() or _steps_back(self.name):
+        if not path.exists() or _yields_to_known_model(self.name):
             return self.name
         if path.is_file() and path.name != "config.json":
             return path.stem
@@ -131,7 +131,7 @@ class ModelSource:
         return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
 
     @property
-    def stated_bytes(self) -> int | None:
+    def index_total_bytes(self) -> int | None:
         """The total bytes of a model's tensors that the index of its weight files states, or None without one.
 
         The shards themselves can be missing.
@@ -168,7 +168,7 @@ def open_source(name: str) -> ModelSource:
     if not name.strip():
         raise ModelRefused(f"the name of the model is empty; give {_wanted()}")
     path = Path(name)
-    if path.is_dir() and not _steps_back(name):
+    if path.is_dir() and not _yields_to_known_model(name):
         folder = snapshot_of(path) if is_repository(path) else path
         return _of_folder(name, folder, folder / "config.json")
     if path.is_file():
@@ -193,7 +193,7 @@ def _named(name: str) -> ModelSource:
     raise _nowhere(name)
 
 
-def taken_of_two(name: str) -> str:
+def name_conflict_note(name: str) -> str:
     """Return a note about which model is used if a folder has the name of a known model.
 
     The note is "" if there is no conflict.
@@ -201,12 +201,12 @@ def taken_of_two(name: str) -> str:
     known = _known(name) if Path(name).is_dir() else ""
     if not known:
         return ""
-    if _steps_back(name):
+    if _yields_to_known_model(name):
         return f"{name} means {known}, not the folder of that name here, which has no config.json"
     return f"{name} means the folder of that name here, not {known}"
 
 
-def _steps_back(name: str) -> bool:
+def _yields_to_known_model(name: str) -> bool:
     """Return whether a folder has no model files but the name of a known model."""
     folder = Path(name)
     described = any((folder / file).is_file() for file in ("config.json", _PIPELINE, _ADAPTER))
@@ -246,7 +246,7 @@ def catalogue_name(name: str) -> str | None:
     """
     if Path(name).exists() or name in (*builtin_names(), *cached_ids(hub_cache())):
         return None
-    return spelt_as(name)
+    return match_spelling(name)
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
@@ -332,7 +332,7 @@ def _with_quantisation(fields: Fields) -> Fields:
     for file, (method, own) in _QUANTISED.items():
         path = folder / file
         if path.is_file():
-            section = {SECTIONS[0]: {"quant_method": method, **_said(path, own)}}
+            section = {SECTIONS[0]: {"quant_method": method, **_quantiser_settings(path, own)}}
             return Fields({**fields.values, **section}, fields.source, {SECTIONS[0]: str(path)})
     return fields
 
@@ -345,12 +345,12 @@ def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
     section = fields.value(SECTIONS[0])
     if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
         return fields
-    said = _said(path, _QUANTISED[_MODELOPT_FILE][1])
+    said = _quantiser_settings(path, _QUANTISED[_MODELOPT_FILE][1])
     merged = {**section, **{key: value for key, value in said.items() if section.get(key) is None}}
     return Fields({**fields.values, SECTIONS[0]: merged}, fields.source, fields.elsewhere)
 
 
-def _said(path: Path, own: str) -> dict[str, Any]:
+def _quantiser_settings(path: Path, own: str) -> dict[str, Any]:
     """Return the settings in a quantiser's file, which are under the key `own`, or the whole file if it is ""."""
     values = read_object(path)
     said = values.get(own) if own else values
@@ -390,7 +390,7 @@ def _nowhere(name: str) -> ModelRefused:
 
     The similar names are omitted if the name has the form of a file or folder.
     """
-    missing = not_built(name)
+    missing = unsupported_reason(name)
     if missing is not None:
         return ModelRefused(missing)
     wanted = _wanted()

@@ -16,7 +16,7 @@ from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.registry import family_of
 from ridgeline.core.ops.stored_module import StoredModule, dtype_mismatch
@@ -40,7 +40,7 @@ _MATRIX_OBJECT = 4096
 def weight_bytes(model: Model) -> float:
     """Return the bytes that a model on meta will occupy when it is filled, with a tied head counted once."""
     pending = sum(op.pending_matrices for _, op in model.ops())
-    return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
+    return parameter_breakdown(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
 
 
 def remaining_memory(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
@@ -168,7 +168,7 @@ def load_tensors(
                     f"{checkpoint.folder}: tensor {name} fills {place}, which another tensor fills too; fetch it again"
                 )
             module, own_name = places[place]
-            _put(name, module, own_name, tensor, casts)
+            _assign_parameter(name, module, own_name, tensor, casts)
             sources[place] = name
         elif not naming.ignored(name):
             extra.append(name)
@@ -195,17 +195,17 @@ def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Chec
     _refuse_names(checkpoint, "has tensors that the model lacks", [name for name in given if name not in places])
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
     for name, tensor in given.items():
-        _put(name, *places[name], tensor, casts)
+        _assign_parameter(name, *places[name], tensor, casts)
 
 
-def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Casts) -> None:
+def _assign_parameter(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Casts) -> None:
     """Cast a checkpoint tensor to the dtype that its module needs, and store it as the module's parameters.
 
     Raises:
         ModelRefused: If the tensor does not match the parameter, or is a vector that contains NaN or infinity.
     """
     try:
-        parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))
+        parameters = module.load_tensor(own_name, casts.cast(name, full, module.dtype_of(own_name)))
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
     for path, tensor in parameters.items():
@@ -260,9 +260,9 @@ def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None =
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
     block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
     with torch.device("meta"):
-        model.expand()
+        model.create_parameters()
     for _, module in model.stored_modules():
-        codes = module.drawn(block)
+        codes = module.random_parameters(block)
         for attribute, wanted in list(module.named_parameters(recurse=False)):
             tensor = codes.get(attribute)
             if tensor is None:

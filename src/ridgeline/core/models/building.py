@@ -10,7 +10,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
-from ridgeline.core.models.common.recipes.module_names import beginnings
+from ridgeline.core.models.common.recipes.module_names import name_prefixes
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.registry import denoiser_of, family_of
 from ridgeline.core.ops.number_formats import KV_FORMATS, KVFormat, WeightFormat, format_of, kv_format_named
@@ -53,7 +53,7 @@ def build(
             assert isinstance(model, Model)
             if recipe.name:
                 _store(fields, model, recipe, family)
-                model.passed_over = (*model.passed_over, *recipe.passed_over)
+                model.ignored_tensors = (*model.ignored_tensors, *recipe.ignored_tensors)
                 model.recipe = recipe.name
     except ModelRefused:
         raise
@@ -135,7 +135,7 @@ def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
     default the one that the config names.
     """
     stated = fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
-    upcast_from = stated == torch.float16 and (family or family_of(fields)).widens_fp16
+    upcast_from = stated == torch.float16 and (family or family_of(fields)).upcasts_fp16
     return torch.float32 if upcast_from else stated
 
 
@@ -150,15 +150,17 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
 
     def chosen(place: WeightSlot) -> WeightFormat | None:
         nonlocal narrowed
-        name, *others = (each for spelt in family.spellings(place.name) for each in (spelt, *_of_all_experts(spelt)))
+        name, *others = (
+            each for spelt in family.checkpoint_names(place.name) for each in (spelt, *_of_all_experts(spelt))
+        )
         named = replace(place, name=name, spellings=tuple(others))
-        known.update(*map(beginnings, (name, *others)))
+        known.update(*map(name_prefixes, (name, *others)))
         stored = choose(named)
         narrowed |= stored is not None
         return stored
 
     model.store(chosen)
-    passed_over = (*family.ignored, *model.passed_over)
+    passed_over = (*family.ignored, *model.ignored_tensors)
     missing = [
         module
         for module in recipe.listed
@@ -227,5 +229,5 @@ def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
     kept = [spec for spec in model.kv_specs if not spec.is_state]
     if kv is not None and not kept:
         raise ValueError(f"{fields.source} has no KV cache; leave --kv {kv} out")
-    if model.storage.kv is not None and model.storage.kv.stated and any(spec.is_latent for spec in kept):
+    if model.storage.kv is not None and model.storage.kv.scales_in_checkpoint and any(spec.is_latent for spec in kept):
         raise fields.refuse("fp8 scales for latents are not supported; give --kv fp8, which does not need scales")

@@ -110,7 +110,7 @@ SPEECH = _of_kind("speech")
 """The model families whose encoder reads audio."""
 VISION = _of_kind("vision")
 """The model families whose prompts may contain images."""
-DRAWERS = _of_kind("drawer")
+IMAGE_GENERATORS = _of_kind("drawer")
 """The model families that generate the tokens of an image."""
 DENOISERS = _of_kind("denoiser")
 """The diffusion transformers, which generate images or video together with a text encoder and a VAE.
@@ -154,7 +154,7 @@ def family_of(fields: Fields) -> Family:
         raise fields.refuse(
             "the config has neither architectures nor model_type; give the config.json of a language model"
         )
-    missing = not_built(called) or (not_built(kind) if kind else None)
+    missing = unsupported_reason(called) or (unsupported_reason(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
     families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
@@ -191,38 +191,38 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
     model_type = kin.of or kin.text_of(fields).text("model_type")
     family = next((family for family in FAMILIES if family.model_type == model_type), None)
     if family is None:
-        missing = missing_for(model_type)
+        missing = missing_features(model_type)
         raise fields.refuse(f"its text model is {missing or f'of type {model_type}, which is not supported'}")
     return Family(
         kin.architecture,
         kin.model_type,
         lambda fields, storage: family.build(kin.text_of(fields), storage),
-        family.trunk,
+        family.backbone_prefix,
         family.renames,
         (*kin.ignored, *family.ignored),
         prefixes=kin.prefixes,
     )
 
 
-def not_built(name: str) -> str | None:
+def unsupported_reason(name: str) -> str | None:
     """Return what an unsupported well-known model is missing, and where supported models are listed; else None.
 
     The name may be that of the model or of its architecture.
     """
-    missing = missing_for(name)
+    missing = missing_features(name)
     return None if missing is None else f"{missing}; `ridgeline plan --list` shows supported models"
 
 
-def drawer_of(fields: Fields) -> Family:
+def image_generator_of(fields: Fields) -> Family:
     """Return the family of a config whose model generates the tokens of an image.
 
     Raises:
         ModelRefused: If the config names another architecture.
     """
-    for family in DRAWERS:
+    for family in IMAGE_GENERATORS:
         if family.builds(fields.architecture):
             return family
-    names = ", ".join(family.architecture for family in DRAWERS)
+    names = ", ".join(family.architecture for family in IMAGE_GENERATORS)
     raise fields.refuse(f"architecture {fields.architecture or '(none)'} cannot generate image tokens; {names} can")
 
 
@@ -243,7 +243,7 @@ _NO_LETTERS = re.compile(r"[^a-z0-9]")
 _VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
 
 
-def missing_for(name: str) -> str | None:
+def missing_features(name: str) -> str | None:
     """Return a sentence that lists what is missing to support a well-known model; None for any other model.
 
     The name may be that of the catalogue, of the architecture, or the `model_type`.

@@ -36,7 +36,7 @@ class ConditionTable(Op):
         self.scale_shift_table = weight(len(factors), width, dtype=dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return a block's learned table of factors from its checkpoint tensor, with or without a leading 1."""
         return {name: full[0] if full.dim() == 3 and len(full) == 1 else full}
 

@@ -21,7 +21,7 @@ from ridgeline.core.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.kv_quantisation import NO_SCALES
 from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op, OpBackend, by_head
+from ridgeline.core.ops.op import Launch, Op, OpBackend, kernel_by_head_dim
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import StorageShare, weight
@@ -128,31 +128,31 @@ class Attention(Op):
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
-        stated = spec.stored is not None and spec.stored.stated
+        stated = spec.stored is not None and spec.stored.scales_in_checkpoint
         self.k_scale, self.v_scale = (weight(1, dtype=torch.float32) if stated else None for _ in range(2))
         self.one_scale = False
         self._weight_bytes = self.stored_bytes()
-        self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
+        self._names = {name: kernel_by_head_dim(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # uncalibrated, it is priced as a prefill
-        turn = by_head("elementwise.rotate", spec.k_dim)  # interleaved pairs are another kernel class
+        turn = kernel_by_head_dim("elementwise.rotate", spec.k_dim)  # interleaved pairs are another kernel class
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
         # Bytes of one position's K and V, cached and unquantised. A price reads them several times per step.
         self._position, self._given = spec.slot_bytes, spec.given_bytes
 
     @property
     @override
-    def reach(self) -> AttentionPattern:
+    def attention_pattern(self) -> AttentionPattern:
         """The attention pattern of a layer: the keys that a query sees."""
         return self.spec.reach
 
     @property
     @override
-    def kept_spec(self) -> KVSpec | None:
-        return self.spec if self.spec.kept else None
+    def cache_spec(self) -> KVSpec | None:
+        return self.spec if self.spec.is_cached else None
 
     @override
     def disable_kv_cache(self) -> None:
-        self.spec = replace(self.spec, at_once=True)
+        self.spec = replace(self.spec, whole_sequences=True)
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
@@ -171,7 +171,7 @@ class Attention(Op):
         return super().dtype_of(name) if name == "sinks_H" else None
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return the attention sinks of this rank's heads, or the scales of keys and values, which all ranks have.
 
         Raises:
@@ -253,7 +253,7 @@ class Attention(Op):
         """Store keys and values, if there are new ones, and return the attention: [rows, heads x W]."""
         return kv.attend(self, q_THD, k_TKD, v_TKW).flatten(1)
 
-    def meeting(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    def scored_queries_and_keys(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         """Return the queries [T, H, D] and keys [T, K, D] whose products are the scores of a call with these inputs."""
         q_THD, k_TKD, _, _, *angles = inputs
         return self.rotate(q_THD, k_TKD, angles[0]) if angles and angles[0] is not None else (q_THD, k_TKD)
@@ -268,10 +268,10 @@ class Attention(Op):
         the context are read once per step, and new ones are written if they are cached. Sinks and biases are read;
         queries and new keys and values enter, and results leave.
         """
-        sums = work.attention[self.reach].total
+        sums = work.attention[self.attention_pattern].total
         if not sums.queries and not sums.written:
             return NO_COST
-        new = Cost(activation_bytes=sums.written * self._given if self.spec.kept else 0.0)
+        new = Cost(activation_bytes=sums.written * self._given if self.spec.is_cached else 0.0)
         return self.attend_cost(sums) + self.rotate_cost(sums, 0) + new
 
     @override
@@ -281,7 +281,7 @@ class Attention(Op):
 
     def attend_cost(self, sums: AttentionSum) -> Cost:
         """Return the cost of storing a step's keys and values and of attending to all visible ones."""
-        stored, kept = format_of(self.spec.dtype), self.spec.kept
+        stored, kept = format_of(self.spec.dtype), self.spec.is_cached
         keys, written = sums.keys * self._position, sums.written * self._position
         rows = sums.queries * self.heads * (self.spec.k_dim + self.value_dim) * stored.bytes
         flops = {stored.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * sums.pairs}
@@ -316,7 +316,7 @@ class Attention(Op):
 
         They are one rotation, one call for all sequences with a single query, and one call for each other sequence.
         """
-        attention = work.attention[self.reach]
+        attention = work.attention[self.attention_pattern]
         if not attention.total.queries and not attention.total.written:
             return ()
         classes = (
@@ -327,7 +327,7 @@ class Attention(Op):
         attends = tuple(
             Launch(
                 self._names[name], self.number_format, calls, self.attend_cost(own), "attend",
-                sharers=self.heads // self.spec.heads,
+                query_heads_per_kv_head=self.heads // self.spec.heads,
             )
             for name, calls, own in classes
             if own.sequences
@@ -355,11 +355,11 @@ class Attention(Op):
         The kernels write q k^T, read it for the softmax, write that back, and read it for the product with v (Dao et
         al., arXiv:2205.14135, algorithm 0). Masked pairs are not counted.
         """
-        pairs = work.attention[self.reach].total.pairs
+        pairs = work.attention[self.attention_pattern].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the number and bytes of a layer's sinks and biases; KV scales are no parameters of the model."""
         scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
@@ -371,5 +371,5 @@ class Attention(Op):
 
     @override
     def extra_repr(self) -> str:
-        reach = "" if self.reach.kind == "causal" else f", {self.reach}"
+        reach = "" if self.attention_pattern.kind == "causal" else f", {self.attention_pattern}"
         return f"{self.heads} heads over {self.spec.heads} x {self.spec.k_dim}{reach}"

@@ -124,7 +124,7 @@ class Backend(
             if isinstance(module, BackendModule):
                 module.backend = self if module is part else backend
             if isinstance(module, Op):
-                module.use_parts(backend.parts_of(module))
+                module.set_kernel_methods(backend.parts_of(module))
 
     def has_dtype(self, dtype: torch.dtype) -> bool:
         """Return whether this backend runs models in a dtype."""

@@ -29,13 +29,13 @@ class AllReduce(Op):
                 reduce-scatter move as many bytes as an all-reduce of all rows. Above 1 it is only priced, not run.
         """
         super().__init__()
-        self.width, self.dtype, self.size, self.gathered = width, dtype, shard.size, gathered
+        self.width, self.dtype, self.size, self.gathered_ranks = width, dtype, shard.size, gathered
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """Add up x_TD [rows, width] over the ranks, in place, and return it."""
         if not x_TD.is_meta:
-            assert self.gathered == 1, "gathered rows can be priced, but not run"
+            assert self.gathered_ranks == 1, "gathered_ranks rows can be priced, but not run"
             distributed.all_reduce(x_TD)
         return x_TD
 
@@ -45,16 +45,16 @@ class AllReduce(Op):
 
         The price of the link counts how often each byte travels.
         """
-        return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
+        return Cost(communication={"all_reduce": float(rows * self.gathered_ranks * self.width * self.dtype.itemsize)})
 
     @property
     @override
     def features(self) -> tuple[Feature, ...]:
-        return (GatheredRows(),) if self.gathered > 1 else ()
+        return (GatheredRows(),) if self.gathered_ranks > 1 else ()
 
     @override
     def signature(self) -> Hashable:
-        return self.width, self.size, self.dtype, self.gathered
+        return self.width, self.size, self.dtype, self.gathered_ranks
 
     @override
     def extra_repr(self) -> str:

@@ -20,7 +20,7 @@ class ExpectedExperts:
     active: int
     """The number of experts that each row is routed to."""
 
-    def of(self, rows: float) -> float:
+    def expected_hits(self, rows: float) -> float:
         """Return the expected number of distinct experts that `rows` rows hit."""
         missed: float = (1 - self.active / self.count) ** rows
         return self.count * (1 - missed)
@@ -30,7 +30,7 @@ class ExpectedExperts:
 class GatheredRows:
     """The fact that an op processes the rows of several ranks together, each with as many rows as this one.
 
-    `Price.gathering` sets the number of ranks that have rows.
+    `Price.with_active_ranks` sets the number of ranks that have rows.
     """
 
 
@@ -48,12 +48,12 @@ class KernelThreshold:
     """The coefficient of the number of query-key pairs in a threshold's weighted sum."""
     keys: int = 0
     """The coefficient of the number of keys in a threshold's weighted sum."""
-    most: int = 0
+    limit: int = 0
     """The largest weighted sum of queries, pairs and keys for which a kernel threshold's condition holds."""
 
     def holds(self, sums: AttentionSum) -> bool:
         """Return whether the weighted sum of queries, query-key pairs and keys is at most the threshold."""
-        return self.queries * sums.queries + self.pairs * sums.pairs + self.keys * sums.keys <= self.most
+        return self.queries * sums.queries + self.pairs * sums.pairs + self.keys * sums.keys <= self.limit
 
 
 Feature = ExpectedExperts | GatheredRows | KernelThreshold

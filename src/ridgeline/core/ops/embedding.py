@@ -50,14 +50,14 @@ class Embedding(Op):
         super().__init__()
         self.entries, self.width, self.dtype, self.shard, self.scale = entries, width, dtype, shard, scale
         self.own_entries = shard.part(entries, "embeddings")
-        self.store({"weight": None})
+        self.set_weight_formats({"weight": None})
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {"weight": WeightSlot("", "embedding", self.width, self.entries)}
 
     @override
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         self.stored = stored["weight"]
         self.weight: nn.Parameter | None = None
         self.table: QuantisedMatrix | None = None
@@ -71,14 +71,14 @@ class Embedding(Op):
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
     @override
-    def another(self) -> "Embedding":
+    def unfilled_copy(self) -> "Embedding":
         other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
-        other.store({"weight": self.stored})
+        other.set_weight_formats({"weight": self.stored})
         return other
 
     @property
     @override
-    def runs(self) -> bool:
+    def is_runnable(self) -> bool:
         return self.stored is None or self.table is not None
 
     @override
@@ -87,9 +87,9 @@ class Embedding(Op):
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         if self.table is not None:
-            return self.table.shares()
+            return self.table.storage_shares()
         count = self.own_entries * self.width
         nbytes = (
             count * self.dtype.itemsize if self.stored is None else self.stored.nbytes(self.own_entries, self.width)
@@ -97,7 +97,7 @@ class Embedding(Op):
         return (StorageShare(self.stored, count, float(nbytes)),)
 
     @override
-    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
         return {name: self.shard.slice(full, 0)}
 
     @override

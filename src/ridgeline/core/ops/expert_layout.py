@@ -179,10 +179,10 @@ class Mxfp4(Interleaved):
         _check(blocks, (count, rows, inputs // 32, 16), torch.uint8)
         _check(scales, (count, rows, inputs // 32), torch.uint8)
         if matrix == "down_proj":
-            return (ExpertPart("down", "weight", lambda e: widened(blocks[e], scales[e], dtype)),)
+            return (ExpertPart("down", "weight", lambda e: dequantise_mxfp4(blocks[e], scales[e], dtype)),)
         return (
-            ExpertPart("gate", "weight", lambda e: widened(blocks[e, ::2], scales[e, ::2], dtype)),
-            ExpertPart("up", "weight", lambda e: widened(blocks[e, 1::2], scales[e, 1::2], dtype)),
+            ExpertPart("gate", "weight", lambda e: dequantise_mxfp4(blocks[e, ::2], scales[e, ::2], dtype)),
+            ExpertPart("up", "weight", lambda e: dequantise_mxfp4(blocks[e, 1::2], scales[e, 1::2], dtype)),
         )
 
 
@@ -193,7 +193,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _EXPONENT_BIAS = 127
 
 
-def widened(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor:
+def dequantise_mxfp4(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert MXFP4 rows, uint8 [R, B, 16] and [R, B], to a dtype that holds them exactly: [R, B x 32]."""
     values = torch.tensor([*_E2M1, *(-value for value in _E2M1)], dtype=dtype, device=blocks_RBH.device)
     pairs_RBH2 = torch.stack([blocks_RBH & 15, blocks_RBH >> 4], dim=-1)

@@ -43,7 +43,7 @@ def _taken(matrix: Matrix) -> bool:
 
     It does not support W8A8, for which it would have to quantise rows that it is still computing.
     """
-    own = matrix.operands if matrix.runs else None
+    own = matrix.operands if matrix.is_runnable else None
     return own is not None and (own.codes is None or own.codes.kind != "w8a8")
 
 
@@ -112,7 +112,7 @@ class Experts(nn.ModuleList, Op):
         self.gated = len(names) == 3
         assert self.gated or (len(names) == 2 and isinstance(activation, str)), "a gated activation needs a gate matrix"
         self.count, self.active, self.hidden, self.dtype = sizes.count, sizes.active, hidden, dtype
-        self.gathered, self.layout, self.adds = gathered, layout, adds
+        self.gathered_ranks, self.layout, self.adds = gathered, layout, adds
         self.weighs_inputs = weighs_inputs
         self.width = shard.part(sizes.width, "columns of an expert")
         self.activation = activation
@@ -126,12 +126,12 @@ class Experts(nn.ModuleList, Op):
     # -- how they are stored ------------------------------------------------------------------------------------------
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         """Return the weight slots, for which a recipe chooses formats, of one expert; all experts use the same."""
         return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
 
     @override
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         assert not len(self), "choose the storage of experts before you create them"
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
@@ -144,15 +144,15 @@ class Experts(nn.ModuleList, Op):
 
     @property
     @override
-    def runs(self) -> bool:
+    def is_runnable(self) -> bool:
         with torch.device("meta"):
-            return all(matrix.runs for matrix in self.expert().values())
+            return all(matrix.is_runnable for matrix in self.expert().values())
 
     @override
-    def refuse_division(self) -> None:
+    def check_divisible(self) -> None:
         """Raise Indivisible if ranks would cut a quantisation group of an expert."""
         for matrix in self._prequantised():
-            matrix.refuse_division()
+            matrix.check_divisible()
 
     @property
     @override
@@ -209,7 +209,7 @@ class Experts(nn.ModuleList, Op):
 
     @property
     @override
-    def takes_all(self) -> bool:
+    def loads_submodules(self) -> bool:
         return self.layout is not None
 
     @override
@@ -218,7 +218,7 @@ class Experts(nn.ModuleList, Op):
         return self.dtype
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return the parameters of all experts from one checkpoint tensor that holds a matrix of each, by path.
 
         The result is empty if the tensor is only usable together with another that has not been read yet.
@@ -257,10 +257,10 @@ class Experts(nn.ModuleList, Op):
 
     def _count(self, spec: MatrixSpec) -> int:
         """Return the number of parameters of one matrix of an expert on this rank."""
-        return spec.own_outputs * (spec.own_inputs + spec.bias)
+        return spec.local_outputs * (spec.local_inputs + spec.bias)
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the parameters and bytes of all experts, by matrix."""
         matrices = (
             StorageShare(
@@ -268,7 +268,7 @@ class Experts(nn.ModuleList, Op):
             )
             for name in self.specs
         )
-        biases = self.count * sum(spec.own_outputs for spec in self.specs.values() if spec.bias)
+        biases = self.count * sum(spec.local_outputs for spec in self.specs.values() if spec.bias)
         bias = (StorageShare(None, biases, biases * format_of(self.dtype).bytes),) if biases else ()
         return (*matrices, *bias)
 
@@ -277,12 +277,12 @@ class Experts(nn.ModuleList, Op):
         stored, spec = self.stored[name], self.specs[name]
         if stored is None:
             return self.hidden * self.width * format_of(self.dtype).bytes
-        return stored.nbytes(spec.own_outputs, spec.own_inputs)
+        return stored.nbytes(spec.local_outputs, spec.local_inputs)
 
     def _bytes(self, name: str) -> float:
         """Return the bytes of one expert's matrix of this name, with its bias."""
         spec = self.specs[name]
-        return self._weight_bytes(name) + spec.bias * spec.own_outputs * format_of(self.dtype).bytes
+        return self._weight_bytes(name) + spec.bias * spec.local_outputs * format_of(self.dtype).bytes
 
     # -- what they compute --------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Experts(nn.ModuleList, Op):
         """
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # the data decide which experts are hit; the cost is an expectation
-        assert self.gathered == 1, "experts over the rows of several ranks can be priced, but not run"
+        assert self.gathered_ranks == 1, "experts over the rows of several ranks can be priced, but not run"
         assert (onto_TD is not None) == self.adds
         return self.backend.experts(self, x_TD, weights_TK, picked_TK, onto_TD)
 
@@ -355,7 +355,7 @@ class Experts(nn.ModuleList, Op):
 
     def touched(self, tokens: float) -> float:
         """Return the expected number of distinct experts that `tokens` tokens hit."""
-        return self.experts.of(tokens)
+        return self.experts.expected_hits(tokens)
 
     @property
     @override
@@ -369,7 +369,7 @@ class Experts(nn.ModuleList, Op):
     @property
     @override
     def features(self) -> tuple[Feature, ...]:
-        return (self.experts, GatheredRows()) if self.gathered > 1 else (self.experts,)
+        return (self.experts, GatheredRows()) if self.gathered_ranks > 1 else (self.experts,)
 
     @override
     def cost_of(self, rows: int) -> Cost:
@@ -378,7 +378,7 @@ class Experts(nn.ModuleList, Op):
 
     def _cost_of(self, rows: int, names: Sequence[str]) -> Cost:
         """Return the cost of the experts' matrices with these names, with their share of the activation bytes."""
-        rows *= self.gathered
+        rows *= self.gathered_ranks
         run, flops = rows * self.active, dict[str, float]()
         for name in names:
             number_format = arithmetic(self.dtype, self.stored[name])
@@ -394,7 +394,7 @@ class Experts(nn.ModuleList, Op):
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """Return an expert layer's launches: one per expert hit, divided over its matrices' weight formats."""
-        touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
+        touched, alike = self.touched(rows * self.gathered_ranks), dict[str, list[str]]()
         for name, stored in self.stored.items():
             alike.setdefault(stored_name(stored), []).append(name)
         return tuple(
@@ -403,7 +403,7 @@ class Experts(nn.ModuleList, Op):
                 arithmetic(self.dtype, self.stored[names[0]]),
                 touched * len(names) / len(self.specs),
                 self._cost_of(rows, names),
-                stored=stored,
+                weight_format=stored,
             )
             for stored, names in alike.items()
         )
@@ -418,7 +418,7 @@ class Experts(nn.ModuleList, Op):
     def signature(self) -> Hashable:
         stored, bias = tuple(self.stored.values()), next(iter(self.specs.values())).bias
         sizes = self.count, self.active, self.hidden, self.width
-        return *sizes, self.dtype, stored, bias, self.adds, self.gathered
+        return *sizes, self.dtype, stored, bias, self.adds, self.gathered_ranks
 
     @override
     def extra_repr(self) -> str:

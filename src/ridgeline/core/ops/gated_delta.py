@@ -63,7 +63,7 @@ class GatedDeltaRule(Recurrence):
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return this rank's part of a parameter of the delta rule that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 

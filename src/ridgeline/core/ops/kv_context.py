@@ -46,22 +46,22 @@ class Uncached:
         if any(s.q_len != s.kv_len for s in segments):
             raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
         self.segments = segments
-        own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
+        own, encoded = [s.q_len for s in segments], [s.encoder_len for s in segments]
         self.lengths: Mapping[RowAxis, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Attend each sequence to itself, or to its encoder positions in cross-attention; nothing is stored."""
         assert k_NKD is not None, "no keys are cached from an earlier step"
-        reach = op.reach
-        seen = reach.keys if reach.kind == "cross" else reach.space
-        return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
+        reach = op.attention_pattern
+        seen = reach.key_axis if reach.kind == "cross" else reach.query_axis
+        return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.query_axis], self.lengths[seen])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """Attend each sequence to its own latents, which are expanded to keys and values if that needs fewer FLOPs."""
         if q_THD.is_meta:
             return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
-        one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
-        lengths = list(self.lengths[op.reach.space])
+        one, few, many = op.expanded(AttentionWork.of(s.attention(op.attention_pattern) for s in self.segments))
+        lengths = list(self.lengths[op.attention_pattern.query_axis])
         return torch.cat(
             [
                 op.over_segment(

@@ -3,8 +3,8 @@
 All layers share one pool of pages of equal bytes. Layers with the same spec form groups that fill a page together, and
 each group has page tables of its own: a sliding window frees positions that full attention keeps (as in vLLM's hybrid
 KV cache manager), cross-attention stores an encoder's positions, and a recurrent layer has a state of fixed size.
-`KVGroup.kept` alone defines the number of pages that a sequence holds, for admission, for the engine's page tables and
-for the plan.
+`KVGroup.max_pages` alone defines the number of pages that a sequence holds, for admission, for the engine's page tables
+and for the plan.
 
 The argument `encoded` is always the number of encoder positions that the sequence attends to.
 """
@@ -51,15 +51,15 @@ class KVSpec:
 
     A format without codes is only priced.
     """
-    at_once: bool = False
+    whole_sequences: bool = False
     """Whether every sequence runs whole in one step whatever the attention pattern is, so that nothing is cached."""
     is_state: ClassVar[bool] = False
     """Whether every step overwrites a layer's cached data, so that no earlier position can be shared or restored."""
 
     @property
-    def kept(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether later steps read the data that a step wrote, so that the layer needs a KV cache."""
-        return not (self.at_once or self.reach.both_ways)
+        return not (self.whole_sequences or self.reach.is_bidirectional)
 
     @property
     def grows(self) -> bool:
@@ -102,7 +102,7 @@ class KVSpec:
         return self.heads * (self.k_dim + self.v_dim) * format_of(self.dtype).bytes
 
     @property
-    def passes(self) -> bool:
+    def frees_positions(self) -> bool:
         """Whether old positions become invisible to all later queries, as with a sliding window, and can be freed."""
         return self.reach.kind in ("window", "chunked")
 
@@ -144,9 +144,9 @@ class StateSpec:
     is_state: ClassVar[bool] = True
     is_latent: ClassVar[bool] = False
     reach: ClassVar[AttentionPattern] = RECURRENT
-    kept: ClassVar[bool] = True
+    is_cached: ClassVar[bool] = True
     grows: ClassVar[bool] = False
-    passes: ClassVar[bool] = False
+    frees_positions: ClassVar[bool] = False
     bytes_per_token: ClassVar[float] = 0.0
 
     @property
@@ -203,7 +203,7 @@ class KVGroup:
         """Return the first page-table entry that a query at `position` still sees."""
         return self.spec.first_seen(position) // self.page_size
 
-    def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
+    def max_pages(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Return the most pages that a sequence holds at a time, if each step runs at most `chunk` of its positions.
 
         A window needs size - 1 + chunk positions, which may start anywhere in a page. Chunked attention needs as many,
@@ -215,7 +215,7 @@ class KVGroup:
             encoded: The number of encoder positions that the sequence attends to.
         """
         every = self.entries(positions, encoded)
-        return min(every, self.entries(self.spans + chunk)) if self.spec.passes else every
+        return min(every, self.entries(self.spans + chunk)) if self.spec.frees_positions else every
 
     @property
     def spans(self) -> int:
@@ -261,7 +261,7 @@ class KVLayout:
         return sum(group.used_bytes for group in self.groups if isinstance(group.spec, StateSpec))
 
     @property
-    def unshared(self) -> str:
+    def why_no_prefix_cache(self) -> str:
         """The reason why sequences with equal prefixes cannot share pages; "" if they can."""
         if self.state_bytes:
             return "layers keep a recurrent state, which is not stored for earlier positions"
@@ -273,15 +273,15 @@ class KVLayout:
         return frozenset(group.spec.reach for group in self.groups if isinstance(group.spec, KVSpec))
 
     def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """Return the most KV pages that one sequence holds at a time, over all groups (see `KVGroup.kept`)."""
-        return sum(group.kept(positions, chunk, encoded) for group in self.groups)
+        """Return the most KV pages that one sequence holds at a time, over all groups (see `KVGroup.max_pages`)."""
+        return sum(group.max_pages(positions, chunk, encoded) for group in self.groups)
 
     def capacity(self, chunk: int, encoded: int = 0) -> int:
         """Return the most positions that a single sequence can have; 0 if the encoder's data alone does not fit."""
         fitting = bisect_right(range(_ENDLESS), self.pages, key=lambda n: self.kept(n, min(n, chunk), encoded))
         return max(0, fitting - 1)
 
-    def users(self, positions: int, chunk: int, encoded: int = 0) -> int:
+    def max_sequences(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Return the number of sequences of this length that fit into the KV cache at a time.
 
         The last one to start runs its prompt in chunks, while the others run one position per step.
@@ -291,7 +291,7 @@ class KVLayout:
 
     def padding(self, positions: int, encoded: int = 0) -> float:
         """Return the share of the allocated KV pages' bytes that hold no data, for sequences of this length."""
-        held = [group.kept(positions, 1, encoded) for group in self.groups]
+        held = [group.max_pages(positions, 1, encoded) for group in self.groups]
         used = sum(pages * group.used_bytes for pages, group in zip(held, self.groups, strict=True))
         return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
 
@@ -337,7 +337,7 @@ class KVLayout:
         )
 
 
-def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVLayout:
+def group_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVLayout:
     """Divide layers into groups that share pages; the resulting layout has no pages yet.
 
     A page must hold a whole number of layers of some spec. Of all such page sizes, the function chooses the one with
@@ -352,7 +352,7 @@ def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVL
     Raises:
         ValueError: If the page size is below 1.
     """
-    assert all(spec.kept for spec in specs), "a layer that stores nothing has no place in a page"
+    assert all(spec.is_cached for spec in specs), "a layer that stores nothing has no place in a page"
     if page_size < 1:
         raise ValueError(f"the page size is {page_size}; it must be at least 1 position")
     layers_of: dict[CacheSpec, list[int]] = {}

@@ -28,7 +28,7 @@ from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.linear import product_kernel
 from ridgeline.core.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.core.ops.number_formats import WeightFormat, format_of
-from ridgeline.core.ops.op import Launch, by_head, stored_name
+from ridgeline.core.ops.op import Launch, kernel_by_head_dim, stored_name
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.torch_attention import attend_padded, attend_segment
@@ -42,9 +42,9 @@ class LatentSizes:
 
     latent: int
     """The entries of a position's latent, which all heads share."""
-    plain: int
+    nope: int
     """The number of entries of a head's query and key that are not rotated by position."""
-    turned: int
+    rotary: int
     """The number of entries of a head's query and key that are rotated by position."""
     value: int
     """The number of entries of a head's value."""
@@ -52,12 +52,12 @@ class LatentSizes:
     @property
     def key(self) -> int:
         """The number of entries of a head's query and key, rotated or not."""
-        return self.plain + self.turned
+        return self.nope + self.rotary
 
     @property
     def kept(self) -> int:
         """The number of cached entries per position: its latent and the rotated part of the key."""
-        return self.latent + self.turned
+        return self.latent + self.rotary
 
 
 class LatentContext(Protocol):
@@ -94,18 +94,18 @@ class LatentAttention(Attention):
         assert (spec.heads, spec.k_dim, spec.v_dim) == (1, sizes.kept, 0)
         super().__init__(layer, heads, spec, rope=rope, scale=scale, value_dim=sizes.latent)
         self.sizes, self.kv_b_proj = sizes, matrix_of(kv_b)
-        assert self.kv_b_proj.outputs == heads * (sizes.plain + sizes.value)
+        assert self.kv_b_proj.outputs == heads * (sizes.nope + sizes.value)
         self._weight_bytes = self.kv_b_proj.stored_bytes()
-        self._names["expanded"] = by_head("attention.prefill", sizes.key)
-        product, wider = sizes.latent * (sizes.plain + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
+        self._names["expanded"] = kernel_by_head_dim("attention.prefill", sizes.key)
+        product, wider = sizes.latent * (sizes.nope + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
         self._expands = KernelThreshold(queries=-product, keys=product, pairs=-wider)
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {"kv_b_proj": self.kv_b_proj.spec.place("matrix", "kv_b_proj")}
 
     @override
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         self.kv_b_proj = matrix_of(self.kv_b_proj.spec, stored["kv_b_proj"])
         self._weight_bytes = self.kv_b_proj.stored_bytes()
 
@@ -127,7 +127,7 @@ class LatentAttention(Attention):
         They are those at which latents are expanded to keys and values, and at which the products with the projection
         matrix have a single row, of a query or of a key.
         """
-        return self._expands, KernelThreshold(queries=1, most=1), KernelThreshold(keys=1, most=1)
+        return self._expands, KernelThreshold(queries=1, limit=1), KernelThreshold(keys=1, limit=1)
 
     def expanded(self, attention: AttentionWork) -> tuple[bool, bool, bool]:
         """Return whether latents are expanded to keys and values, per class of query lengths (one, few, many)."""
@@ -155,7 +155,7 @@ class LatentAttention(Attention):
     ) -> tuple[Tensor, Tensor]:
         """Return the queries with their last R entries rotated, and the entries to cache: [T, 1, C + R]."""
         turned_T1R = rotate(turned_TR[:, None], angles, interleaved=self._interleaved)
-        q_THD = rotate(q_THD, angles, self.sizes.plain, interleaved=self._interleaved)
+        q_THD = rotate(q_THD, angles, self.sizes.nope, interleaved=self._interleaved)
         return q_THD, torch.cat([latent_TC[:, None], turned_T1R], dim=-1)
 
     @property
@@ -168,7 +168,7 @@ class LatentAttention(Attention):
         return kv.attend_latent(self, q_THD, kept_T1E).flatten(1)
 
     @override
-    def meeting(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def scored_queries_and_keys(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return the absorbed queries and the latents whose products are the scores of a call with these inputs."""
         q_THD, latent_TC, turned_TR, _, angles = inputs
         assert isinstance(angles, tuple)
@@ -187,7 +187,7 @@ class LatentAttention(Attention):
         if expanded:
             return attend_segment(self, q_QHD, *self.expand(kept_1LE[0]), first)
         out_QHC = attend_segment(self, self.absorb(q_QHD), kept_1LE, kept_1LE[..., : self.sizes.latent], first)
-        return self.release(out_QHC)
+        return self.project_values(out_QHC)
 
     def over_padded(
         self, q_BHD: Tensor, kept_1BLE: Tensor, distance_BL: Tensor, visible_BL: Tensor, *, expanded: bool
@@ -204,33 +204,33 @@ class LatentAttention(Attention):
         if expanded:
             return attend_padded(self, q_BHD, *self.expand(kept_1BLE[0]), distance_BL, visible_BL)
         latents = kept_1BLE[..., : self.sizes.latent]
-        return self.release(attend_padded(self, self.absorb(q_BHD), kept_1BLE, latents, distance_BL, visible_BL))
+        return self.project_values(attend_padded(self, self.absorb(q_BHD), kept_1BLE, latents, distance_BL, visible_BL))
 
     def expand(self, kept_xE: Tensor) -> tuple[Tensor, Tensor]:
         """Project the cached entries of positions [..., C + R] to keys [H, ..., D] and values [H, ..., W]."""
         sizes, shape = self.sizes, kept_xE.shape[:-1]
-        latent_xC, turned_xR = torch.split(kept_xE, [sizes.latent, sizes.turned], dim=-1)
+        latent_xC, turned_xR = torch.split(kept_xE, [sizes.latent, sizes.rotary], dim=-1)
         both_xHN = self.kv_b_proj.product(latent_xC.reshape(-1, sizes.latent)).view(*shape, self.heads, -1)
-        plain_xHN, v_xHW = torch.split(both_xHN, [sizes.plain, sizes.value], dim=-1)
-        turned_xHR = turned_xR[..., None, :].expand(*shape, self.heads, sizes.turned)
+        plain_xHN, v_xHW = torch.split(both_xHN, [sizes.nope, sizes.value], dim=-1)
+        turned_xHR = turned_xR[..., None, :].expand(*shape, self.heads, sizes.rotary)
         return torch.cat([plain_xHN, turned_xHR], dim=-1).movedim(-2, 0), v_xHW.movedim(-2, 0)
 
     def absorb(self, q_THD: Tensor) -> Tensor:
         """Return queries multiplied by the projection's key part, for products with latents: [T, H, C + R]."""
-        plain_THN, turned_THR = torch.split(q_THD, [self.sizes.plain, self.sizes.turned], dim=-1)
+        plain_THN, turned_THR = torch.split(q_THD, [self.sizes.nope, self.sizes.rotary], dim=-1)
         to_key_HNC, _ = self._by_head()
         met_HTC = plain_THN.transpose(0, 1) @ to_key_HNC
         return torch.cat([met_HTC.transpose(0, 1), turned_THR], dim=-1)
 
-    def release(self, out_THC: Tensor) -> Tensor:
+    def project_values(self, out_THC: Tensor) -> Tensor:
         """Project weighted sums of latents to weighted sums of values: [T, H, W]."""
         _, to_value_HWC = self._by_head()
         return (out_THC.transpose(0, 1) @ to_value_HWC.transpose(1, 2)).transpose(0, 1)
 
     def _by_head(self) -> tuple[Tensor, Tensor]:
         """Return the parts of the latents' projection matrix for each head's key [H, N, C] and value [H, W, C]."""
-        by_head = self.kv_b_proj.values().view(self.heads, -1, self.sizes.latent)
-        return by_head[:, : self.sizes.plain], by_head[:, self.sizes.plain :]
+        by_head = self.kv_b_proj.dequantised().view(self.heads, -1, self.sizes.latent)
+        return by_head[:, : self.sizes.nope], by_head[:, self.sizes.nope :]
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class LatentAttention(Attention):
         over queries or keys; 2 x heads FLOPs per query-key pair for each entry of scores and sums; the latents of the
         context, read once; the new latents, written; and the matrix, read once.
         """
-        attention = work.attention[self.reach]
+        attention = work.attention[self.attention_pattern]
         total = attention.total
         if not total.queries and not total.written:
             return NO_COST
@@ -278,7 +278,7 @@ class LatentAttention(Attention):
 
     @override
     def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
-        elements = (sums.queries * self.heads + sums.written) * self.sizes.turned
+        elements = (sums.queries * self.heads + sums.written) * self.sizes.rotary
         moved = streams * elements * format_of(self.spec.dtype).bytes
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
 
@@ -289,7 +289,7 @@ class LatentAttention(Attention):
         They are one rotation, then products and attention for each class of query lengths. The products with the matrix
         write their results to memory, from which attention reads them.
         """
-        attention = work.attention[self.reach]
+        attention = work.attention[self.attention_pattern]
         if not attention.total.queries and not attention.total.written:
             return ()
         turned = self.rotate_cost(attention.total, 2)
@@ -314,13 +314,13 @@ class LatentAttention(Attention):
             Launch(product_kernel("linear", rows, self.kv_b_proj), number_format, 2 * calls, products, "attend_latent",
                    stored),
             Launch(self._names["expanded" if expands and name == "prefill" else name], self.number_format, calls,
-                   self.attend_cost(sums), "attend_latent", sharers=1 if expands else self.heads),
+                   self.attend_cost(sums), "attend_latent", query_heads_per_kv_head=1 if expands else self.heads),
         )  # fmt: skip
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         matrix = self._modules.get("kv_b_proj")  # missing while Attention.__init__ runs
-        return matrix.shares() if isinstance(matrix, Matrix) else ()
+        return matrix.storage_shares() if isinstance(matrix, Matrix) else ()
 
     @override
     def signature(self) -> Hashable:
@@ -328,7 +328,7 @@ class LatentAttention(Attention):
 
     @override
     def extra_repr(self) -> str:
-        return f"{self.heads} heads over a latent of {self.sizes.latent} + {self.sizes.turned}"
+        return f"{self.heads} heads over a latent of {self.sizes.latent} + {self.sizes.rotary}"
 
 
 def latent_scale(key: int, factor: float, magnitude: float) -> float:

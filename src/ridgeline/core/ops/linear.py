@@ -42,11 +42,11 @@ class MatrixOp(Op):
         """The weight matrices of an op, in the order of their results."""
 
     @override
-    def adaptable(self) -> Mapping[str, Matrix]:
+    def adaptable_matrices(self) -> Mapping[str, Matrix]:
         return dict(zip(self.names, self.matrices, strict=True))
 
     @override
-    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
+    def attach_adapter(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
         matrix = getattr(self, name)
         if not isinstance(matrix, AdaptedMatrix):
             matrix = AdaptedMatrix(matrix, rows)
@@ -111,11 +111,11 @@ class Linear(MatrixOp):
         self.matrix.unnamed = True
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {"matrix": self.matrix.spec.place("router" if self.exempt else "matrix")}
 
     @override
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         self.matrix = matrix_of(self.matrix.spec, stored["matrix"])
         self.matrix.unnamed = True
 
@@ -154,8 +154,8 @@ class Linear(MatrixOp):
         return self.matrix.number_format
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
-        return self.matrix.shares()
+    def storage_shares(self) -> tuple[StorageShare, ...]:
+        return self.matrix.storage_shares()
 
     @override
     def signature(self) -> Hashable:
@@ -202,11 +202,11 @@ class LMHead(Linear):
         self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {"matrix": self.matrix.spec.place("head")}
 
     @override
-    def adaptable(self) -> Mapping[str, Matrix]:
+    def adaptable_matrices(self) -> Mapping[str, Matrix]:
         """Return no matrices: adapters do not extend the LM head."""
         return {}
 
@@ -282,11 +282,11 @@ class Projections(MatrixOp):
         return tuple(map(self.matrix, self.names))
 
     @override
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
 
     @override
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         for name, matrix in zip(self.names, self.matrices, strict=True):
             self.add_module(name, matrix_of(matrix.spec, stored[name]))
 
@@ -321,7 +321,7 @@ class Projections(MatrixOp):
         """Return the launch of one fused kernel for all matrices of an op, which must have the same weight format."""
         stored = _stored_name(self.matrices[0])
         cost = self.cost_of(rows)
-        return Launch(self.kind, self.number_format, 1, cost, stored=stored, rows=rows, matrices=self.matrices)
+        return Launch(self.kind, self.number_format, 1, cost, weight_format=stored, rows=rows, matrices=self.matrices)
 
     def product_launches(self, rows: int, part: str) -> Iterator[Launch]:
         """Yield the launches of an op's matrix products, one for all matrices of the same weight format.
@@ -342,8 +342,8 @@ class Projections(MatrixOp):
         return self.matrices[0].number_format
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
-        return tuple(share for matrix in self.matrices for share in matrix.shares())
+    def storage_shares(self) -> tuple[StorageShare, ...]:
+        return tuple(share for matrix in self.matrices for share in matrix.storage_shares())
 
     @override
     def signature(self) -> Hashable:

@@ -217,7 +217,7 @@ class RMSNormBySquares(RMSNorm):
         return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
         return {name: self.shard.slice(full, 0)}
 
 
@@ -268,7 +268,7 @@ class HeadLayerNorm(LayerNorm):
         return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
         return {name: self.shard.slice(full, 0)}
 
 

@@ -103,7 +103,7 @@ class KVFormat:
 
     "" means that the format is only priced (`core/ops/kv_quantisation.py`).
     """
-    stated: bool = False
+    scales_in_checkpoint: bool = False
     """Whether the checkpoint contains a scale for the keys and one for the values of each layer."""
 
 

@@ -28,11 +28,11 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
     """The number of launches of one kernel in a call of an op; an expected value for experts."""
     cost: Cost
     """The cost of all launches of one kernel in a call of an op, added up."""
-    part: str = "forward"
+    method: str = "forward"
     """The method of the op that launches a kernel, by which profilers attribute the time."""
-    stored: str = ""
+    weight_format: str = ""
     """The name of the weight format that a kernel reads; "" for the model's dtype."""
-    sharers: int = 1
+    query_heads_per_kv_head: int = 1
     """The number of query heads that share one key-value head, for attention kernels."""
     rows: int = 0
     """The number of rows of a matrix-product kernel; 0 for other kernels."""
@@ -40,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
     """The matrices of a matrix-product kernel, all in the same weight format; empty for other kernels."""
 
 
-def by_head(kernel: str, head_dim: int) -> str:
+def kernel_by_head_dim(kernel: str, head_dim: int) -> str:
     """Return the class of a kernel that works head by head, with the head dimension rounded to a power of two.
 
     For example, `attention.decode` becomes `attention.decode.64`. The narrower a head is, the more of the time goes
@@ -87,7 +87,7 @@ class Op(StoredModule, ABC):
     _pytorch_parts: tuple[str, ...] = ()
     reads_context: ClassVar[bool] = False
     """Whether an op's cost depends on `Work.attention`, and so on the sequence lengths."""
-    gathered: int = 1
+    gathered_ranks: int = 1
     """The number of ranks whose rows a call of an op processes together; above 1 it is only priced, not run.
 
     Each of them has as many rows as this rank.
@@ -103,7 +103,7 @@ class Op(StoredModule, ABC):
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
-    def use_parts(self, own: tuple[str, ...] | None) -> None:
+    def set_kernel_methods(self, own: tuple[str, ...] | None) -> None:
         """Set which of an op's methods launch kernels: a backend's (`Backend.parts_of`), or PyTorch's if None."""
         self._pytorch_parts = self._pytorch_parts or self.parts
         self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
@@ -133,7 +133,7 @@ class Op(StoredModule, ABC):
     def whole_launch(self, rows: int) -> Launch:
         """Return the launch of one fused kernel that does the whole op over `rows` rows."""
         stored = stored_name(getattr(self, "stored", None))
-        return Launch(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored)
+        return Launch(self.kernel(rows), self.number_format, 1, self.cost_of(rows), weight_format=stored)
 
     def kernel(self, rows: int) -> str:
         """Return the class of the kernel that runs over `rows` rows, from general to specific."""
@@ -153,7 +153,7 @@ class Op(StoredModule, ABC):
 
     # -- how it is stored ---------------------------------------------------------------------------------------------
 
-    def places(self) -> Mapping[str, WeightSlot]:
+    def weight_slots(self) -> Mapping[str, WeightSlot]:
         """Return the weight slots of an op, for which a quantisation recipe chooses weight formats.
 
         The keys are the names that `store` takes. `WeightSlot.name` is the path within the op that a checkpoint uses
@@ -161,7 +161,7 @@ class Op(StoredModule, ABC):
         """
         return {}
 
-    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+    def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """Set the weight format of each slot of an op before the weights are loaded; None is the model's dtype."""
         assert not stored, f"a recipe cannot choose a format for {self.kind}"
 
@@ -170,11 +170,11 @@ class Op(StoredModule, ABC):
         """The number of an op's parameters that one token does not use: those of experts that it is not routed to."""
         return 0
 
-    def adaptable(self) -> Mapping[str, Matrix]:
+    def adaptable_matrices(self) -> Mapping[str, Matrix]:
         """Return the matrices of an op that a LoRA adapter may extend, keyed by their paths within the op."""
         return {}
 
-    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
+    def attach_adapter(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
         """Attach the low-rank weights of a LoRA adapter to one matrix of the op.
 
         Args:
@@ -199,12 +199,12 @@ class Op(StoredModule, ABC):
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
 
     @property
-    def reach(self) -> AttentionPattern | None:
+    def attention_pattern(self) -> AttentionPattern | None:
         """The attention pattern of the op's queries; None for an op whose rows do not depend on each other."""
         return None
 
     @property
-    def kept_spec(self) -> CacheSpec | None:
+    def cache_spec(self) -> CacheSpec | None:
         """The format of an op's KV cache or recurrent state; None if later steps read nothing of this op."""
         return None
 

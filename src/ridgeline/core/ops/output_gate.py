@@ -84,5 +84,5 @@ class GroupedRMSNorm(GatedRMSNorm):
         return self.weight * normed_TX.to(x_TX.dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         return {name: self.shard.slice(full, 0)}

@@ -43,7 +43,7 @@ class PaddedText(Uncached):
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Attend tokens causally to the text, and padding to the whole text; the op must be purely causal."""
-        assert op.reach.kind == "causal", "padding is supported only for causal attention"
+        assert op.attention_pattern.kind == "causal", "padding is supported only for causal attention"
         assert k_NKD is not None, "no keys are cached from an earlier step"
         assert v_NKW is not None, "padding of latents is not supported"
         if q_THD.is_meta or self.text == len(q_THD):

@@ -193,9 +193,9 @@ class PagedKV:
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """Store a layer's new keys and values, and attend each of the step's queries to its sequence: [T, H, W]."""
-        if not op.spec.kept:
+        if not op.spec.is_cached:
             assert k_NKD is not None, "without a cache all keys must be given"
-            counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
+            counts = (self.batch.encoder if op.attention_pattern.query_axis == ENCODER else self.batch.tokens).counts
             return attend_each(op, q_THD, k_NKD, v_NKW, counts, counts)
         store, scales = self.layers[op.layer], op.kv_scales
         view = self.views[store.group]
@@ -224,7 +224,7 @@ class PagedKV:
         store = self.layers[op.layer]
         view = self.views[store.group]
         kept_T1E, _ = store.write(view.slots_N, kept_T1E, None)
-        one, few, many = op.expanded(self.batch.attention(op.reach))
+        one, few, many = op.expanded(self.batch.attention(op.attention_pattern))
         out_THW = q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
         for d in view.decodes:
             kept_1BLE, _ = store.gather(d.pages_BP)

@@ -57,12 +57,12 @@ class Recurrence(Op):
 
     @property
     @override
-    def reach(self) -> AttentionPattern:
+    def attention_pattern(self) -> AttentionPattern:
         return self.spec.reach
 
     @property
     @override
-    def kept_spec(self) -> StateSpec:
+    def cache_spec(self) -> StateSpec:
         return self.spec
 
     def run(self, inputs: tuple[Tensor, ...], kv: RecurrenceContext) -> Tensor:
@@ -98,7 +98,7 @@ class Recurrence(Op):
         It comprises the products, one state read per sequence that has one, one state written per sequence, and the
         rows that enter and leave.
         """
-        sums = work.attention[self.reach].total
+        sums = work.attention[self.attention_pattern].total
         return self._cost(sums) if sums.queries else NO_COST
 
     @override
@@ -119,7 +119,7 @@ class Recurrence(Op):
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """Return a recurrent op's launches: one for all sequences with a single row, and one for each other."""
-        attention = work.attention[self.reach]
+        attention = work.attention[self.attention_pattern]
         several = attention.few + attention.many
         classes = (("decode", 1, attention.one), ("prefill", several.sequences, several))
         return tuple(
@@ -174,7 +174,7 @@ class ShortConvolution(Recurrence):
         self._stored, self._heads, self._shard = parts, by_head and shard.part(by_head, "heads"), shard
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return the convolution weights of this rank's channels, in the order of the input rows."""
         own = self._shard.slice(full, 0, self._stored)
         if self._heads is None:

@@ -127,7 +127,7 @@ class ExpertRouter(Linear):
             return super().forward(x_TI)
         bias = self.matrix.own_bias
         logits_TE = functional.linear(
-            x_TI.float(), self.matrix.values().float(), None if bias is None else bias.float()
+            x_TI.float(), self.matrix.dequantised().float(), None if bias is None else bias.float()
         )
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
@@ -144,10 +144,12 @@ class ExpertRouter(Linear):
         self.matrix.unnamed = True
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         own = self.e_score_correction_bias
         return (
-            super().shares() if own is None else (*super().shares(), StorageShare(None, own.numel(), float(own.nbytes)))
+            super().storage_shares()
+            if own is None
+            else (*super().storage_shares(), StorageShare(None, own.numel(), float(own.nbytes)))
         )
 
     @override

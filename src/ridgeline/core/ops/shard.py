@@ -42,7 +42,7 @@ class Shard:
             raise Indivisible(f"{total} {what} do not divide over {self.size} devices; give --devices {fitting}")
         return total // self.size
 
-    def of_heads(self, kv_heads: int) -> "Shard":
+    def for_kv_heads(self, kv_heads: int) -> "Shard":
         """Return this rank's share of key-value heads.
 
         If there are fewer heads than ranks, several ranks hold the same head.

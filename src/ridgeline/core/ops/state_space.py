@@ -73,7 +73,7 @@ class StateSpace(Recurrence):
         self.D = weight(sizes.heads, dtype=dtype)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return this rank's part of a Mamba-2 parameter that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 

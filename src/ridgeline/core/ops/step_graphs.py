@@ -109,10 +109,10 @@ class StepGraph(ABC):
     """The logits of a replayed step, in memory that another replay may overwrite."""
 
     @abstractmethod
-    def again(self) -> Tensor:
+    def replay(self) -> Tensor:
         """Replay a captured or recorded step over its current inputs, and return the logits, `result`."""
 
-    def moments(self, now: Callable[[], float]) -> list[float]:
+    def timed_replay(self, now: Callable[[], float]) -> list[float]:
         """Replay a step, and return the time before each of its kernel calls and after the last."""
         raise AssertionError("a step that is replayed as a whole has no hooks between its calls")
 

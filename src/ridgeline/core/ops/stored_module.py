@@ -35,12 +35,12 @@ class StoredModule(BackendModule):
     """Whether the module belongs to a LoRA adapter and not to the model itself."""
 
     @property
-    def runs(self) -> bool:
+    def is_runnable(self) -> bool:
         """Whether a module can compute with its weights in their format; otherwise it is only priced."""
         return True
 
     @property
-    def takes_all(self) -> bool:
+    def loads_submodules(self) -> bool:
         """Whether a module's tensors also fill its submodules, which then have no tensors of their own."""
         return False
 
@@ -58,7 +58,7 @@ class StoredModule(BackendModule):
         """
         return self.get_parameter(name).dtype
 
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return this rank's parameters of a module from one checkpoint tensor, keyed by name or path in a submodule.
 
         Args:
@@ -70,18 +70,18 @@ class StoredModule(BackendModule):
         """
         return {name: full}
 
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the number of parameters and their bytes for each storage format in the module."""
         own = list(self.parameters(recurse=False))
         return (StorageShare(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def parameter_count(self) -> int:
         """Return the number of a module's parameters; scales do not count."""
-        return sum(share.parameters for share in self.shares())
+        return sum(share.parameters for share in self.storage_shares())
 
     def stored_bytes(self) -> float:
         """Return the bytes of a module's parameters as stored, scales included."""
-        return sum(share.nbytes for share in self.shares())
+        return sum(share.nbytes for share in self.storage_shares())
 
     @property
     def repacked_bytes(self) -> float:
@@ -104,7 +104,7 @@ class StoredModule(BackendModule):
         """Whether a module quantises plain weights of the checkpoint while it is loaded."""
         return False
 
-    def drawn(self, block: Tensor) -> Mapping[str, Tensor]:
+    def random_parameters(self, block: Tensor) -> Mapping[str, Tensor]:
         """Return random values for a module's parameters that are not plain floats of the model's dtype, by name.
 
         Args:
@@ -112,7 +112,7 @@ class StoredModule(BackendModule):
         """
         return {}
 
-    def refuse_division(self) -> None:
+    def check_divisible(self) -> None:
         """Raise Indivisible if tensor parallelism would cut a group or block of a quantised checkpoint."""
 
     @property
@@ -127,7 +127,7 @@ class StoredModule(BackendModule):
         """Return the weights whose memory order is interleaved for this machine's kernels instead of row by row."""
         return ()
 
-    def another(self) -> "StoredModule":
+    def unfilled_copy(self) -> "StoredModule":
         """Return an unfilled copy of a module, of the same shape and format.
 
         It holds a token table that the checkpoint stores separately, although the model ties it to this one.

@@ -28,7 +28,7 @@ def attend_segment(
         first: The position of the first key.
         reach: The attention pattern, if it is not the op's.
     """
-    queries, keys, reach = q_QHD.shape[0], k_KLD.shape[1], reach or op.reach
+    queries, keys, reach = q_QHD.shape[0], k_KLD.shape[1], reach or op.attention_pattern
     mask_QL, causal = None, reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
     if reach.kind in ("causal", "window", "chunked") and not (causal and not _binds(reach, keys)):
         mask_QL, causal = reach_mask(reach, queries, first + keys, first, q_QHD.device), False

@@ -53,9 +53,9 @@ class AttentionPattern:
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
     """The size of an attention window or chunk in positions; 0 for kinds without one."""
-    space: RowAxis = TOKENS
+    query_axis: RowAxis = TOKENS
     """The kind of rows (tokens, encoder positions, ...) that the queries of an attention pattern are."""
-    keys: RowAxis = ENCODER
+    key_axis: RowAxis = ENCODER
     """The kind of rows (tokens, encoder positions, ...) that the keys of cross-attention are."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class AttentionPattern:
         assert (self.size > 0) == sized, f"{self}: the size does not fit the kind"
 
     @property
-    def both_ways(self) -> bool:
+    def is_bidirectional(self) -> bool:
         """Whether attention is bidirectional: a sequence then runs whole in one step and caches nothing."""
         return self.kind in ("full", "local")
 
@@ -74,7 +74,7 @@ class AttentionPattern:
 
 CAUSAL = AttentionPattern("causal")
 FULL = AttentionPattern("full")
-ENCODER_FULL = AttentionPattern("full", space=ENCODER)
+ENCODER_FULL = AttentionPattern("full", query_axis=ENCODER)
 CROSS = AttentionPattern("cross")
 RECURRENT = AttentionPattern("recurrent", 64)
 """The attention pattern of all recurrent layers, whose chunk length is that of common kernels.
@@ -83,7 +83,7 @@ It is flash-linear-attention's chunk, and half of Mamba's.
 """
 
 
-def windowed(size: int | None) -> AttentionPattern:
+def sliding_window(size: int | None) -> AttentionPattern:
     """Return the pattern of sliding-window attention, or of causal attention if `size` is None."""
     return CAUSAL if size is None else AttentionPattern("window", size)
 
@@ -96,11 +96,11 @@ class StepSegment:
     """The number of a sequence's positions that a step runs."""
     kv_len: int
     """The length of a sequence in positions, those of this step included."""
-    encoded: int = 0
+    encoder_len: int = 0
     """The number of encoder positions that the sequence attends to."""
-    encodes: bool = False
+    runs_encoder: bool = False
     """Whether the encoder runs the sequence's encoder positions in this step."""
-    inputs: int = 1
+    encoder_inputs: int = 1
     """The number of separate encoder inputs, such as images, that share the encoder positions equally."""
 
     def __post_init__(self) -> None:
@@ -108,12 +108,14 @@ class StepSegment:
 
     def attention(self, reach: AttentionPattern) -> "AttentionSum":
         """Return the queries, query-key pairs and keys of one attention pattern in one layer for this sequence."""
-        if reach.space == ENCODER:
-            rows = self.encoded if self.encodes else 0
-            return AttentionSum(self.inputs if rows else 0, rows, rows * rows // self.inputs, rows, rows)
+        if reach.query_axis == ENCODER:
+            rows = self.encoder_len if self.runs_encoder else 0
+            return AttentionSum(
+                self.encoder_inputs if rows else 0, rows, rows * rows // self.encoder_inputs, rows, rows
+            )
         if reach.kind == "cross":
-            written = self.encoded if self.encodes else 0
-            return AttentionSum(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
+            written = self.encoder_len if self.runs_encoder else 0
+            return AttentionSum(1, self.q_len, self.q_len * self.encoder_len, self.encoder_len, written)
         written = 1 if reach.kind == "recurrent" else self.q_len
         return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
@@ -272,7 +274,7 @@ class Work:
         return self.rows.get(LOGITS, 0)
 
     @property
-    def decodes(self) -> bool:
+    def is_decode(self) -> bool:
         """Whether a step only decodes: one position per sequence, each of them sampled, and no encoder."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
@@ -282,7 +284,7 @@ class Work:
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 
     @property
-    def adapted(self) -> bool:
+    def has_adapters(self) -> bool:
         """Whether some rows of a step use a LoRA adapter."""
         return any(space.startswith(_ADAPTER) for space in self.rows)
 
@@ -308,7 +310,7 @@ class Work:
         segments = list(segments)
         attention = {reach: AttentionWork.of(s.attention(reach) for s in segments) for reach in set(reaches)}
         rows = {TOKENS: sum(s.q_len for s in segments), LOGITS: len(segments) if logit_rows is None else logit_rows}
-        encoder = sum(s.encoded for s in segments if s.encodes)
+        encoder = sum(s.encoder_len for s in segments if s.runs_encoder)
         return cls(rows | ({ENCODER: encoder} if encoder else {}), len(segments), attention)
 
     @classmethod
@@ -319,7 +321,7 @@ class Work:
             lengths: The length of each sequence, by row axis.
         """
         attention = {
-            AttentionPattern("full", space=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
+            AttentionPattern("full", query_axis=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
             for space, each in lengths.items()
         }
         return cls({space: sum(each) for space, each in lengths.items()}, max(map(len, lengths.values())), attention)
@@ -341,7 +343,7 @@ class Work:
         count = len(contexts)
         attention = {}
         for reach in set(reaches):
-            if reach.space == ENCODER:
+            if reach.query_axis == ENCODER:
                 attention[reach] = AttentionWork()
                 continue
             if reach.kind == "recurrent":

@@ -3,7 +3,7 @@
 Input: `ChatTemplate` renders messages to text that records its author, and `Tokenizer.encode_parts` encodes it to ids;
 `Tokenizer.encode` encodes plain text. User text never becomes a control token in a rendered conversation.
 
-Output: `Detokenizer` turns ids into whole characters, `Reasoning` separates the reasoning from the response,
+Output: `Detokenizer` turns ids into whole characters, `ReasoningSplitter` separates the reasoning from the response,
 and `StopMatcher` releases the text that is safe to show. `OutputStream` combines the three, with one push per token.
 
 `tokenizer_loader` selects the tokenizer of a folder; `fast_tokenizer`, `bpe`, `wordpiece`, `sentencepiece` and
@@ -16,31 +16,31 @@ no control tokens. Model folders are untrusted: `tokenizers_library` limits the 
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template
 from ridgeline.core.text.detokenizer import Detokenizer, TokenOffsets
 from ridgeline.core.text.output_stream import Delta, OutputStream
-from ridgeline.core.text.reasoning import Reasoning, SplitText, tags_of
+from ridgeline.core.text.reasoning import ReasoningSplitter, SplitText, tags_of
 from ridgeline.core.text.stop_strings import StopMatcher, StopResult
-from ridgeline.core.text.tokenizer import Density, Part, Tokenizer, TokenPiece, density, pieces
+from ridgeline.core.text.tokenizer import PromptPart, TokenCounts, Tokenizer, TokenPiece, count_tokens, token_pieces
 from ridgeline.core.text.tokenizer_loader import load_tokenizer
 
 __all__ = [
     "ChatTemplate",
     "ChatTemplates",
     "Delta",
-    "Density",
     "Detokenizer",
     "OutputStream",
-    "Part",
-    "Reasoning",
+    "PromptPart",
+    "ReasoningSplitter",
     "RenderedPrompt",
     "SplitText",
     "StopMatcher",
     "StopResult",
+    "TokenCounts",
     "TokenOffsets",
     "TokenPiece",
     "Tokenizer",
-    "density",
+    "count_tokens",
     "load_templates",
     "load_tokenizer",
-    "pieces",
     "read_template",
     "tags_of",
+    "token_pieces",
 ]

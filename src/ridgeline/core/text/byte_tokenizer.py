@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from ridgeline.core.text.tokenizer import Part, Tokenizer
+from ridgeline.core.text.tokenizer import PromptPart, Tokenizer
 from ridgeline.core.text.vocabulary import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -26,7 +26,7 @@ class ByteTokenizer(Tokenizer):
         super().__init__(vocabulary, names, prefix=(256,) if add_bos else (), most_bytes=1)
 
     @override
-    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+    def _encode_parts(self, parts: Sequence[PromptPart]) -> list[int]:
         ids: list[int] = []
         for part in parts:
             if isinstance(part, int):

@@ -27,7 +27,7 @@ from ridgeline.core.text.provenance import TrustedStr, concat
 from ridgeline.core.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.core.text.template_budget import Exhausted
 from ridgeline.core.text.template_probe import TemplateProbe
-from ridgeline.core.text.tokenizer import Part, Tokenizer
+from ridgeline.core.text.tokenizer import PromptPart, Tokenizer
 from ridgeline.core.text.tokenizer_config import NAMES, read_templates
 from ridgeline.util.untrusted import ModelRefused, refuse_pointer
 
@@ -254,9 +254,9 @@ class ChatTemplate:
         message = f" on messages[{indices[place.message]}]" if place.message is not None else ""
         return f"chat template:{line}{message}{':' if line or message else ''} {_one_line(error)}"
 
-    def _parts(self, written: TrustedStr) -> list[Part]:
+    def _parts(self, written: TrustedStr) -> list[PromptPart]:
         """Split a rendered prompt at the control tokens whose literals the template wrote in full."""
-        parts: list[Part] = []
+        parts: list[PromptPart] = []
         for text, by_template in written.runs():
             end = 0
             for match in self._tokenizer.control_pattern.finditer(text) if by_template else ():

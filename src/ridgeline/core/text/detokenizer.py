@@ -28,9 +28,9 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Return the text that a token completes; it is "" if a character is incomplete."""
-        return self.push_bytes(self.data(token_id))
+        return self.push_bytes(self.token_bytes(token_id))
 
-    def data(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token adds to the text."""
         return self._tokenizer.token_bytes(token_id, self._skip_special)
 
@@ -69,7 +69,7 @@ class TokenOffsets:
 
     def push(self, token_id: int) -> int:
         """Return the character offset of the next token."""
-        data = self._detokenizer.data(token_id)
+        data = self._detokenizer.token_bytes(token_id)
         # The first byte may show that the bytes before it are not a valid character.
         begun = self._detokenizer.push_bytes(data[:1])
         # Pending bytes can become several characters: Python waits after ED A0, which is not a character.

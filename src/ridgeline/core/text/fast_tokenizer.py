@@ -13,10 +13,10 @@ import tokenizers
 from tokenizers.models import BPE
 from typing_extensions import override
 
-from ridgeline.core.text.spelling import kind_of, mend, spelling_of
-from ridgeline.core.text.tokenizer import Part, Tokenizer, valid
+from ridgeline.core.text.spelling import kind_of, repair_pre_tokenizer, spelling_of
+from ridgeline.core.text.tokenizer import PromptPart, Tokenizer, check_unicode
 from ridgeline.core.text.tokenizer_config import DeclaredToken, TokenizerConfig
-from ridgeline.core.text.tokenizers_library import boundary, encode, growth, stages
+from ridgeline.core.text.tokenizers_library import boundary, encode, max_expansion, stages
 from ridgeline.core.text.vocabulary import Vocabulary, build_vocabulary
 
 _IN_NO_VOCABULARY = "\U0010fffd"  # the last private-use character
@@ -93,14 +93,14 @@ class FastTokenizer(Tokenizer):
         with boundary(f"{source}: the engine cannot run this tokenizer", "use another release"):
             _make_plain(pipeline)
             kind = kind_of(pipeline)
-            mended = mend(pipeline, kind)
+            mended = repair_pre_tokenizer(pipeline, kind)
             _declare(pipeline, declared)
             spelling = spelling_of(pipeline, kind)
-            vocabulary = _read_vocabulary(pipeline, declared, spelling.spell)
+            vocabulary = _read_vocabulary(pipeline, declared, spelling.to_bytes)
             prefix, suffix = _frame(pipeline, declared, vocabulary)
             unknown = _unknown(pipeline, declared)
             self._pair = _pair_frame(pipeline)
-            self._growth = growth(pipeline)
+            self._growth = max_expansion(pipeline)
             super().__init__(
                 vocabulary,
                 declared.names,
@@ -119,7 +119,7 @@ class FastTokenizer(Tokenizer):
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         if not parse_special:
             return super().encode(text, add_special=add_special, parse_special=False)
-        ids = encode(self._pipeline, valid(text), self._growth)
+        ids = encode(self._pipeline, check_unicode(text), self._growth)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     @override
@@ -128,7 +128,7 @@ class FastTokenizer(Tokenizer):
             return super().encode_pair(first, second)
         ids, types = list[int](), list[int]()
         for frame, text in zip(self._pair, (first, second), strict=False):
-            own = self._encode_parts([valid(text)])
+            own = self._encode_parts([check_unicode(text)])
             ids += [*frame.ids, *own]
             types += [*frame.types, *[frame.own] * len(own)]
         last = self._pair[2]
@@ -139,7 +139,7 @@ class FastTokenizer(Tokenizer):
         return unicodedata.normalize("NFC", text) if self._composes else text
 
     @override
-    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+    def _encode_parts(self, parts: Sequence[PromptPart]) -> list[int]:
         """Encode a prompt with the original tokenizer, or with the protected copy if necessary.
 
         The copy is necessary if the original could turn user text into control tokens.

@@ -35,7 +35,7 @@ _TEKKEN = "|".join(
 )
 _GPT2, _DIGITS = "gpt2", "digits"
 # Pre-tokenizer rules by llama.cpp's names of vocabularies, for the supported architectures.
-CUTS: Mapping[str, str] = {
+PRE_TOKENIZERS: Mapping[str, str] = {
     "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": LLAMA3,
     "llama3": LLAMA3, "llama-v3": LLAMA3, "falcon3": LLAMA3, "pixtral": LLAMA3, "tekken": _TEKKEN,
 }  # fmt: skip
@@ -123,20 +123,20 @@ def _declared(
     return TokenizerConfig(
         names=names,
         added=tuple(added),
-        add_bos=_begins(metadata, "bos", source),
-        add_eos=_begins(metadata, "eos", source),
+        add_bos=_adds_token(metadata, "bos", source),
+        add_eos=_adds_token(metadata, "eos", source),
         template_text="\n".join(_templates(metadata).values()),
     )
 
 
-def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
+def _adds_token(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
     """Return whether encoding adds the BOS or EOS token (the `role`) of a GGUF file.
 
     If the file does not say, use llama.cpp's default: BOS for SentencePiece, Llama 3 and Mistral.
     """
     unstated = (
         metadata.get("tokenizer.ggml.model") == "llama"
-        or CUTS.get(str(metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS
+        or PRE_TOKENIZERS.get(str(metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS
     )
     found = metadata.get(f"tokenizer.ggml.add_{role}_token", unstated and role == "bos")
     if not isinstance(found, bool):
@@ -154,10 +154,10 @@ def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
 
 def _types(metadata: Mapping[str, Any], source: Path) -> list[int]:
     """Return the GGUF type of each token: unknown, control, user-defined, unused, byte or normal."""
-    return _beside(metadata, "token_type", source, int)
+    return _per_token_list(metadata, "token_type", source, int)
 
 
-def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
+def _per_token_list(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
     """Return a list from GGUF metadata that must have one entry per token."""
     found, tokens = _listed(metadata, key, source, kind), metadata["tokenizer.ggml.tokens"]
     if len(found) != len(tokens):
@@ -174,9 +174,9 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
         ValueError: If the pre-tokenizer rule is unknown or the merges are malformed.
     """
     name = metadata.get("tokenizer.ggml.pre")
-    cut = CUTS.get(name) if isinstance(name, str) else None
+    cut = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if cut is None:
-        raise ValueError(f"{source}: tokenizer.ggml.pre {name!r} is not supported; {', '.join(CUTS)} are")
+        raise ValueError(f"{source}: tokenizer.ggml.pre {name!r} is not supported; {', '.join(PRE_TOKENIZERS)} are")
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
     merges = [tuple(merge.split(" ")) for merge in _listed(metadata, "merges", source, str)]
     if not all(len(merge) == 2 for merge in merges):
@@ -208,7 +208,7 @@ def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
     - Normalizer: name 1, handling of spaces 3 to 5.
     """
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
-    scores = _beside(metadata, "scores", source, float)
+    scores = _per_token_list(metadata, "scores", source, float)
     if types.count(_UNKNOWN) != 1 or not all(1 <= kind <= _BYTE for kind in types):
         raise ValueError(
             f"{source}: tokenizer.ggml.token_type needs valid types and exactly one unknown token; fetch the file again"

@@ -5,7 +5,7 @@ A model that can choose its white space spends tokens on it, and an unsure model
 
 from typing import Any
 
-JSON_FORM: dict[str, Any] = {
+JSON_LAYOUT: dict[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",

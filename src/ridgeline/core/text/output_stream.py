@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ridgeline.core.text.detokenizer import Detokenizer
-from ridgeline.core.text.reasoning import Reasoning
+from ridgeline.core.text.reasoning import ReasoningSplitter
 from ridgeline.core.text.stop_strings import StopMatcher
 from ridgeline.core.text.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class OutputStream:
         stops: Sequence[str] = (),
         include_stop: bool = False,
         skip_special: bool = True,
-        reasoning: Reasoning | None = None,
+        reasoning: ReasoningSplitter | None = None,
         continues: bool = False,
         min_tokens: int = 0,
     ) -> None:
@@ -59,7 +59,7 @@ class OutputStream:
         self.reasoning = reasoning
 
     @property
-    def kept(self) -> int:
+    def tokens_through_stop(self) -> int:
         """The number of pushed tokens up to the one that completed the matched stop string."""
         assert self._ends is not None
         return min(bisect_left(self._ends, self._stops.end) + 1, len(self._ends))

@@ -29,9 +29,9 @@ _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in T
 class PreamblePlaces:
     """The positions at which a chat template does not drop an assistant's text next to tool calls, best first."""
 
-    over: tuple[PreamblePlace, ...] = ("with_calls",)
+    completed_turns: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions of texts next to tool calls in completed turns, which end with a later user message."""
-    running: tuple[PreamblePlace, ...] = ("with_calls",)
+    current_turn: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
     """Whether the template also writes a message's reasoning if its text is at a position in `running`."""
@@ -39,9 +39,13 @@ class PreamblePlaces:
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
         """Pairs of positions for a text next to tool calls, in completed turns and in the current one, best first."""
-        most = max(len(self.over), len(self.running))
+        most = max(len(self.completed_turns), len(self.current_turn))
         return tuple(
-            (self.over[min(at, len(self.over) - 1)], self.running[min(at, len(self.running) - 1)]) for at in range(most)
+            (
+                self.completed_turns[min(at, len(self.completed_turns) - 1)],
+                self.current_turn[min(at, len(self.current_turn) - 1)],
+            )
+            for at in range(most)
         )
 
 

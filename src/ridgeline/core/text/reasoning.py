@@ -35,7 +35,7 @@ _TAIL = 64  # tokens at the end of the prompt that are searched if tags are text
 class SplitText(NamedTuple):
     """New text, separated into response and reasoning."""
 
-    answer: str = ""
+    response: str = ""
     """The new text of the response that a token releases."""
     reasoning: str = ""
     """The new text of the reasoning section that a token releases."""
@@ -46,7 +46,7 @@ def tags_of(template_source: str) -> tuple[str, str] | None:
     return next((tags for tags in TAGS if any(tag in template_source for tag in tags)), None)
 
 
-class Reasoning:
+class ReasoningSplitter:
     """A splitter that separates one generated stream into reasoning and response.
 
     `reasoning_tokens` and `answer_tokens` add up to the number of pushed tokens. A token counts for the section that
@@ -67,7 +67,7 @@ class Reasoning:
         self.inside = self._prompt_is_open(tokenizer, prompt)
         """Whether the stream is currently in a reasoning section."""
         self.reasoning_tokens = 0
-        self.answer_tokens = 0
+        self.response_tokens = 0
         self._close = StopMatcher([tags[1]])
         self._start = "" if not self.inside and not self._by_id else None  # text that may be an opening tag
         self._undecided = 0  # tokens of that text
@@ -94,7 +94,7 @@ class Reasoning:
         elif self.inside:
             self.reasoning_tokens += 1
         else:
-            self.answer_tokens += 1
+            self.response_tokens += 1
         return self._push_text(text)
 
     def finish(self, text: str = "") -> SplitText:
@@ -102,11 +102,11 @@ class Reasoning:
         split = self._emit(text) if self._by_id else self._push_text(text)
         if self._start is not None:
             rest, self._start = self._start, None
-            self.answer_tokens += self._undecided
-            return SplitText(split.answer + self._emit(rest).answer, split.reasoning)
+            self.response_tokens += self._undecided
+            return SplitText(split.response + self._emit(rest).response, split.reasoning)
         if self.inside and not self._by_id:
             last = self._emit(self._close.flush().safe)
-            return SplitText(split.answer, split.reasoning + last.reasoning)
+            return SplitText(split.response, split.reasoning + last.reasoning)
         return split
 
     def _push_id(self, token_id: int, text: str) -> SplitText:
@@ -115,7 +115,7 @@ class Reasoning:
             if self.inside:
                 self.reasoning_tokens += 1
             else:
-                self.answer_tokens += 1
+                self.response_tokens += 1
             return self._emit(text)
         self.reasoning_tokens += 1
         opens = token_id == self._ids[0]
@@ -135,7 +135,7 @@ class Reasoning:
         if result.matched is None:
             return split
         self._enter(False)
-        return SplitText(self._emit(result.rest).answer, split.reasoning)
+        return SplitText(self._emit(result.rest).response, split.reasoning)
 
     def _decide(self, text: str) -> SplitText:
         """Determine whether the output begins with the opening tag, which white space can precede."""
@@ -149,7 +149,7 @@ class Reasoning:
             self.reasoning_tokens += self._undecided
             self._enter(True)
             return self._push_text(begun[len(opening) :])
-        self.answer_tokens += self._undecided
+        self.response_tokens += self._undecided
         return self._emit(text)
 
     def _enter(self, inside: bool) -> None:
@@ -162,7 +162,7 @@ class Reasoning:
             text = text.lstrip("\n")
             self._after_tag = not text
         if not self.inside:
-            return SplitText(answer=text)
+            return SplitText(response=text)
         body = text.rstrip("\n")
         if not body:
             self._breaks += text

@@ -28,7 +28,7 @@ from markupsafe import Markup
 from typing_extensions import override
 
 from ridgeline.core.text.provenance import SafeText, TrustedStr, concat, escaped, written_join
-from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, repeated_size
+from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, allow_operator
 
 MAX_SOURCE = 1 << 18
 """The longest chat template, in characters; released templates have less than 32 Ki."""
@@ -114,9 +114,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def made(self, value: Any) -> Any:
         """Charge a value that the template created to the budget of its rendering, and return it."""
-        return self._budget.made(value)
+        return self._budget.charge_value(value)
 
-    def turns(self, items: Iterable[Any]) -> Iterable[Any]:
+    def count_iterations(self, items: Iterable[Any]) -> Iterable[Any]:
         """Return the items of a template's loop as an iterable that counts the iterations."""
         return self._budget.steps(items)
 
@@ -142,13 +142,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         receiver = getattr(method, "__self__", None)
         if isinstance(receiver, str):
             allow_method(method.__name__, receiver, (*args, *kwargs.values()), budget)
-        return budget.made(super().call(__context, __obj, *args, **kwargs))
+        return budget.charge_value(super().call(__context, __obj, *args, **kwargs))
 
     @override
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Run a binary operator of a template whose result can be larger than its operands, within the budget."""
         self._budget.step()
-        repeated_size(operator, left, right, self._budget)
+        allow_operator(operator, left, right, self._budget)
         return self.made(super().call_binop(context, operator, left, right))
 
     def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +168,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             value = args[first - 1]
             allow_filter(name, value, (*args[first:], *named.values()), budget)
             result = function(*args, **kwargs)
-            return budget.made(_safe_text(name, value, result) if isinstance(result, Markup) else result)
+            return budget.charge_value(_safe_text(name, value, result) if isinstance(result, Markup) else result)
 
         return run
 
@@ -181,7 +181,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             names = _inputs(self.parse(source))  # a separate tree: the search for names folds constants in place
             return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
 
-    def keep(self, text: str) -> nodes.Expr:
+    def trusted_literal(self, text: str) -> nodes.Expr:
         """Return a syntax node that evaluates to `text`, marked as written by the template."""
         name = f"written_{len(vars(self))}"
         setattr(self, name, TrustedStr.by_template(text))
@@ -215,10 +215,10 @@ class _MarkLiterals(NodeTransformer):
     def visit_Const(self, node: nodes.Const) -> nodes.Expr:  # noqa: N802 - jinja's name
         if type(node.value) is not str:
             return node
-        return self._environment.keep(node.value).set_lineno(node.lineno)  # type: ignore[return-value]
+        return self._environment.trusted_literal(node.value).set_lineno(node.lineno)  # type: ignore[return-value]
 
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Expr:  # noqa: N802 - jinja's name
-        return self._environment.keep(node.data).set_lineno(node.lineno)  # type: ignore[return-value]
+        return self._environment.trusted_literal(node.data).set_lineno(node.lineno)  # type: ignore[return-value]
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802 - jinja's name
         parts = [self.visit(part) for part in node.nodes]

@@ -9,7 +9,7 @@ from pathlib import Path
 import sentencepiece
 from typing_extensions import override
 
-from ridgeline.core.text.tokenizer import Part, Tokenizer
+from ridgeline.core.text.tokenizer import PromptPart, Tokenizer
 from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.core.text.vocabulary import SPACE_MARK, build_vocabulary, metaspace
 from ridgeline.util.untrusted import PointerFile, refuse_pointer
@@ -52,7 +52,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     @override
-    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+    def _encode_parts(self, parts: Sequence[PromptPart]) -> list[int]:
         ids: list[int] = []
         for part in _joined(parts):
             ids += [part] if isinstance(part, int) else self._processor.encode(part)
@@ -77,7 +77,7 @@ def _added(
     return added
 
 
-def _joined(parts: Sequence[Part]) -> Iterator[Part]:
+def _joined(parts: Sequence[PromptPart]) -> Iterator[PromptPart]:
     """Merge adjacent texts of a prompt into one, because a piece can cross their border."""
     text: list[str] = []
     for part in parts:

@@ -33,7 +33,7 @@ _DIGITS = re.compile("[0-9]+")
 class PieceSpelling(NamedTuple):
     """The conversion of vocabulary pieces to bytes."""
 
-    spell: Callable[[str], bytes]
+    to_bytes: Callable[[str], bytes]
     """A function that converts a vocabulary piece to bytes."""
     strips_space: bool
     """Whether decoding drops one leading space of the text."""
@@ -81,7 +81,7 @@ def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
     return BYTES if in_bytes > as_marks else SPACES
 
 
-def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
+def repair_pre_tokenizer(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
     """Replace a tokenizer's stages before the model if they split text for another kind of vocabulary.
 
     Args:
@@ -94,7 +94,7 @@ def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
     Raises:
         ValueError: If no replacement stages are known for this type of model.
     """
-    if kind is None or _cuts_as(kind, pipeline) or _comes_back(pipeline, kind):
+    if kind is None or _splits_as(kind, pipeline) or _round_trips(pipeline, kind):
         return ""
     if not isinstance(pipeline.model, BPE | Unigram):
         raise ValueError(
@@ -108,7 +108,7 @@ def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
     )
 
 
-def _cuts_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
+def _splits_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
     """Return whether a tokenizer's stages before the model write spaces as this kind of vocabulary does."""
     before = [*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)]
     in_bytes = any(stage["type"] == "ByteLevel" for stage in before)
@@ -122,7 +122,7 @@ def _marks(stage: Mapping[str, Any]) -> bool:
     return SPACE_MARK in (stage.get("prepend"), stage.get("content"))
 
 
-def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
+def _round_trips(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
     """Return whether a test text encodes to pieces of this kind of vocabulary that decode to the same text."""
     try:
         tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens

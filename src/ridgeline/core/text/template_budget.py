@@ -25,7 +25,7 @@ MAX_SECONDS = 10.0
 """The processor time limit of one template rendering, for templates whose single steps are expensive."""
 MAX_BITS = 4096
 """The largest integer that a template may create, in bits."""
-PLACE = 16
+ENTRY_SIZE = 16
 """The size, in characters, that each entry of a list or object counts as in a template's budget."""
 
 
@@ -63,7 +63,7 @@ class TemplateBudget:
         if size > MAX_SIZE:
             raise Exhausted(f"it builds a value of more than {MAX_SIZE} characters")
 
-    def made(self, value: Any) -> Any:
+    def charge_value(self, value: Any) -> Any:
         """Charge a value that a template created to its budget, and return the value.
 
         Raises:
@@ -71,7 +71,7 @@ class TemplateBudget:
         """
         self.allow(self.size(value))
         if isinstance(value, str | list | tuple | dict):
-            self._made += len(value) * (1 if isinstance(value, str) else PLACE)
+            self._made += len(value) * (1 if isinstance(value, str) else ENTRY_SIZE)
         if self._made > MAX_MADE:
             raise Exhausted(f"its values have more than {MAX_MADE} characters in total")
         return value
@@ -90,7 +90,7 @@ class TemplateBudget:
         if known is not None:
             return known[1]
         held = chain(value, value.values()) if isinstance(value, dict) else value
-        total = PLACE * len(value) + sum(map(self.size, held))
+        total = ENTRY_SIZE * len(value) + sum(map(self.size, held))
         self._sizes[id(value)] = value, total  # holds the value, so that no other object gets its id
         return total
 
@@ -115,7 +115,7 @@ class CountedIterable:
         return len(self._items)  # type: ignore[arg-type] # the caller expects this TypeError
 
 
-def repeated_size(operator: str, left: Any, right: Any, budget: TemplateBudget) -> None:
+def allow_operator(operator: str, left: Any, right: Any, budget: TemplateBudget) -> None:
     """Raise Exhausted if a binary operation on two values would create a result that is too large."""
     if operator == "%" and isinstance(left, str):
         _allow_format(left, "%", (right,), budget)
@@ -155,7 +155,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
         case "join", (str(separator), *_) if isinstance(value, Sized):
             budget.allow(len(separator) * len(value))
         case (("batch" | "slice"), (int(count), *_)):
-            budget.allow(count * PLACE)
+            budget.allow(count * ENTRY_SIZE)
         case "round", (int(precision), *_):
             budget.integer(4 * abs(precision))
         case "sum", (_, start, *_) if not isinstance(start, int | float | None):
@@ -163,7 +163,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
         case "tojson", (_, int() | str() as indent, *_):
             # Bound: one line per entry, each indented by 64 levels, which is deeper than any tool.
             width = indent if isinstance(indent, int) else len(indent)
-            budget.allow(budget.size(value) // PLACE * 64 * width)
+            budget.allow(budget.size(value) // ENTRY_SIZE * 64 * width)
         case _ if isinstance(value, str):
             allow_method(name, value, arguments, budget)
 

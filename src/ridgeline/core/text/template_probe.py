@@ -204,7 +204,7 @@ class TemplateProbe:
     def _is_once(self, text: str, names: Sequence[str]) -> bool:
         """Return whether a prompt has each tool call exactly once, with arguments quoted once and no printed null."""
         (key, value), *_ = _ARGUMENTS.items()
-        call = _after(text, self._asked)
+        call = _after(text, self._prompt_before_call)
         misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
         most = 2 if self._has_results else 1  # the header of a result may also contain the name
         named = all(1 <= call.count(name) <= most for name in names)
@@ -213,7 +213,7 @@ class TemplateProbe:
 
     def _prints_null(self, text: str) -> bool:
         """Return whether a prompt has more "None" or "null" than the prompt of a conversation without calls."""
-        return any(text.count(word) > self._said.count(word) for word in ("None", "null"))
+        return any(text.count(word) > self._text_prompt.count(word) for word in ("None", "null"))
 
     def _completed(self, form: CallForm) -> CallForm:
         """Detect the other properties of a message form by rendering tool calls in it."""
@@ -249,12 +249,12 @@ class TemplateProbe:
         return kept or ("with_calls",), keeps_reasoning
 
     @property
-    def _said(self) -> str:
+    def _text_prompt(self) -> str:
         """The test prompt with text in place of the tool call."""
         return self._call_text([_ASK, _SAID]) or ""
 
     @property
-    def _asked(self) -> str:
+    def _prompt_before_call(self) -> str:
         """The test prompt before the tool call, without the opening of a response."""
         return self._call_text([_ASK]) or ""
 

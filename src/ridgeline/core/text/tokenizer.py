@@ -1,6 +1,6 @@
 """The tokenizer interface of the engine: text to token ids, ids to text, and the exact bytes of every token.
 
-`pieces` and `density` show how a tokenizer splits a text.
+`token_pieces` and `count_tokens` show how a tokenizer splits a text.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ridgeline.core.text.vocabulary import Vocabulary, literal_pattern
 
 # A part of a prompt: ordinary text, or the id of a control token.
-Part = str | int
+PromptPart = str | int
 
 
 class Tokenizer(ABC):
@@ -54,7 +54,7 @@ class Tokenizer(ABC):
         """The special token ids that encoding puts before a text on request (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
         """The special token ids that encoding puts after a text on request (EOS for T5)."""
-        self.mended = ""
+        self.file_fault_note = ""
         """A line that describes a fault in the tokenizer files and the rule used instead; "" if there is no fault."""
         self.strips_space = strips_space
         """Whether decoding drops one leading space (SentencePiece's dummy prefix)."""
@@ -69,7 +69,7 @@ class Tokenizer(ABC):
         Raises:
             ValueError: If the text cannot fit into `context` tokens.
         """
-        size = 0 if self._most_bytes is None else len(self._composed(valid(text)).encode("utf-8"))
+        size = 0 if self._most_bytes is None else len(self._composed(check_unicode(text)).encode("utf-8"))
         if self._most_bytes is not None and size > context * self._most_bytes:
             least = -(-size // self._most_bytes)
             raise ValueError(f"the prompt has at least {least} tokens, the model's context is {context}; shorten it")
@@ -90,12 +90,12 @@ class Tokenizer(ABC):
         Raises:
             ValueError: If the text is not valid Unicode, or the tokenizer cannot encode it.
         """
-        parts: Sequence[Part] = self._split(valid(text)) if parse_special else [text]
+        parts: Sequence[PromptPart] = self._split(check_unicode(text)) if parse_special else [text]
         return self.encode_parts(parts, add_special=add_special)
 
-    def encode_parts(self, parts: Sequence[Part], *, add_special: bool = False) -> list[int]:
+    def encode_parts(self, parts: Sequence[PromptPart], *, add_special: bool = False) -> list[int]:
         """Return the token ids of a prompt in parts: integers are control tokens, and every string is ordinary text."""
-        ids = self._encode_parts([valid(part) if isinstance(part, str) else part for part in parts])
+        ids = self._encode_parts([check_unicode(part) if isinstance(part, str) else part for part in parts])
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
@@ -112,7 +112,7 @@ class Tokenizer(ABC):
         raise ValueError("this tokenizer does not say how to join a pair of texts; use one with a tokenizer.json")
 
     @abstractmethod
-    def _encode_parts(self, parts: Sequence[Part]) -> list[int]: ...
+    def _encode_parts(self, parts: Sequence[PromptPart]) -> list[int]: ...
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of token ids, with special tokens omitted or written as literals.
@@ -130,7 +130,7 @@ class Tokenizer(ABC):
         """
         return b"" if skip_special and token_id in self._vocabulary.special_ids else self._raw(token_id)
 
-    def piece(self, token_id: int) -> str:
+    def printable_token(self, token_id: int) -> str:
         """Return a token as one printable line, with unprintable characters and incomplete UTF-8 bytes escaped."""
         if not 0 <= token_id < self.vocab_size:
             return f"<id {token_id}>"
@@ -169,9 +169,9 @@ class Tokenizer(ABC):
         eos = self.control.get(self.names.get("eos_token", ""))
         return () if eos is None else (eos,)
 
-    def _split(self, text: str) -> list[Part]:
+    def _split(self, text: str) -> list[PromptPart]:
         """Split a text at the literals of control tokens, and replace each literal by its token id."""
-        parts: list[Part] = []
+        parts: list[PromptPart] = []
         end = 0
         for match in self.control_pattern.finditer(text):
             parts += [text[end : match.start()], self.control[match[0]]]
@@ -183,7 +183,7 @@ class Tokenizer(ABC):
         return tokens[token_id] if 0 <= token_id < len(tokens) else b""
 
 
-def valid(text: str) -> str:
+def check_unicode(text: str) -> str:
     """Return the text unchanged, after a check that it is valid Unicode.
 
     Raises:
@@ -209,7 +209,7 @@ class TokenPiece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Density:
+class TokenCounts:
     """Token, character, word and byte counts of one text.
 
     Words are separated by white space. The ratios of an empty text are 0.
@@ -231,15 +231,15 @@ class Density:
         return self.tokens / self.words if self.words else 0.0
 
 
-def pieces(
+def token_pieces(
     tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True
 ) -> list[TokenPiece]:
     """Return the tokens of a text in order, for display."""
     ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-    return [TokenPiece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
+    return [TokenPiece(i, tokenizer.printable_token(i), tokenizer.token_bytes(i)) for i in ids]
 
 
-def density(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> Density:
+def count_tokens(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> TokenCounts:
     """Return the number of tokens, characters, words and bytes of a text, without tokens that `add_special` adds."""
     tokens = len(tokenizer.encode(text, add_special=False, parse_special=parse_special))
-    return Density(tokens, len(text), len(text.split()), len(text.encode("utf-8")))
+    return TokenCounts(tokens, len(text), len(text.split()), len(text.encode("utf-8")))

@@ -25,7 +25,7 @@ from ridgeline.util.untrusted import PointerFile, first_line, read_object
 
 MAX_TEXT = 1 << 24
 """The longest text to tokenize at once, in bytes; encoding takes about 100 bytes of memory per byte."""
-PATIENCE = 30.0
+ENCODE_TIMEOUT = 30.0
 """The base time limit for encoding any text, in seconds."""
 PATIENCE_PER_BYTE = 30e-6
 """The additional time limit per byte of text, in seconds: ten times what a slow tokenizer takes on a slow machine."""
@@ -71,7 +71,7 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
     Args:
         pipeline: The tokenizer.
         text: The text to encode.
-        most_growth: Result of `growth` for this pipeline.
+        most_growth: Result of `max_expansion` for this pipeline.
 
     Raises:
         ValueError: If the text is too long, cannot be encoded, or takes too much time.
@@ -87,7 +87,7 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
         except BaseException as error:
             errors.append(error)
 
-    patience = PATIENCE + PATIENCE_PER_BYTE * size
+    patience = ENCODE_TIMEOUT + PATIENCE_PER_BYTE * size
     with boundary("the tokenizer cannot encode this text", "change the text, or use another release of the tokenizer"):
         worker = threading.Thread(target=work, name="encode", daemon=True)
         started = time.process_time()
@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
             os.close(saved)
 
 
-def growth(pipeline: tokenizers.Tokenizer) -> int:
+def max_expansion(pipeline: tokenizers.Tokenizer) -> int:
     """Return how many bytes a tokenizer's stages before the model can produce at most from one byte of text."""
     return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
 

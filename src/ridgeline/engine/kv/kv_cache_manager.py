@@ -24,17 +24,17 @@ class PageTable:
 
     pages: list[list[int]]
     """The pages of each group, in the order of positions; NULL_PAGE for pages that have left a window."""
-    passed: list[int]
+    num_out_of_window: list[int]
     """The number of entries at the start of each group's page table whose pages have left a sliding window."""
-    known: int
+    promised_positions: int
     """The number of positions known at admission, for which the request is promised pages."""
     encoded: int = 0
     """The number of encoder positions, whose pages are allocated together before the first step runs."""
     computed: int = 0
     """The number of the request's positions that are in KV memory."""
-    room: int = 0
+    capacity: int = 0
     """The number of positions that the request's pages can hold."""
-    due: int = 0
+    next_commit: int = 0
     """The number of computed positions at which `KVCacheManager.commit` next has work for the request."""
     claim: int = 0
     """The number of pages that the request may still take for the positions known at admission."""
@@ -88,20 +88,20 @@ class KVCacheManager:
         """The layer groups, with their indices, that need more pages for a longer sequence."""
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
         self._states = any(group.spec.is_state for group in self.groups)
-        self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
+        self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.why_no_prefix_cache
         self.pool = PagePool(layout.pages)
         self._capacity = layout.capacity(chunk)
         self.tables: dict[int, PageTable] = {}
         self.copies: list[PageCopy] = []
         """The page copies that the next step makes before it runs."""
-        self.blank: list[int] = []
+        self.pages_to_zero: list[int] = []
         """The pages that the next step fills with zeros before it runs."""
         self.claimed = 0
         """The number of pages that running requests may still take for the positions known at their admission."""
         self.nothing: Entries = ((),) * len(self.groups)
         """The empty page-table entries of a request for which no page is new, one tuple per layer group."""
         self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
-        self._windows = any(group.spec.passes for group in self.groups)
+        self._windows = any(group.spec.frees_positions for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page keys of the request that was refused last
 
     def capacity(self, encoded: int = 0) -> int:
@@ -173,37 +173,37 @@ class KVCacheManager:
 
         Pages that other requests hold, too, do not count.
         """
-        chunk, wanted = min(self.chunk, table.known - table.computed), 0
+        chunk, wanted = min(self.chunk, table.promised_positions - table.computed), 0
         for group, pages in zip(self.groups, table.pages, strict=True):
             idle = sum(1 for page in _held([pages]) if self.pool.references(page) == 0)
-            missing = group.entries(table.known, table.encoded) - len(pages)
-            wanted += min(group.kept(table.known, chunk, table.encoded), missing + idle)
+            missing = group.entries(table.promised_positions, table.encoded) - len(pages)
+            wanted += min(group.max_pages(table.promised_positions, chunk, table.encoded), missing + idle)
         return wanted
 
     def _find(self, table: PageTable, tokens: Sequence[int]) -> None:
         """Put the pages of the longest cached prefix into a new request's page tables."""
         self._name(table, tokens, len(tokens) // self.page_size)
-        hit = self.longest(table.keys, self.findable(len(tokens)))
+        hit = self.longest_cached_prefix(table.keys, self.max_cached_prefix(len(tokens)))
         for index, group in self.growing:
-            first = table.passed[index] = group.first_page(hit)
-            names = (self.name(index, group, table.keys, page) for page in range(first, hit // group.page_size))
+            first = table.num_out_of_window[index] = group.first_page(hit)
+            names = (self.page_key(index, group, table.keys, page) for page in range(first, hit // group.page_size))
             found = map(self.pool.find, names)
             table.pages[index] = [NULL_PAGE] * first + [page for page in found if page is not None]
-        table.computed, table.room = hit, self._room(table)
+        table.computed, table.capacity = hit, self._room(table)
         table.published = hit // self.page_size
 
     def _name(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
         """Compute the missing prefix-cache keys of a request's first `full` pages of the smallest size."""
         extend_keys(table.keys, tokens, self.page_size, full, table.cache_namespace, table.block, table.named)
 
-    def findable(self, length: int) -> int:
+    def max_cached_prefix(self, length: int) -> int:
         """Return how many positions of a prompt of this length the prefix cache can provide at most.
 
         These are whole pages of every group, and not the last two positions.
         """
         return max(0, length - 2) // self._align * self._align
 
-    def longest(self, keys: list[PageKey], most: int) -> int:
+    def longest_cached_prefix(self, keys: list[PageKey], most: int) -> int:
         """Return the number of positions in a prompt's longest cached prefix.
 
         Args:
@@ -222,21 +222,23 @@ class KVCacheManager:
 
         The group needs the pages that the position after the prefix sees.
         """
-        if not group.spec.passes:
+        if not group.spec.frees_positions:
             missing = (
-                i for i in range(most // group.page_size) if self.pool.find(self.name(index, group, keys, i)) is None
+                i
+                for i in range(most // group.page_size)
+                if self.pool.find(self.page_key(index, group, keys, i)) is None
             )
             first_missing = next(missing, None)
             return most if first_missing is None else first_missing * group.page_size // self._align * self._align
         page = most // group.page_size
         while most and page > group.first_page(most):
             page -= 1
-            if self.pool.find(self.name(index, group, keys, page)) is None:
+            if self.pool.find(self.page_key(index, group, keys, page)) is None:
                 most = page * group.page_size // self._align * self._align
                 page = most // group.page_size
         return most
 
-    def name(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
+    def page_key(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
         """Return the key under which a group's page is found in the pool.
 
         Keys exist for pages of the smallest size; a larger page has the key of the last of those in it.
@@ -245,10 +247,10 @@ class KVCacheManager:
 
     def _claim(self, table: PageTable) -> None:
         """Recompute the number of KV pages that a request may still take for its known positions."""
-        chunk = max(1, min(self.chunk, table.known - table.computed))
+        chunk = max(1, min(self.chunk, table.promised_positions - table.computed))
         claim = 0
-        for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
-            claim += max(0, group.kept(table.known, chunk, table.encoded) - len(pages) + passed)
+        for group, pages, passed in zip(self.groups, table.pages, table.num_out_of_window, strict=True):
+            claim += max(0, group.max_pages(table.promised_positions, chunk, table.encoded) - len(pages) + passed)
         self.claimed += claim - table.claim
         table.claim = claim
 
@@ -260,12 +262,12 @@ class KVCacheManager:
         Returns False, with nothing changed, if the pool lacks pages.
         """
         table = self.tables[request]
-        return positions <= table.room or self._grant(table, positions)
+        return positions <= table.capacity or self._grant(table, positions)
 
     def try_grow_speculative(self, request: int, positions: int) -> bool:
         """Allocate pages for guessed positions unless that would take pages reserved for running requests."""
         table = self.tables[request]
-        if positions <= table.room:
+        if positions <= table.capacity:
             return True
         return sum(self._missing(table, positions)) + self.reserve <= self.pool.available and self._grant(
             table, positions
@@ -292,8 +294,8 @@ class KVCacheManager:
             # A step overwrites every page that it fills. A partial page is blanked: its old contents could be read
             # with weight 0, and 0 x NaN is NaN. A state starts with zeros.
             if count > 0 and (group.spec.is_state or group.spec.slots(positions, table.encoded) % group.page_size):
-                self.blank.append(pages[-1])
-        table.room, table.fresh = self._room(table), True
+                self.pages_to_zero.append(pages[-1])
+        table.capacity, table.fresh = self._room(table), True
         if table.claim or self._windows:  # else all known positions have pages, and the claim stays 0
             self._claim(table)
         return True
@@ -312,7 +314,7 @@ class KVCacheManager:
         """Record the positions that a step computed: publish full pages and release those that left a window."""
         table = self.tables[request]
         table.computed = computed
-        if computed >= table.due:
+        if computed >= table.next_commit:
             self._commit(table, tokens)
 
     def _commit(self, table: PageTable, tokens: Sequence[int]) -> None:
@@ -321,9 +323,9 @@ class KVCacheManager:
         if self._windows:
             self._let_go(table, table.computed - 1)  # a fork runs the last position again
             self._claim(table)
-        table.due = (table.computed // self.page_size + 1) * self.page_size
-        if table.computed < table.known:  # after its prompt a request runs smaller chunks and claims less
-            table.due = min(table.due, table.known)
+        table.next_commit = (table.computed // self.page_size + 1) * self.page_size
+        if table.computed < table.promised_positions:  # after its prompt a request runs smaller chunks and claims less
+            table.next_commit = min(table.next_commit, table.promised_positions)
 
     def _publish(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
         """Make a request's pages findable by prefix caching, up to its first `full` pages of the smallest size."""
@@ -334,22 +336,22 @@ class KVCacheManager:
             pages, ratio = table.pages[index], group.page_size // self.page_size
             for page in range(table.published // ratio, full // ratio):
                 if pages[page] != NULL_PAGE:
-                    self.pool.publish(pages[page], self.name(index, group, table.keys, page))
+                    self.pool.publish(pages[page], self.page_key(index, group, table.keys, page))
         table.published = full
 
     def _passing(self, table: PageTable, position: int) -> Iterator[int]:
         """Yield the pages that a request holds although no query from `position` on sees them."""
-        for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
+        for group, pages, passed in zip(self.groups, table.pages, table.num_out_of_window, strict=True):
             yield from pages[passed : group.first_page(position)]
 
     def _let_go(self, table: PageTable, position: int) -> None:
         """Release the pages of a request that no query from `position` on sees, later ones first."""
         for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
             first = group.first_page(position)
-            for page in range(first - 1, table.passed[index] - 1, -1):
+            for page in range(first - 1, table.num_out_of_window[index] - 1, -1):
                 self.pool.release(pages[page])
                 pages[page] = NULL_PAGE
-            table.passed[index] = max(table.passed[index], first)
+            table.num_out_of_window[index] = max(table.num_out_of_window[index], first)
 
     def fork(self, parent: int, child: int, computed: int) -> bool:
         """Open page tables for a child request over the first `computed` positions of its parent.
@@ -366,7 +368,12 @@ class KVCacheManager:
             return False
         shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
         table = PageTable(
-            shared, list(source.passed), computed + 1, source.encoded, computed, cache_namespace=source.cache_namespace
+            shared,
+            list(source.num_out_of_window),
+            computed + 1,
+            source.encoded,
+            computed,
+            cache_namespace=source.cache_namespace,
         )
         table.block, table.named = source.block, source.named
         table.keys = source.keys[: computed // self.page_size]
@@ -377,7 +384,7 @@ class KVCacheManager:
             self.pool.incref(page)
         for index in partial:
             table.pages[index].append(self._copy(source.pages[index][final[index]]))
-        table.room = self._room(table)
+        table.capacity = self._room(table)
         self.tables[child] = table
         self._claim(table)
         return True
@@ -410,7 +417,7 @@ class KVCacheManager:
         It is 0 if the runner has not received all of its page-table entries.
         """
         table = self.tables[request]
-        return 0 if table.fresh else min(table.room, table.due)
+        return 0 if table.fresh else min(table.capacity, table.next_commit)
 
     def unsent(self, request: int) -> tuple[bool, Entries]:
         """Return the page-table entries that the runner has not received, and count them as received.
@@ -429,7 +436,7 @@ class KVCacheManager:
         """Return how many positions of a request would survive its release because other requests hold their pages."""
         if not self.prefix_cache:
             return 0  # it could not find the pages again
-        index, group = min(self.growing, key=lambda own: own[1].spec.passes)
+        index, group = min(self.growing, key=lambda own: own[1].spec.frees_positions)
         shared = sum(
             1 for page in self.tables[request].pages[index] if page != NULL_PAGE and self.pool.references(page) > 1
         )

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.ops.kv_layout import KVLayout, group_layers
 
 GIB = 1 << 30
 # The share of the memory that weights and a step leave free; other programs get the rest.
@@ -33,7 +33,7 @@ def kv_layout(
     Raises:
         ValueError: If the budget does not hold one page of each group, or if a page has no positions.
     """
-    layout = deal_layers(model.kv_specs, page_size, model.context)
+    layout = group_layers(model.kv_specs, page_size, model.context)
     if not layout.groups:
         return layout  # the layers keep nothing
     pages = int(budget_bytes // layout.page_bytes)

@@ -37,11 +37,11 @@ class PageExchange:
         extend_keys(keys, prompt, size, len(prompt) // size, request.cache_namespace)
         return keys
 
-    def found(self, keys: list[PageKey], length: int) -> int:
+    def cached_positions(self, keys: list[PageKey], length: int) -> int:
         """Return how many positions of a prompt of this length are in this engine's prefix cache."""
-        return self.kv_cache_manager.longest(keys, self.kv_cache_manager.findable(length))
+        return self.kv_cache_manager.longest_cached_prefix(keys, self.kv_cache_manager.max_cached_prefix(length))
 
-    def places(self, have: int, positions: int) -> list[PageLocation]:
+    def missing_pages(self, have: int, positions: int) -> list[PageLocation]:
         """Return the pages that are missing for a prefix of `positions` positions, of which the first `have` are there.
 
         Of a sliding window, only the pages that the next position sees are needed.
@@ -57,13 +57,13 @@ class PageExchange:
         """Return the digest that identifies the contents of a prompt's page."""
         return self._name(keys, place)[1].digest
 
-    def give(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:
+    def export_pages(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:
         """Copy cached pages to the host: bytes [places, bytes per page]. All of them must be in the pool."""
         pages = [self.kv_cache_manager.pool.find(self._name(keys, place)) for place in places]
         assert None not in pages, "a page of a cache hit is missing"
         return self.store.export_pages([page for page in pages if page is not None])
 
-    def take(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
+    def import_pages(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
         """Store pages that another engine's `give` returned, and publish them.
 
         Args:
@@ -76,7 +76,7 @@ class PageExchange:
             False, with nothing stored, if there is no room for them.
         """
         pool = self.kv_cache_manager.pool
-        before = [pool.find(self._name(keys, place)) for place in self.places(0, have)]
+        before = [pool.find(self._name(keys, place)) for place in self.missing_pages(0, have)]
         there = [pool.find(self._name(keys, place)) for place in places]
         missing = [index for index, page in enumerate(there) if page is None]
         kept = [page for page in (*before, *there) if page is not None]
@@ -93,4 +93,4 @@ class PageExchange:
         return room
 
     def _name(self, keys: list[PageKey], place: PageLocation) -> tuple[int, PageKey]:
-        return self.kv_cache_manager.name(place.group, self.kv_cache_manager.groups[place.group], keys, place.entry)
+        return self.kv_cache_manager.page_key(place.group, self.kv_cache_manager.groups[place.group], keys, place.entry)

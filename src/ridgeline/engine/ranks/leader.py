@@ -105,7 +105,7 @@ class FollowerRanks(OtherRanks):
         """
         try:
             if order is not None:
-                self.followers.tell(order)
+                self.followers.send(order)
             yield
         except Exception as error:
             raise self.followers.gone(error) from error

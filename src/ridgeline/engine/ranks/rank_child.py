@@ -17,7 +17,7 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import load_weights
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.ops.forward_batch import ForwardBatch
-from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import time_all_reduces
 from ridgeline.engine.ranks.rank_commands import (
@@ -101,7 +101,7 @@ def _runner(start: RankStart) -> Runner:
     model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)
     load_weights(model, source, dummy_weights=start.dummy_weights)
     prepare_on_cpu(model)
-    layout = deal_layers(model.kv_specs, settings.page_size, model.context)
+    layout = group_layers(model.kv_specs, settings.page_size, model.context)
     return Runner(model, replace(layout, pages=start.pages))
 
 

@@ -112,7 +112,7 @@ class RankProcesses:
             pickle.dump(start, child.stdin)
             child.stdin.flush()
 
-    def tell(self, order: Command) -> None:
+    def send(self, order: Command) -> None:
         """Send a command to the processes of all other ranks.
 
         Raises:

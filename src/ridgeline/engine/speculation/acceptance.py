@@ -100,7 +100,7 @@ class SpeculationGate:
                 segments.append(StepSegment(1 + ran, request.known + ran, len(request.spec.encoder)))
                 tokens += expected_tokens(rates[request], ran) if ran else 1.0
             rows = sum(segment.q_len for segment in segments[len(prompts) :]) + len(prompts)
-            rate = tokens / self._price.on(self._device, Work.of(segments, self._price.reaches, rows)).expected
+            rate = tokens / self._price.price_step(self._device, Work.of(segments, self._price.reaches, rows)).expected
             if rate > best * (_LEAST_GAIN if most == 0 and count else 1.0):
                 best, most = rate, count
         return most

@@ -87,7 +87,7 @@ def named(name: str, tokens: int | None = None) -> Speculation:
     return Speculation("draft_model", count, model=name)
 
 
-def configured(text: str) -> Speculation:
+def from_vllm_json(text: str) -> Speculation:
     """Return the speculative decoding that the JSON of vLLM's --speculative-config describes.
 
     Raises:

@@ -161,9 +161,9 @@ class ModelDrafter:
         """Run positions of the draft model, and sample a guess after the last position of the `drawn` requests."""
         wanted = {one.request.id for one in drawn}
         items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
-        plan = StepPlan(self._steps, items, (), tuple(self._ledger.blank), tuple(self._forget))
+        plan = StepPlan(self._steps, items, (), tuple(self._ledger.pages_to_zero), tuple(self._forget))
         self._steps += 1
-        self._ledger.blank.clear()
+        self._ledger.pages_to_zero.clear()
         self._forget.clear()
         outcomes = self._runner.execute(plan, [one.row() for one in drawn])
         for one, tokens in parts:

@@ -37,7 +37,7 @@ class NgramDrafter:
         text = self._texts.get(request.id)
         if text is None:
             text = self._texts[request.id] = _Text(request)
-        guesses: list[int] = looked_up(text.known(request), most, self.longest, self.shortest).tolist()
+        guesses: list[int] = prompt_lookup(text.known(request), most, self.longest, self.shortest).tolist()
         return guesses
 
     def forget(self, request: int) -> None:
@@ -62,7 +62,7 @@ class _Text:
         return self._ids_N[: self._count]
 
 
-def looked_up(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
+def prompt_lookup(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
     """Return up to `most` tokens that followed an earlier occurrence of the text's end.
 
     The longest end of `shortest` to `longest` tokens that occurred before counts. Of several places, the last one that

@@ -12,7 +12,7 @@ from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
 from ridgeline.core.models import ModelRefused, family_of
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.ops.kv_layout import KVLayout, group_layers
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.placement import memory_backend
@@ -45,7 +45,7 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
             f"{name} keeps a recurrent state, which cannot be rolled back after a rejected draft token: leave "
             "--speculate out"
         )
-    if speculation.method == "draft_model" and (model.encodes or model.images is not None):
+    if speculation.method == "draft_model" and (model.has_cross_attention or model.images is not None):
         raise ModelRefused(
             f"{name} reads images or an encoder input, which a draft model would not see: use prompt lookup (ngram)"
         )
@@ -77,7 +77,7 @@ class Draft:
             found[f"{steps.how} steps of the draft model"] = replayed_bytes(steps, model, price, limits.tokens)
         return found
 
-    def left(self, model: Model, nbytes: float, page_size: int) -> float:
+    def target_share(self, model: Model, nbytes: float, page_size: int) -> float:
         """Return the part of the KV cache's bytes that remains for the model itself.
 
         The draft model's KV cache holds as many positions.
@@ -88,11 +88,11 @@ class Draft:
             page_size: Positions of a page.
         """
         own, others = (
-            deal_layers(each.kv_specs, page_size, each.context).bytes_per_token for each in (model, self.model)
+            group_layers(each.kv_specs, page_size, each.context).bytes_per_token for each in (model, self.model)
         )
         return nbytes * own / (own + others)
 
-    def filled(self, tokenizer: Tokenizer, layout: KVLayout, place: torch.device, *, dummy_weights: bool) -> "Draft":
+    def load(self, tokenizer: Tokenizer, layout: KVLayout, place: torch.device, *, dummy_weights: bool) -> "Draft":
         """Load the weights, and return the draft model with a layout of as many positions as the model's KV cache.
 
         Args:
@@ -132,7 +132,7 @@ def draft_of(speculation: Speculation) -> Draft | None:
         raise ModelRefused(f"{source.name} generates images, so it cannot draft tokens: give a language model")
     family_of(source.config)
     draft = build_to_run(source.config)
-    if not draft.has_head or draft.encodes or draft.images is not None:
+    if not draft.has_head or draft.has_cross_attention or draft.images is not None:
         raise ModelRefused(
             f"{source.name} cannot continue text by itself, so it cannot draft tokens: give a decoder-only language "
             "model"

@@ -11,13 +11,13 @@ from typing import Any
 import llguidance
 from llguidance.gbnf_to_lark import any_to_lark
 
-from ridgeline.core.text.json_form import JSON_FORM
+from ridgeline.core.text.json_form import JSON_LAYOUT
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 CACHE_BYTES = 64 << 20
 MAX_REASON = 300
-_JSON: Any = JSON_FORM
+_JSON: Any = JSON_LAYOUT
 _ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of'[^.]*anyOf")
 _ONE_OF_FIX = (
     "oneOf is not supported for schemas that may overlap; give anyOf, or give each schema one required property with a "

@@ -6,7 +6,7 @@ spell a tag, and only a section that the prompt has opened counts.
 
 from collections.abc import Sequence
 
-from ridgeline.core.text import Reasoning, Tokenizer
+from ridgeline.core.text import ReasoningSplitter, Tokenizer
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary, Mask
 
 BREAKS = 2
@@ -18,14 +18,14 @@ class ThinkingTags:
 
     def __init__(self, tokenizer: Tokenizer, literals: tuple[str, str], tables: GrammarVocabulary) -> None:
         self._tokenizer, self._literals, self._tables = tokenizer, literals, tables
-        self.tokens = Reasoning(tokenizer, (), literals).tag_ids
+        self.tokens = ReasoningSplitter(tokenizer, (), literals).tag_ids
         self.closing = literals[1].encode()
         self.opening_mask = tables.mask(() if self.tokens is None else self.tokens[:1])
         self._unfit = None if self.tokens is not None else [self._spills(at) for at in range(len(self.closing))]
 
     def begin(self, prompt: Sequence[int]) -> "ThinkingState":
         """Return the reasoning state of a response to this prompt."""
-        inside = Reasoning(self._tokenizer, prompt, self._literals).inside
+        inside = ReasoningSplitter(self._tokenizer, prompt, self._literals).inside
         return ThinkingState(
             self, self._tables, inside, self.tokens is not None and not inside and not self._closed(prompt)
         )

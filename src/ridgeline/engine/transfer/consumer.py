@@ -103,13 +103,13 @@ class Consumer:
     def add(self, request: Request) -> None:
         """Request the pages of a parked request, or start it if none are needed or available."""
         ledger, length = self._exchange.kv_cache_manager, request.prompt_length
-        most = ledger.findable(length)
+        most = ledger.max_cached_prefix(length)
         if not request.uses_prefix_cache or not any(peer.curve for peer in self.peers) or not most:
             self._engine.begin(request.group)
             return
         keys = self._exchange.keys(request)
-        have = self._exchange.found(keys, length)
-        nbytes = len(self._exchange.places(have, most)) * self._identity.page_bytes if most > have else 0
+        have = self._exchange.cached_positions(keys, length)
+        nbytes = len(self._exchange.missing_pages(have, most)) * self._identity.page_bytes if most > have else 0
         if not nbytes:
             self._engine.begin(request.group)
             return
@@ -122,7 +122,7 @@ class Consumer:
             if parked.request.group == group:
                 self._over(ticket)
                 if parked.peer is not None:
-                    parked.peer.put(Cancel(ticket))
+                    parked.peer.send(Cancel(ticket))
         for waiting in (self._unasked, self._arrived):
             for parked in [each for each in waiting if each.request.group == group]:
                 waiting.remove(parked)
@@ -141,7 +141,7 @@ class Consumer:
             peer, asked = self._asked[ticket].peer, self._asked[ticket].asked
             assert peer is not None
             self._fail(ticket, f"no pages came within {self._timeout:g} s")
-            peer.put(Cancel(ticket))
+            peer.send(Cancel(ticket))
             if peer.delivered < asked:  # it sends nothing at all: the other requests should not wait as long
                 peer.hang_up()
         self._begin()
@@ -188,10 +188,13 @@ class Consumer:
     def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
         """Return why the pages that came are not the requested ones; "" if they are."""
         ledger = self._exchange.kv_cache_manager
-        most = ledger.findable(parked.request.prompt_length)
-        if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:
+        most = ledger.max_cached_prefix(parked.request.prompt_length)
+        if (
+            not parked.have < pages.positions <= most
+            or ledger.max_cached_prefix(pages.positions + 2) != pages.positions
+        ):
             return f"it sent pages of {pages.positions} positions, which this engine did not request"
-        places = self._exchange.places(parked.have, pages.positions)
+        places = self._exchange.missing_pages(parked.have, pages.positions)
         if [PageLocation(group, entry) for group, entry, _ in pages.names] != places or len(rows) != len(places):
             return "it sent other pages than this engine requested"
         if any(digest != self._exchange.digest(parked.keys, PageLocation(*at)) for *at, digest in pages.names):
@@ -233,7 +236,7 @@ class Consumer:
             self._asked[ticket] = parked
             # The consumer samples the response itself.
             unsampled = structs.replace(parked.request.spec, params=DEFAULT_PARAMS)
-            peer.put(Prefill(ticket, parked.have, unsampled))
+            peer.send(Prefill(ticket, parked.have, unsampled))
 
     def _begin(self) -> None:
         """Start requests whose pages have come, in order, as long as there is room for them.
@@ -246,8 +249,8 @@ class Consumer:
             assert arrived is not None
             assert peer is not None
             self._staged -= parked.nbytes
-            places = self._exchange.places(parked.have, arrived.pages.positions)
-            if self._exchange.take(parked.keys, parked.have, places, arrived.rows):
+            places = self._exchange.missing_pages(parked.have, arrived.pages.positions)
+            if self._exchange.import_pages(parked.keys, parked.have, places, arrived.rows):
                 predicted = None if peer.curve is None else peer.curve.at(arrived.rows.nbytes)
                 positions, waited = arrived.pages.positions - parked.have, time.monotonic() - parked.asked
                 said = (positions, arrived.rows.nbytes, arrived.seconds, predicted, waited)

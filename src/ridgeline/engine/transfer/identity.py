@@ -79,7 +79,7 @@ def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = 
         ModelRefused: If the model excludes it.
         ValueError: If a setting excludes it.
     """
-    kept = [spec for spec in model.kv_specs if spec.kept]
+    kept = [spec for spec in model.kv_specs if spec.is_cached]
     why = ""
     if not model.has_head:
         why = "does not generate text"

@@ -31,7 +31,7 @@ from ridgeline.engine.transfer.wire import (
     connect,
     introduce,
     memory,
-    shut,
+    shutdown_and_close,
 )
 from ridgeline.price.interconnect import Curve
 
@@ -117,7 +117,7 @@ class Peer:
         self._threads = threads
         threads.start(self._run, f"from {address}")
 
-    def put(self, message: Prefill | Cancel) -> None:
+    def send(self, message: Prefill | Cancel) -> None:
         """Send the producer a message; do nothing if it is gone, which is reported as an event."""
         outbox = self._outbox  # the reading thread may clear the attribute meanwhile
         if outbox is not None:
@@ -135,7 +135,7 @@ class Peer:
         self.hang_up()
         connection = self._connection
         if connection is not None:
-            shut(connection)
+            shutdown_and_close(connection)
 
     def _run(self) -> None:
         failures = 0

@@ -40,7 +40,7 @@ from ridgeline.engine.transfer.wire import (
     Wire,
     admit,
     bytes_of,
-    shut,
+    shutdown_and_close,
 )
 
 _CONNECTIONS = 64
@@ -143,19 +143,19 @@ class Producer:
     def _send(self, asked: _PrefillJob) -> None:
         exchange, outbox = self._exchange, asked.client.outbox
         keys = exchange.keys(asked.request)
-        positions = exchange.found(keys, asked.request.prompt_length)
-        places = exchange.places(asked.have, positions) if positions > asked.have else []
+        positions = exchange.cached_positions(keys, asked.request.prompt_length)
+        places = exchange.missing_pages(asked.have, positions) if positions > asked.have else []
         if not places:
             outbox.put(Declined(asked.ticket, "the prefill engine evicted the pages while it computed the prompt"))
             return
         names = [(*place, exchange.digest(keys, place)) for place in places]
-        rows = exchange.give(keys, places)
+        rows = exchange.export_pages(keys, places)
         outbox.put(PagesFrame(asked.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
         """Close all connections to consumers, and stop listening."""
         self._closed.set()
-        shut(self._listener)
+        shutdown_and_close(self._listener)
         self._accepting.join()  # after that no connection is accepted
         for client in list(self.clients):
             client.close()
@@ -236,7 +236,7 @@ class _Client:
         if hasattr(self, "outbox"):
             self.outbox.close()
         else:
-            shut(self._connection)
+            shutdown_and_close(self._connection)
 
 
 def _differs(ours: Identity, theirs: Hello) -> str:

@@ -208,7 +208,7 @@ class Wire(Generic[M]):
 
     def close(self) -> None:
         """End the connection; the threads that read or write it get an error."""
-        shut(self._socket)
+        shutdown_and_close(self._socket)
 
 
 class SendQueue:
@@ -293,7 +293,7 @@ def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]
     return connection
 
 
-def shut(connection: socket.socket) -> None:
+def shutdown_and_close(connection: socket.socket) -> None:
     """Close a connection. A thread that waits for it gets an error; closing alone would leave it waiting."""
     with suppress(OSError):  # it has ended
         connection.shutdown(socket.SHUT_RDWR)

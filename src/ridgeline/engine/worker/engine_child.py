@@ -136,8 +136,8 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     torch.set_num_threads(threads)
     if behind:
         loaded.engine.clock = lambda: WALL_CLOCK() + behind
-    loaded.engine.number_from(first_of(start.replica))
-    device = None if start.device is None else loaded.joined(start.device)
+    loaded.engine.set_next_id(first_of(start.replica))
+    device = None if start.device is None else loaded.with_interconnect(start.device)
     inspect = inspection(start.inspector, loaded, device)
     loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)
     if start.transfer is not None:

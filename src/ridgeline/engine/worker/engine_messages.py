@@ -337,7 +337,7 @@ class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
     """The address of the other engine."""
     up: bool
     """Whether the other engine is available."""
-    said: str
+    description: str
     """The speed of the connection, or the reason why the other engine is unavailable, in words."""
 
 

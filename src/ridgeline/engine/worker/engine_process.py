@@ -59,7 +59,7 @@ class EngineStart(msgspec.Struct, frozen=True):
     """The settings for sending KV pages of prompts to other engines, or receiving them; None for neither."""
 
 
-async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
+async def load_text_processor_async(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
     """Load the text processor of an engine that runs in another process, in a thread of its own.
 
     The errors are those of load_text_processor.
@@ -131,7 +131,7 @@ class EngineProcess:
         self._unheard: list[FromEngine] = []  # messages that came before `connect`
         self._loop = asyncio.get_running_loop()
         self._line: _EngineConnection | None = None
-        self.place: ProcessHandle | None = None
+        self.handle: ProcessHandle | None = None
         """The handle of the engine process that runs now."""
         self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
@@ -172,7 +172,7 @@ class EngineProcess:
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()
-        texts = await texts_beside(model, settings, dummy_weights=dummy_weights)
+        texts = await load_text_processor_async(model, settings, dummy_weights=dummy_weights)
         start = EngineStart(
             model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer
         )
@@ -208,8 +208,8 @@ class EngineProcess:
         self._closing = True
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
-        if self.place is not None:
-            self.place.end(at_once=not self._ready)  # a process that loads weights does not notice a closed connection
+        if self.handle is not None:
+            self.handle.end(at_once=not self._ready)  # a process that loads weights does not notice a closed connection
 
     def _hang_up(self) -> None:
         if self._again is not None:
@@ -226,12 +226,12 @@ class EngineProcess:
         def line() -> _EngineConnection:
             return _EngineConnection(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
 
-        self.place = self._new_place()
-        await self.place.begin(line, connected)
+        self.handle = self._new_place()
+        await self.handle.begin(line, connected)
         found = connected.result()
         assert isinstance(found, _EngineConnection)
         self._line = found
-        clock = time.perf_counter_ns() if self.place.far else None
+        clock = time.perf_counter_ns() if self.handle.is_remote else None
         self._line.send(msgspec.structs.replace(self._start, clock=clock))
         self.info = await ready
         self._ready = True
@@ -274,8 +274,8 @@ class EngineProcess:
                 if self._restarts == 0:
                     return
                 self._restarts -= 1
-                if self.place is not None:
-                    await asyncio.to_thread(self.place.end, at_once=True)
+                if self.handle is not None:
+                    await asyncio.to_thread(self.handle.end, at_once=True)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -289,8 +289,8 @@ class EngineProcess:
             self._unheard.append(message)
 
     def _epitaph(self) -> str:
-        assert self.place is not None
-        return self.place.exit_reason()
+        assert self.handle is not None
+        return self.handle.exit_reason()
 
 
 class _EngineConnection(asyncio.Protocol):

@@ -187,7 +187,7 @@ class EngineLoop:
         predicted = floor = None
         flops = nbytes = 0.0
         if self._price is not None and self._device is not None:
-            priced = self._price.on(self._device, record.work)
+            priced = self._price.price_step(self._device, record.work)
             predicted, floor = priced.expected, priced.floor
             flops, nbytes = priced.cost.total_flops, priced.cost.memory_bytes
         if self._pages is not None:
@@ -217,7 +217,7 @@ class EngineThread:
             loaded: The loaded engine.
             transfer: The settings for sending KV pages to other engines, or receiving them; None for neither.
         """
-        self.texts, self.info = loaded.texts, loaded.info()
+        self.texts, self.info = loaded.text_processor, loaded.info()
         self._loaded, self._transfer = loaded, transfer
         self._inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
         self._closing = False

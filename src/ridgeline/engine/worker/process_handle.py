@@ -18,7 +18,7 @@ class ProcessHandle(Protocol):
     """The handle of one process with an engine, from its start to its end."""
 
     @property
-    def far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the process runs on another machine, which has another clock."""
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
@@ -50,7 +50,7 @@ class ChildProcess:
     The socket has mode 0600 in a folder of mode 0700 and takes one connection; then both are gone from the disk.
     """
 
-    far = False
+    is_remote = False
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

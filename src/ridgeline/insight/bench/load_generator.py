@@ -29,7 +29,7 @@ class LoadGenerator:
     """
 
     def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
-        self.job, self.source, self.asker = job, source, asker
+        self.job, self.source, self.sender = job, source, asker
         self.records: list[RequestRecord] = []
         self.stopped = ""
         self._behind = 0  # consecutive checks that found the server falling behind
@@ -66,7 +66,7 @@ class LoadGenerator:
             for index, intended, item in self._schedule():
                 session = self.source.session(index, item)  # built before `aim` waits, to save time afterwards
                 body = body_of(self.job.target, [], session.turns[0])
-                begun = await self.asker.aim(intended)
+                begun = await self.sender.aim(intended)
                 tasks.create_task(self._hold(index, session, body, intended, begun))
 
     def _schedule(self) -> Iterator[tuple[int, int, TraceRequest | None]]:
@@ -88,11 +88,11 @@ class LoadGenerator:
                 tasks.create_task(self._user(sessions))
 
     async def _user(self, sessions: Iterator[tuple[int, TraceRequest | None]]) -> None:
-        await self.asker.clock.until(self.asker.start)
+        await self.sender.clock.until(self.sender.start)
         for index, item in sessions:
             session = self.source.session(index, item)
             body = body_of(self.job.target, [], session.turns[0])
-            now = self.asker.now()
+            now = self.sender.now()
             if now / 1e9 >= (self.job.load.seconds or float("inf")):
                 return
             await self._hold(index, session, body, now)
@@ -122,16 +122,16 @@ class LoadGenerator:
             if record.outcome != "ok" or place + 1 == len(session.turns):
                 return
             said += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
-            intended = self.asker.now() + round(self.job.data.think * 1e9)
-            await self.asker.clock.until(self.asker.start + intended)
+            intended = self.sender.now() + round(self.job.data.think * 1e9)
+            await self.sender.clock.until(self.sender.start + intended)
 
     async def _in_place(self, body: bytes, record: RequestRecord, begun: int | None) -> str:
         """Send a request once there is a free slot, if concurrency is limited."""
         if self._places is None:
-            return await self.asker.ask(body, record, begun)
+            return await self.sender.send(body, record, begun)
         async with self._places:
-            record.ready = max(record.intended, self.asker.now())
-            return await self.asker.ask(body, record)
+            record.ready = max(record.intended, self.sender.now())
+            return await self.sender.send(body, record)
 
     def _reason_to_stop(self) -> str:
         over = [record for record in self.records if record.ended is not None]
@@ -143,7 +143,7 @@ class LoadGenerator:
         return "the server falls behind" if self._behind >= _LOOKS else ""
 
     def _overloaded(self) -> bool:
-        now = self.asker.now()
+        now = self.sender.now()
         if now / 1e9 < _ENOUGH_TO_OVERLOAD:
             return False
         rate = len(self.records) / (now / 1e9)

@@ -66,7 +66,7 @@ def predict(name: str, fields: "Fields", device: Device, input: int, output: int
 
     workload = PlanWorkload(max(1, input), max(1, output))
     setup = Deployment(device, engine=load_engine("ridgeline"))
-    serving = LoadEstimator(ModelCache(fields).case(setup), workload)
+    serving = LoadEstimator(ModelCache(fields).scenario(setup), workload)
     points = []
     for users in _USERS:
         load = serving.load(users)

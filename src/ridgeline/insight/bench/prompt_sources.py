@@ -104,7 +104,7 @@ class SyntheticPrompts:
             name = f"{self.data.seed}/prefix/{draw.randrange(self.data.prefixes)}"
             pieces.append((name, self.data.prefix))
         pieces.append((str(draw.getrandbits(64)), self._input.draw(draw)))
-        return Turn(written(pieces, self.data), None if self._output is None else self._output.draw(draw))
+        return Turn(build_prompt(pieces, self.data), None if self._output is None else self._output.draw(draw))
 
 
 class TracePrompts:
@@ -130,7 +130,7 @@ class TracePrompts:
             left -= pieces[-1][1]
         if left:
             pieces.append((f"{self.data.seed}/{index}", left))
-        return Session((Turn(written(pieces, self.data), item.output),))
+        return Session((Turn(build_prompt(pieces, self.data), item.output),))
 
 
 class FilePrompts:
@@ -173,7 +173,7 @@ class FilePrompts:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
+def build_prompt(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
     """Return a prompt made of named pieces with token counts; equal names and counts give equal text.
 
     A prompt of token ids has exactly these counts, one of random words approximately. From the last piece of words, the

@@ -42,7 +42,7 @@ class RequestSender:
         """Return the nanoseconds since the start of the run."""
         return self.clock.now() - self.start
 
-    async def ask(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:
+    async def send(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:
         """Send a request, fill its record, and return the text of the response.
 
         It raises nothing but CancelledError.

@@ -133,7 +133,7 @@ async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         raise NoResponse(f"no server responds at {url}: {why}", unreachable=True) from None
 
 
-async def measure_wording(target: LoadTarget) -> TokensPerWord:
+async def measure_tokens_per_word(target: LoadTarget) -> TokensPerWord:
     """Estimate the number of tokens per word from the server's token counts of two prompts.
 
     The default is returned if the server does not count tokens or has no capacity now.
@@ -148,7 +148,7 @@ async def measure_wording(target: LoadTarget) -> TokensPerWord:
         for place, many in enumerate((_FEW, _MANY)):
             record = RequestRecord(place, 0, 0)
             asker = RequestSender(transport, clock, clock.now(), target.timeout)
-            await asker.ask(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
+            await asker.send(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
             if record.outcome == "failed" and record.input is None:
                 raise ValueError(f"the server rejects or fails requests of this kind: {record.reason}")
             counts.append(record.input)

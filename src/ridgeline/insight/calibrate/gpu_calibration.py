@@ -156,7 +156,7 @@ def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: T
         while engine.has_work:
             start = timer.wall()
             engine.step()
-            seconds, decodes = timer.wall() - start, works[-1].decodes
+            seconds, decodes = timer.wall() - start, works[-1].is_decode
             if turn in _TURNS:
                 seen[decodes].append(seconds)
                 last[decodes] = works[-1]
@@ -165,8 +165,8 @@ def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: T
 
 def _host_step(price: Price, known: Device, work: Work, whole: float, *, captures: bool) -> HostStep:
     launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
-    card = price.on(known, work).expected
-    launches = card - price.on(launched, work).expected
+    card = price.price_step(known, work).expected
+    launches = card - price.price_step(launched, work).expected
     return HostStep(work, whole, card, launches, len(price.calls), captures and price.recorded(known, work))
 
 

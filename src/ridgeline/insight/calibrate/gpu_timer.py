@@ -45,11 +45,11 @@ class GpuTimer:
             spaces_of: The row axis of each of an op's calls, in order.
             budget: The time budget in seconds.
         """
-        asking = seconds_to_ask(step)
+        asking = launch_seconds(step)
         whole = statistics.median(repeated(lambda: whole_seconds(step, asking), budget / 2))
         taken: dict[Part, list[list[float]]] = {}
         with self._watching():
-            asking = max(asking, seconds_to_ask(step))
+            asking = max(asking, launch_seconds(step))
             for own in repeated(lambda: self._split(step, asking), budget / 2):
                 for part, seconds in own.items():
                     taken.setdefault(part, []).append(seconds)
@@ -96,7 +96,7 @@ def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
     return results[2:]
 
 
-def seconds_to_ask(step: Callable[[], object]) -> float:
+def launch_seconds(step: Callable[[], object]) -> float:
     """Return the seconds that the host takes to launch a step whose kernels are compiled."""
     step()
     torch.cuda.synchronize()

@@ -68,7 +68,7 @@ def kernel_times(
         (one.seconds, kernel)
         for one in timed
         for kernel in backend.launches(one.op, work, one.space)
-        if kernel.part == one.part
+        if kernel.method == one.part
     ]
     working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
     for seconds, kernel in run:
@@ -89,7 +89,7 @@ def _observation(where: str, group: Sequence[KernelTime], pace: Slowdown) -> Obs
     compute, memory = sum(one.compute for one in group), sum(one.memory for one in group)
     return Observation(
         where,
-        seconds / group[0].pace.over(pace).of(seconds, compute, memory),
+        seconds / group[0].pace.over(pace).factor_for(seconds, compute, memory),
         tuple(one.kernel.calls for one in group),
         tuple(one.compute for one in group),
         tuple(one.memory for one in group),

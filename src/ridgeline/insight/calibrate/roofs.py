@@ -16,7 +16,7 @@ from ridgeline.insight.calibrate.timer import Timer, undisturbed
 from ridgeline.price.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20
-Stated = Sequence[tuple[str, int]]
+ReportedCaches = Sequence[tuple[str, int]]
 """The names and sizes in bytes of caches as the system reports them, nearest first."""
 
 # Working sets for any machine. Below the first, the call takes longer than the read.
@@ -38,12 +38,12 @@ class MemoryStream:
     copy: float
 
 
-def beyond_caches(stated: Stated) -> int:
+def beyond_caches(stated: ReportedCaches) -> int:
     """Return a working-set size in bytes that caches hold almost nothing of."""
     return 4 * max((size for _, size in stated), default=_SETS[-1] // 4)
 
 
-def working_sets(stated: Stated) -> list[int]:
+def working_sets(stated: ReportedCaches) -> list[int]:
     """Return working-set sizes from a part of the nearest cache to well beyond the last."""
     sets = list(_SETS)
     while sets[-1] < beyond_caches(stated):
@@ -78,7 +78,7 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
     return undisturbed(timer.each(calls, budget)) / count
 
 
-def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
+def memory_bandwidth(measured: Sequence[MemoryStream], stated: ReportedCaches) -> float:
     """Return the bandwidth of main memory: the fastest read of a working set at least twice as large as any cache.
 
     If there is none, it is that of the last and largest working set.
@@ -87,7 +87,7 @@ def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
     return max(stream.read for stream in measured if stream.nbytes >= least)
 
 
-def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...]:
+def caches(measured: Sequence[MemoryStream], stated: ReportedCaches) -> tuple[Cache, ...]:
     """Return the sizes and speeds of the CPU caches that measured bandwidths reveal, nearest first.
 
     A cache's speed is that of the fastest stream that fits in it but not in the previous one. Its size is that of the

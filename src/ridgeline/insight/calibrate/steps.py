@@ -16,7 +16,7 @@ from ridgeline.backends.timed_backend import OpTimer, Part, TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.forward_batch import ForwardBatch
-from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.step_graphs import StepGraph
 from ridgeline.core.ops.work import RowAxis, StepSegment, Work
@@ -92,7 +92,7 @@ class PreparedStep:
 
     def run(self) -> Tensor:
         """Run the step and return its logits."""
-        return self.runner.run(self.batch) if self.recording is None else self.recording.again()
+        return self.runner.run(self.batch) if self.recording is None else self.recording.replay()
 
 
 class TrialRunner:
@@ -106,7 +106,7 @@ class TrialRunner:
             positions: The maximum positions of a step's sequences together, each rounded up to whole pages.
             watch: The stopwatch that times recorded steps.
         """
-        layout = deal_layers(model.kv_specs, PAGE, positions)
+        layout = group_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
         self.runner = Runner(model, layout, backend=None if watch is None else TimedBackend(watch))
@@ -148,7 +148,7 @@ class TrialRunner:
 
     def work(self, sequences: Sequences) -> Work:
         """Return the work of a step with given sequences."""
-        return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.reaches)
+        return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.attention_patterns)
 
 
 def time_steps(

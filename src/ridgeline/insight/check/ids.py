@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.text import Tokenizer
-from ridgeline.engine.params import SamplingParams, unfollowed_keys
+from ridgeline.engine.params import SamplingParams, ignored_keys
 
 _ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id")
 _NO_PADDING = -1  # the value in configs of the first Llama models
@@ -78,4 +78,4 @@ def check_generation(generation: Mapping[str, Any], *, speech: bool) -> tuple[li
         SamplingParams.from_generation_config(generation)
     except ValueError as error:
         return [str(error)], []
-    return [], [f"sets {key}, which this version does not support" for key in unfollowed_keys(generation, rules=speech)]
+    return [], [f"sets {key}, which this version does not support" for key in ignored_keys(generation, rules=speech)]

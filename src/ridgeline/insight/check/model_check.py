@@ -123,7 +123,7 @@ def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> Non
         report.found("chat template", [str(refused)])
         return
     if templates is None:
-        if built is not None and built.has_head and not built.encodes:
+        if built is not None and built.has_head and not built.has_cross_attention:
             report.note("chat template", ["there is none, so `run` continues the prompt as it is"])
         return
     problems, notes = check_templates(templates, vocabulary)

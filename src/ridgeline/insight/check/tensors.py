@@ -54,9 +54,9 @@ def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoi
     module, own_name = naming.places[place]
     try:
         dtype = module.dtype_of(own_name)
-        full = checkpoint.read(name) if dtype is None else checkpoint.shaped(name)
+        full = checkpoint.read(name) if dtype is None else checkpoint.on_meta(name)
         try:
-            taken = module.take(own_name, cast(full, dtype))
+            taken = module.load_tensor(own_name, cast(full, dtype))
         except ValueError as error:
             raise ModelRefused(f"tensor {name} {error}") from None
         for path, tensor in taken.items():

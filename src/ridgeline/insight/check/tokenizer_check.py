@@ -50,14 +50,15 @@ def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[
         beyond = tokenizer.vocab_size - vocabulary
         problems.append(
             f"it has ids up to {tokenizer.vocab_size - 1}, but the model has only {vocabulary}: {beyond} would fail, "
-            f"the first is {tokenizer.piece(vocabulary)!r}; use the tokenizer of this model, or enlarge its embedding"
+            f"the first is {tokenizer.printable_token(vocabulary)!r}; use the tokenizer of this model, or "
+            "enlarge its embedding"
         )
     notes = (
         [(f"{', '.join(lost)} change when encoded and decoded: its vocabulary cannot encode every text")]
         if lost
         else []
     )
-    return problems, [*notes, *([tokenizer.mended] if tokenizer.mended else [])]
+    return problems, [*notes, *([tokenizer.file_fault_note] if tokenizer.file_fault_note else [])]
 
 
 def _back(tokenizer: Tokenizer, text: str) -> str:

@@ -28,7 +28,7 @@ def advice(findings: SimulationFindings) -> str:
     prompts that delay decoding. If none applies, the sentence reports how busy the GPU is and, if the load law applies,
     the rate above which the fleet would fall behind.
     """
-    metrics, limits = findings.metrics, findings.asked.machine.limits
+    metrics, limits = findings.metrics, findings.query.machine.limits
     if findings.verdict == "nothing answered":
         return "No request was answered: " + (next(iter(metrics.reasons), "no request arrived") + ".")
     if metrics.counts["rejected"] > _REFUSED * metrics.total:
@@ -87,7 +87,7 @@ def advice(findings: SimulationFindings) -> str:
 
 def _room(findings: SimulationFindings) -> str:
     """Return the suggestion for requests that are too long for the context."""
-    machine = findings.asked.machine
+    machine = findings.query.machine
     return "use a model with a longer context" if machine.context == machine.case.model.context else "raise --context"
 
 
@@ -103,7 +103,7 @@ def _few_places(metrics: SimulationMetrics) -> bool:
 
 def _raise_requests(findings: SimulationFindings) -> str:
     """Return the advice to raise `--max-requests`, with the share of free pages that supports it."""
-    steps, places = findings.metrics.steps, findings.asked.machine.limits.requests
+    steps, places = findings.metrics.steps, findings.query.machine.limits.requests
     free = 1 - steps.most_pages
     room = f", while at least {percent(free)} of the KV pages are free" if free > _FREE else ""
     waits = percent(steps.held["requests"])
@@ -122,7 +122,7 @@ def _front_too(metrics: SimulationMetrics) -> str:
 
 def _fewer_bits(findings: SimulationFindings) -> str:
     """Return the suggestion to quantize the KV cache to 8 bits, or "" if it already has 8 bits or fewer."""
-    wide = findings.asked.machine.case.kv in ("bf16", "fp16", "fp32")
+    wide = findings.query.machine.case.kv in ("bf16", "fp16", "fp32")
     return "store keys and values in 8 bits (--kv fp8), or " if wide else ""
 
 
@@ -144,13 +144,13 @@ def _answered(metrics: SimulationMetrics) -> float:
     backlog's growth: after the last arrival, a slow replica may take long to drain its backlog, which lowers the
     average.
     """
-    assert metrics.steadiness is not None, "a run without a steadiness measurement has no completion rate"
-    return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
+    assert metrics.stationarity is not None, "a run without a stationarity measurement has no completion rate"
+    return max(metrics.requests_per_second, metrics.offered - metrics.stationarity.growth)
 
 
 def _more(findings: SimulationFindings) -> str:
     """Return the suggestion for adding capacity, in terms of the option that sets the number of replicas."""
-    fleet = findings.asked.fleet
+    fleet = findings.query.fleet
     if fleet.scaling is not None:
         return "allow more replicas, or start them earlier (--scale, --scale-at)"
     if fleet.split is not None:
@@ -164,7 +164,7 @@ def _enough(findings: SimulationFindings) -> int:
 
     Replicas on other GPUs count in proportion to their saturation rate by the load law.
     """
-    metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
+    metrics, machine, fleet = findings.metrics, findings.query.machine, findings.query.fleet
     own, *others = (saturation_rate(each, *metrics.sizes) for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
     return math.ceil((wanted - sum(others)) / own)
@@ -181,7 +181,7 @@ def _of_prompts(findings: SimulationFindings) -> str:
         return ""
     if itl is None or (tail := itl.percentiles[99]) is None or (middle := itl.percentiles[50]) is None:
         return ""
-    machine, batch = findings.asked.machine, max(1, round(findings.metrics.steps.batch))
+    machine, batch = findings.query.machine, max(1, round(findings.metrics.steps.batch))
     budget = _smaller(machine.limits.tokens, batch)
     if tail.mid < _UNEVEN * middle.mid or budget is None or not _keeps_up(findings, budget):
         return ""
@@ -189,7 +189,7 @@ def _of_prompts(findings: SimulationFindings) -> str:
     reaches, own = machine.case.price.reaches, max(1, round(findings.metrics.input))
     chunk = min(budget - batch, own)
     full = Work.of([StepSegment(chunk, own)], reaches) + Work.decode([context] * batch, reaches)
-    longest = machine.case.price.on(machine.case.device, full).expected
+    longest = machine.case.price.price_step(machine.case.device, full).expected
     if longest > tail.mid * 0.9:
         return ""
     return (
@@ -203,7 +203,7 @@ def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
     """Return whether the replicas keep up with `tokens` per step by the load law; True if the law does not apply."""
     if findings.law is None:
         return True
-    asked, metrics = findings.asked, findings.metrics
+    asked, metrics = findings.query, findings.metrics
     machine = replace(asked.machine, limits=replace(asked.machine.limits, tokens=tokens))
     return saturation_rate(machine, *metrics.sizes) * asked.fleet.replicas > _NEAR * metrics.offered
 

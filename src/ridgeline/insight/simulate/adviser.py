@@ -29,10 +29,10 @@ from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
-BUDGETS = tuple(2**power for power in range(8, 15))
+TOKEN_BUDGETS = tuple(2**power for power in range(8, 15))
 """The token budgets per step that the search tries: 256 to 16,384."""
 
-PLACES = tuple(2**power for power in range(4, 11))
+REQUEST_LIMITS = tuple(2**power for power in range(4, 11))
 """The limits of concurrent requests that the search tries: 16 to 1,024."""
 
 SHARES = (0.92, 0.95)
@@ -76,14 +76,14 @@ class TriedSetting:
         own = self.limits
         # A smaller token budget needs less memory for activations, so more pages fit.
         more_pages = memory > self.memory or (limits.tokens < self.limits.tokens and not fixed)
-        if memory < self.memory or (more_pages and self.short):
+        if memory < self.memory or (more_pages and self.is_short_of_pages):
             return False
         return alike(own.tokens, limits.tokens, self.most_positions) and alike(
             own.requests, limits.requests, self.most_running
         )
 
     @property
-    def short(self) -> bool:
+    def is_short_of_pages(self) -> bool:
         """Whether more KV pages could change the steps of this run."""
         return bool(self.metrics.steps.held["pages"] or self.metrics.preemptions or self.metrics.found)
 
@@ -97,16 +97,16 @@ class TriedSetting:
         """The share of the counted requests that met their objectives."""
         return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
 
-    def beside(self, other: "TriedSetting") -> "TriedSetting":
+    def comparable_to(self, other: "TriedSetting") -> "TriedSetting":
         """Return a copy of this result whose `share` is computed over the requests that another result counts."""
         return replace(self, counted=other.counted)
 
-    def late(self, name: str) -> float:
+    def tail_latency(self, name: str) -> float:
         """Return the p99 of a latency, or the highest percentile that has enough samples; infinite if there is none."""
         return math.inf if self.overloaded else self.metrics.late(name)
 
     @property
-    def calm(self) -> bool:
+    def has_few_preemptions(self) -> bool:
         """Whether the run has few preemptions; the adviser never recommends a setting with many."""
         return self.metrics.preemptions <= _PREEMPTED * self.metrics.total
 
@@ -114,14 +114,14 @@ class TriedSetting:
     def rank(self) -> tuple[float, bool, float]:
         """The sort key that orders settings: share of good requests, then few preemptions, then low mean TTFT."""
         ttft = self.metrics.latencies["TTFT"]
-        return self.share, self.calm, -(math.inf if ttft is None else ttft.mean)
+        return self.share, self.has_few_preemptions, -(math.inf if ttft is None else ttft.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The outcome of a search over engine settings: the user's setting, the best one, and all that were simulated."""
 
-    own: TriedSetting
+    current: TriedSetting
     """The setting that the user specified, with its result."""
     best: TriedSetting
     """The setting with the highest rank, with its result."""
@@ -131,20 +131,20 @@ class Advice:
     """The increase in the share of good requests, with a 95 % interval from paired comparison."""
 
     @property
-    def worth(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the best setting is significantly better: the interval of its gain lies above zero."""
-        return self.best is not self.own and self.gain.low > 0
+        return self.best is not self.current and self.gain.low > 0
 
     @property
     def count(self) -> int:
         """The number of requests over which settings were compared."""
-        return int(self.own.counted.sum())
+        return int(self.current.counted.sum())
 
     @property
     def flags(self) -> str:
         """The command-line options that select the best setting."""
         said = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
-        return said if self.best.memory == self.own.memory else f"{said} --memory-utilization {self.best.memory:g}"
+        return said if self.best.memory == self.current.memory else f"{said} --memory-utilization {self.best.memory:g}"
 
     @property
     def pareto(self) -> tuple[TriedSetting, ...]:
@@ -157,16 +157,16 @@ class Advice:
 
         If the best setting is not significantly better, it says so instead.
         """
-        if not self.worth:
+        if not self.is_significant:
             return (
                 f"No other setting is significantly better: of {len(self.options)} settings simulated with "
                 f"{self.count:,} requests, the best has {percent(self.best.share)} good requests, yours "
-                f"{percent(self.own.share)}."
+                f"{percent(self.current.share)}."
             )
         points = " .. ".join(f"{100 * each:.1f}" for each in (self.gain.low, self.gain.high))
         return (
             f"{self.flags}: the share of good requests rises by {100 * self.gain.mid:.1f} points ({points}) over "
-            f"{self.count:,} requests, because {reason(self.own, self.best)}."
+            f"{self.count:,} requests, because {reason(self.current, self.best)}."
         )
 
 
@@ -178,7 +178,7 @@ def _beats(one: TriedSetting, other: TriedSetting) -> bool:
 
 def _figures(option: TriedSetting) -> tuple[float, ...]:
     """Return the three numbers that compare engine settings, lower is better: -good share, tail TTFT, tail ITL."""
-    return -option.share, option.late("TTFT"), option.late("ITL")
+    return -option.share, option.tail_latency("TTFT"), option.tail_latency("ITL")
 
 
 def reason(own: TriedSetting, best: TriedSetting) -> str:
@@ -194,7 +194,7 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
         if before - after > 0.02:
             said.append(f"requests wait for {what} {percent(after)} of the time instead of {percent(before)}")
     for name in ("TTFT", "ITL"):
-        before, after = own.late(name), best.late(name)
+        before, after = own.tail_latency(name), best.tail_latency(name)
         if after < 0.95 * before < math.inf:
             said.append(f"the tail of {name} is {say_seconds(after)} instead of {say_seconds(before)}")
     if best.metrics.preemptions < own.metrics.preemptions:
@@ -205,7 +205,7 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
     return " and ".join(said[:2])
 
 
-Rebuilt = Callable[[Limits, float], Machine]
+MachineBuilder = Callable[[Limits, float], Machine]
 """A function that returns the simulated machine with other engine limits and GPU memory share."""
 
 Setting = tuple[Limits, float]
@@ -231,7 +231,7 @@ class TrialProcess(Protocol):
 
 def advise(
     asked: SimulationQuery,
-    rebuilt: Rebuilt,
+    rebuilt: MachineBuilder,
     progress: Callable[[str], Watch] | None = None,
     shares: Sequence[float] = SHARES,
     second: TrialProcess | None = None,
@@ -253,7 +253,7 @@ def advise(
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares the share of good requests: give --slo, and --rate or --trace")
     try:
-        own = own or option_of(asked, asked.machine)
+        own = own or simulate_setting(asked, asked.machine)
         trials = _Trials(asked, rebuilt, own, progress, second, fixed=not shares)
         best, before = own, None
         while best is not before:
@@ -270,8 +270,8 @@ def advise(
 def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setting]], ...]:
     """Return a function for each parameter that lists the settings to try, which differ from a given one only in it."""
     return (
-        lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
-        lambda best: [(replace(best.limits, requests=places), best.memory) for places in PLACES],
+        lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in TOKEN_BUDGETS],
+        lambda best: [(replace(best.limits, requests=places), best.memory) for places in REQUEST_LIMITS],
         lambda best: [(best.limits, share) for share in shares if share > best.memory],
     )
 
@@ -285,7 +285,7 @@ class _Trials:
     def __init__(
         self,
         asked: SimulationQuery,
-        rebuilt: Rebuilt,
+        rebuilt: MachineBuilder,
         own: TriedSetting,
         progress: Callable[[str], Watch] | None,
         second: TrialProcess | None,
@@ -317,7 +317,7 @@ class _Trials:
                 if option is None:  # the token budget leaves no memory for pages
                     option = self._own
                 else:
-                    option = option.beside(self._own)
+                    option = option.comparable_to(self._own)
                     self.tried.append(option)
             found.append(option)
         return found
@@ -375,27 +375,27 @@ class _Trials:
 
 
 def trial(
-    asked: SimulationQuery, rebuilt: Rebuilt, limits: Limits, memory: float, watch: Watch | None = None
+    asked: SimulationQuery, rebuilt: MachineBuilder, limits: Limits, memory: float, watch: Watch | None = None
 ) -> TriedSetting | None:
     """Simulate a setting under the requests of a query; return None if the machine cannot have that setting."""
     try:
         machine = rebuilt(limits, memory)
     except ValueError:
         return None
-    return option_of(asked, machine, watch)
+    return simulate_setting(asked, machine, watch)
 
 
 def _best(found: TriedSetting, others: Iterable[TriedSetting]) -> TriedSetting:
     """Return the highest-ranked among a setting and others with few preemptions; the first of equals wins."""
-    return max([found, *(each for each in others if each.calm)], key=lambda each: each.rank)
+    return max([found, *(each for each in others if each.has_few_preemptions)], key=lambda each: each.rank)
 
 
-def option_of(asked: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
+def simulate_setting(asked: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
     """Simulate the requests of a query on a machine and return the result with each request's verdict."""
-    return option_in(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
+    return evaluate_log(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
 
 
-def option_in(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
+def evaluate_log(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
     """Return the result of a run on a machine from its log, with each request's verdict."""
     assert asked.slo is not None
     requests, steps = Columns(log), log.steps

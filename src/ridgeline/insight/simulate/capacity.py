@@ -43,7 +43,7 @@ class SimulatedCapacity:
     """
     levels: tuple[CapacityLevel, ...]
     """The results at all arrival rates that were tried with the predicted step times, lowest rate first."""
-    attain: float
+    min_good_share: float
     """The share of requests that had to meet their objectives for an arrival rate to count as good."""
 
     @property

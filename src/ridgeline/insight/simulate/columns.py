@@ -32,10 +32,10 @@ class Columns:
         self.input, self.made, self.cached = ints(requests.input), ints(requests.made), ints(requests.cached)
         self.worst_gap, self.outcome = ints(requests.worst_gap), ints(requests.outcome)
         self.slo_class, self.classes = ints(requests.slo_class), tuple(requests.classes)
-        self.apart = ints(requests.prompted) != ints(requests.replica)
+        self.is_disaggregated = ints(requests.prompted) != ints(requests.replica)
         self.ok = self.outcome == OUTCOMES.index("ok")
         over = np.where(self.ok, self.last, log.end)
-        self.over = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)
+        self.ended = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)
 
     @property
     def tpot(self) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ridgeline.insight.simulate.adviser import TriedSetting, option_of
+from ridgeline.insight.simulate.adviser import TriedSetting, simulate_setting
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation import Watch
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
@@ -41,12 +41,12 @@ class SizedFleet:
     """The arrivals per second; if all requests arrive at once, completed requests per second."""
 
     @property
-    def value(self) -> float:
+    def good_share_per_dollar(self) -> float:
         """The share of good requests per dollar of hourly cost."""
         return self.option.share / self.dollars
 
     @property
-    def thousand(self) -> float:
+    def dollars_per_thousand_good(self) -> float:
         """The dollars per thousand good requests; infinite if none is good or the fleet is overloaded."""
         good = self.option.share * self.offered
         return self.dollars / 3600 / good * 1e3 if good else math.inf
@@ -83,14 +83,14 @@ class FleetSizing:
             return "No division of this number of GPUs keeps up and has good requests."
         if not self.worth:
             return (
-                f"No other division costs significantly less: yours costs ${three_digits(own.thousand)} per thousand "
+                f"No other division costs significantly less: yours costs "
+                f"${three_digits(own.dollars_per_thousand_good)} per thousand "
                 "good requests."
             )
         without = "falls behind" if own.option.overloaded else "has no good requests"
-        beside = f"yours ${three_digits(own.thousand)}" if own.option.share else f"yours {without}"
-        said = (
-            f"${three_digits(best.thousand)} per thousand good requests, {percent(best.option.share)} of all; {beside}"
-        )
+        beside = f"yours ${three_digits(own.dollars_per_thousand_good)}" if own.option.share else f"yours {without}"
+        dollars = three_digits(best.dollars_per_thousand_good)
+        said = f"${dollars} per thousand good requests, {percent(best.option.share)} of all; {beside}"
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
         return f"{best.flags}: {said}{gain}."
 
@@ -107,7 +107,7 @@ def check_comparable(asked: SimulationQuery) -> None:
         raise ValueError("--divide compares costs, but no price is known for this GPU: give --price")
 
 
-def divide(
+def search_fleet_size(
     asked: SimulationQuery,
     most: int,
     on: Callable[[int], Machine],
@@ -132,7 +132,7 @@ def divide(
         other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
         devices, dollars = machine.case.setup.devices, other.dollars_per_hour
         watch = None if progress is None else progress(f"{replicas:,} x {devices:,} GPUs")
-        option = known or option_of(other, machine, watch)
+        option = known or simulate_setting(other, machine, watch)
         assert dollars is not None
         return SizedFleet(
             devices, replicas, option, dollars, option.metrics.offered or option.metrics.requests_per_second
@@ -145,23 +145,31 @@ def divide(
         product(DEVICES_PER_REPLICA, REPLICAS), key=lambda pair: (pair[0] * pair[1], pair[0])
     ):
         cards = devices * replicas
-        if cards > most or (devices, replicas) == (here.devices, here.replicas) or 1 / (cards * per_card) <= best.value:
+        if (
+            cards > most
+            or (devices, replicas) == (here.devices, here.replicas)
+            or 1 / (cards * per_card) <= best.good_share_per_dollar
+        ):
             continue
         try:
             machine = on(devices)
         except ValueError:  # the model does not fit or cannot be divided among these GPUs
             continue
         other = divided(machine, replicas)
-        tried.append(replace(other, option=other.option.beside(here.option), offered=here.offered))
-        best = max(best, tried[-1], key=lambda each: each.value)
+        tried.append(replace(other, option=other.option.comparable_to(here.option), offered=here.offered))
+        best = max(best, tried[-1], key=lambda each: each.good_share_per_dollar)
     return FleetSizing(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
 
 
 def _gain(own: SizedFleet, best: SizedFleet) -> Interval | None:
     """Return the relative gain in good requests per dollar, with a paired 95 % interval over requests."""
-    if not own.value:
+    if not own.good_share_per_dollar:
         return None
     counted = own.option.counted
     apart = best.option.good[counted] / best.dollars - own.option.good[counted] / own.dollars
     mid, off = float(apart.mean()), DEVIATIONS_95 * float(apart.std()) / math.sqrt(len(apart))
-    return Interval((mid - off) / own.value, mid / own.value, (mid + off) / own.value)
+    return Interval(
+        (mid - off) / own.good_share_per_dollar,
+        mid / own.good_share_per_dollar,
+        (mid + off) / own.good_share_per_dollar,
+    )

@@ -42,9 +42,9 @@ class LoadLaw:
     """The utilization rho of the replica."""
     tpot: float | None
     """The seconds per output token; None if the replica cannot keep up."""
-    wall: float
+    saturation_rate: float
     """The saturation rate in requests per second, from which the queue grows without bound."""
-    most: float
+    max_batch: float
     """The number of sequences that decode concurrently at saturation (B)."""
 
 
@@ -73,7 +73,7 @@ def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, f
     return [(rate, batch / (rate * output)) for batch, rate in rates]
 
 
-def loop_law(machine: Machine, users: int, input: int, output: int) -> float:
+def closed_loop_throughput(machine: Machine, users: int, input: int, output: int) -> float:
     """Return the output tokens per second of a closed loop without think time.
 
     Args:
@@ -119,7 +119,7 @@ class _RequestCost:
 def _most(machine: Machine, input: int, output: int) -> float:
     """Return the largest decode batch B, which can be below 1, for example for a long prompt with a short response."""
     limits = machine.limits
-    kept = machine.layout.users(_context(input, output), limits.max_request_tokens)
+    kept = machine.layout.max_sequences(_context(input, output), limits.max_request_tokens)
     parts = math.ceil(input / limits.max_request_tokens)
     decoding = max(1, min(limits.requests, kept)) * output / (output + parts - 1)
     return min(decoding, limits.tokens * output / (input + output))
@@ -156,4 +156,7 @@ def _decoding(machine: Machine, sequences: list[int]) -> float:
 
 def _seconds(machine: Machine, work: Work, sequences: int, new: int) -> float:
     """Return the seconds of a step, with the host overhead before it."""
-    return machine.case.price.on(machine.case.device, work).expected + machine.between.of(sequences, new) / 1e9
+    return (
+        machine.case.price.price_step(machine.case.device, work).expected
+        + machine.host_overhead.of(sequences, new) / 1e9
+    )

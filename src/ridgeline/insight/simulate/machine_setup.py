@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.replica import NOTHING, Machine
+from ridgeline.insight.simulate.replica import NO_OVERHEAD, Machine
 from ridgeline.insight.simulate.serving_overhead import HostOverhead
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
@@ -18,7 +18,7 @@ def machine_of(
     pages: int | None = None,
     page_size: int = 16,
     prefix_cache: bool = True,
-    between: HostOverhead = NOTHING,
+    between: HostOverhead = NO_OVERHEAD,
 ) -> Machine:
     """Return the simulated machine (model, GPUs, KV pages and engine limits) of a pricing scenario.
 
@@ -37,7 +37,7 @@ def machine_of(
             too many for the GPU.
     """
     model = case.model
-    if not model.has_head or model.encodes:
+    if not model.has_head or model.has_cross_attention:
         raise ValueError(
             "simulate supports only models that continue a text, not encoders, encoder-decoders or speech models"
         )

@@ -26,7 +26,7 @@ from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.paced_executor import PacedExecutor
 from ridgeline.insight.simulate.replica import Machine, StepPricer
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import usual_engine
+from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 
 MAKER = f"{__name__}:priced_engine"
@@ -71,8 +71,10 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
         ValueError: If the model is unsupported, or if the settings do not fit the model or the GPU's memory.
     """
     share = {} if settings.memory_share is None else {"utilization": settings.memory_share}
-    setup = Deployment(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)
-    case = ModelCache(source.config).case(setup)
+    setup = Deployment(
+        device, devices, settings.weights, settings.kv, engine=default_engine(device), usual=True, **share
+    )
+    case = ModelCache(source.config).scenario(setup)
     machine = machine_of(
         case,
         settings.limits,

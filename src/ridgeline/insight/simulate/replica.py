@@ -19,7 +19,7 @@ from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import Price
 
-NOTHING = HostOverhead()
+NO_OVERHEAD = HostOverhead()
 """The host overhead between two steps if none was measured: zero."""
 
 _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
@@ -35,14 +35,14 @@ class Machine:
     context: int
     """The maximum number of positions per request."""
     prefix_cache: bool = True
-    between: HostOverhead = NOTHING
+    host_overhead: HostOverhead = NO_OVERHEAD
     """The host overhead between two steps, which the price of a step does not include."""
 
 
 class StepPricer:
     """A function that returns the duration of a plan's step: its price times a factor, plus host overhead."""
 
-    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NOTHING) -> None:
+    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NO_OVERHEAD) -> None:
         """Create a pricer of engine steps for a device.
 
         After each call, `work` holds the work of the last step and `compute_bound` whether its arithmetic takes longer
@@ -62,7 +62,7 @@ class StepPricer:
     def __call__(self, plan: StepPlan) -> int:
         """Return the duration of a plan's step in nanoseconds."""
         self.work = plan.work(self._price.reaches)
-        found = self._price.on(self._device, self.work)
+        found = self._price.price_step(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
         self.compute_bound = found.floor > memory
         between, before = self._between, self._new
@@ -130,7 +130,7 @@ class SimulatedReplica:
         self._made[number] = min(request.output, self.engine.requests[number].limit)
         return number
 
-    def room(self, number: int) -> int:
+    def max_new_tokens(self, number: int) -> int:
         """Return the number of tokens that fit after the prompt of a newly added request."""
         return self.engine.requests[number].limit
 

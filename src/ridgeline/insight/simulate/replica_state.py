@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.engine.request import Timing
 from ridgeline.insight.simulate.replica import SimulatedReplica
-from ridgeline.insight.simulate.run_log import HELD, NEVER, RunLog
+from ridgeline.insight.simulate.run_log import NEVER, WAIT_REASONS, RunLog
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 NO_MOMENT = NEVER - 1
@@ -35,7 +35,7 @@ class SimulatedRequest:
     """The request's output tokens so far, added when a replica (prefill, then decode) finishes its part."""
     cached: int = 0
     """The number of prompt tokens found in the prefix cache of its first replica."""
-    begun: Timing | None = None
+    first_timing: Timing | None = None
     """The request's timing on its first replica."""
 
 
@@ -46,7 +46,7 @@ class ReplicaState:
     """
 
     def __init__(self, replica: SimulatedReplica, since: int = 0, *, taking: bool = True) -> None:
-        self.replica, self.since, self.taking = replica, since, taking
+        self.replica, self.since, self.accepts_requests = replica, since, taking
         self.until: int | None = None
         self.live: dict[int, SimulatedRequest] = {}
         self.load = 0  # the sum of its requests' loads, for a router
@@ -60,17 +60,17 @@ class ReplicaState:
             ValueError: If the request can never run.
         """
         number = self.replica.add(request, received)
-        self.live[number], live.room = live, self.replica.room(number)
+        self.live[number], live.room = live, self.replica.max_new_tokens(number)
         self.load += live.load
 
-    def starts(self, start_up: int, now: int) -> bool:
+    def is_starting(self, start_up: int, now: int) -> bool:
         """Return whether the replica is still starting up at time `now`.
 
         Args:
             start_up: Nanoseconds that starting takes.
             now: The current time.
         """
-        return not (self.taking or self.live) and self.since > 0 and self.since + start_up >= now
+        return not (self.accepts_requests or self.live) and self.since > 0 and self.since + start_up >= now
 
     def begin(self, place: int, log: RunLog) -> int | None:
         """Start a step and log it; return its duration in nanoseconds, or None if there is nothing to do.
@@ -101,7 +101,7 @@ class ReplicaState:
         steps.compute.append(self.replica.pricer.compute_bound)
         limits = scheduler.limits
         held = "" if not waiting else "requests" if running >= limits.requests else "pages"
-        steps.held.append(HELD.index("positions" if held == "pages" and positions >= limits.tokens else held))
+        steps.held.append(WAIT_REASONS.index("positions" if held == "pages" and positions >= limits.tokens else held))
         return took
 
 

@@ -20,7 +20,7 @@ OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "unfinished")
 """
 
 Held = Literal["", "requests", "positions", "pages"]
-HELD: tuple[Held, ...] = ("", "requests", "positions", "pages")
+WAIT_REASONS: tuple[Held, ...] = ("", "requests", "positions", "pages")
 """The reasons why requests wait while a step runs.
 
 "": none waits. `requests`: the limit of concurrent requests is reached. `positions`: the step's token budget is used
@@ -74,7 +74,7 @@ class RequestLog:
         self.prompted.append(0)
         return len(self.arrived) - 1
 
-    def refuse(self, row: int, reason: str) -> None:
+    def reject(self, row: int, reason: str) -> None:
         """Mark a request as rejected, with the reason."""
         self.outcome[row] = OUTCOMES.index("rejected")
         self.reasons[row] = reason
@@ -85,7 +85,7 @@ class StepLog:
 
     `positions` counts the tokens that the step runs, `prompts` those of sequences with more than one token, and
     `sequences` the sequences. `running` and `waiting` count requests, and `pages` the pages in use, after planning.
-    `held` says why requests wait, as an index into `HELD`. `compute` says whether the step's arithmetic takes
+    `held` says why requests wait, as an index into `WAIT_REASONS`. `compute` says whether the step's arithmetic takes
     longer than its memory traffic.
     """
 
@@ -121,7 +121,7 @@ class RunTotals:
     """The number of times a replica preempted a request."""
     wasted: int
     """The positions computed again after a preemption."""
-    found: int
+    prefix_hits: int
     """The prompt positions found in the prefix cache."""
     pages: tuple[int, ...]
     """The number of KV pages in each replica's pool."""

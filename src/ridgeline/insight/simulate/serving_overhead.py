@@ -103,17 +103,17 @@ class ApiServerCore:
         """The time at which all queued work is complete."""
         return max(self._told, self._latest)
 
-    def reads(self, now: int) -> int:
+    def parse_request(self, now: int) -> int:
         """Parse a request that arrives at `now`; return when the engine gets it, in order of arrival."""
         self._read = max(self._read, self._serve(now, self._costs.request))
         return self._read
 
-    def hears(self, now: int) -> None:
+    def handle_step(self, now: int) -> None:
         """Add the API server's work for the message of an engine step that ended at `now`; its tokens follow."""
         self.of_steps += self._costs.step
         self._tell(now, self._costs.step)
 
-    def writes(self, *, first: bool = False) -> int:
+    def write_token(self, *, first: bool = False) -> int:
         """Add the work of writing a token of the latest step, and return when its client has it.
 
         Args:
@@ -123,7 +123,7 @@ class ApiServerCore:
         self._tell(self._told, self._costs.token)
         return self._serve(self._told, self._costs.first) if first and self._costs.first else self._told
 
-    def closes(self) -> None:
+    def finish_response(self) -> None:
         """Finish a response whose last token was just written."""
         self._serve(self._told, self._costs.answer)
 
@@ -167,7 +167,7 @@ class _CoreShare:
         return self._share * math.exp(min(0, self._at - now) / self._over)
 
 
-def parse_between(text: str) -> HostOverhead:
+def parse_host_overhead(text: str) -> HostOverhead:
     """Parse a host overhead: `110us`, or `110us+20us/sequence+330us/request+400us/idle+300us/after`.
 
     Raises:
@@ -178,7 +178,7 @@ def parse_between(text: str) -> HostOverhead:
     return HostOverhead(**found)
 
 
-def parse_front(text: str) -> ApiServerOverhead:
+def parse_api_server_overhead(text: str) -> ApiServerOverhead:
     """Parse an API server overhead, such as `0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer`.
 
     Raises:

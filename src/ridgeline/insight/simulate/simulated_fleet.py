@@ -33,7 +33,7 @@ class SimulatedFleet:
     """The machines of replicas on other GPUs."""
     split: PrefillDecodeSplit | None = None
     scaling: Scaling | None = None
-    front: ApiServerOverhead | None = None
+    api_server: ApiServerOverhead | None = None
     """The API server core that all requests and tokens pass through; None if it takes no time."""
 
     def machines(self, machine: Machine) -> tuple[Machine, ...]:

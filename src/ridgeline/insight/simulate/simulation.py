@@ -43,11 +43,14 @@ class Autoscaler:
         self._scaling, self.next, self.start_up = scaling, scaling.period, scaling.start_up
         self._changed = 0  # when a replica was last started or stopped
 
-    def look(self, replicas: Iterable[ReplicaState]) -> int:
+    def check(self, replicas: Iterable[ReplicaState]) -> int:
         """Return how many replicas to start at this check, or -1 to stop one."""
         now, self.next = self.next, self.next + self._scaling.period
         there = [each for each in replicas if each.until is None]
-        taking, starting = sum(each.taking for each in there), sum(each.starts(self.start_up, now) for each in there)
+        taking, starting = (
+            sum(each.accepts_requests for each in there),
+            sum(each.is_starting(self.start_up, now) for each in there),
+        )
         change = self._scaling.change(sum(len(each.live) for each in there), taking, starting, now - self._changed)
         if change:
             self._changed = now
@@ -85,11 +88,13 @@ class _Simulation:
         self.handover = None if fleet.split is None else SimulatedKVTransfer(machine, fleet.split.bandwidth)
         self.decoding = self.router if fleet.split is None else router_named(fleet.router, fleet.seed + 1)
         self.autoscaler = None if fleet.scaling is None else Autoscaler(fleet.scaling)
-        self.front = None if fleet.front is None else ApiServerCore(fleet.front.times(factor))
+        self.front = None if fleet.api_server is None else ApiServerCore(fleet.api_server.times(factor))
         self.reading: deque[tuple[TraceRequest, SimulatedRequest]] = deque()
 
     def _replica(self, machine: Machine) -> SimulatedReplica:
-        pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between.times(self.factor))
+        pricer = StepPricer(
+            machine.case.price, machine.case.device, self.factor, machine.host_overhead.times(self.factor)
+        )
         return SimulatedReplica(machine, self.clock, pricer, self.prompts)
 
     def run(self, watch: Watch | None) -> RunLog:
@@ -111,7 +116,7 @@ class _Simulation:
                 elif what == _READ:
                     self._deal(*self.reading.popleft())
                 else:
-                    self.replicas[which].taking = True
+                    self.replicas[which].accepts_requests = True
             else:
                 self._add()
             if self._next() != moment:
@@ -146,7 +151,7 @@ class _Simulation:
 
     def _choose(self, router: ReplicaRouter, request: TraceRequest, among: range) -> int:
         """Return the index of the replica that the router selects for a request, among those that accept requests."""
-        places = [place for place in among if self.replicas[place].taking]
+        places = [place for place in among if self.replicas[place].accepts_requests]
         if len(places) == 1:
             return places[0]
         signals = self.signals if self.age else [Signal(each.load) for each in self.replicas]
@@ -160,7 +165,7 @@ class _Simulation:
             self._deal(request, live)
             return
         self.reading.append((request, live))
-        heapq.heappush(self.happens, (self.front.reads(self.clock.now), _READ, row))
+        heapq.heappush(self.happens, (self.front.parse_request(self.clock.now), _READ, row))
 
     def _deal(self, request: TraceRequest, live: SimulatedRequest) -> None:
         """Route a request to a replica once the API server has parsed it."""
@@ -179,7 +184,7 @@ class _Simulation:
         try:
             self.replicas[place].add(request, live, received)
         except ValueError as error:
-            requests.refuse(live.row, str(error))
+            requests.reject(live.row, str(error))
             self.offered.ended(live.request, self.clock.now, answered=False)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
@@ -187,7 +192,7 @@ class _Simulation:
     def _end_step(self, serving: ReplicaState) -> None:
         serving.stepping = False
         self._take(serving, serving.replica.end())
-        if not (serving.taking or serving.live):
+        if not (serving.accepts_requests or serving.live):
             serving.until = self.clock.now
 
     def _take(self, serving: ReplicaState, events: list[TokenEvent]) -> None:
@@ -199,13 +204,13 @@ class _Simulation:
         now, before, live, front = self.clock.now, serving.before, serving.live, self.front
         step = now
         if front is not None:
-            front.hears(now)
+            front.handle_step(now)
             before = NO_MOMENT
         gap, equal = now - before, 0
         for event in events:
             own = live[event.request]
             if front is not None:
-                now = max(own.last, front.writes(first=own.last == NEVER))  # a response's tokens keep their order
+                now = max(own.last, front.write_token(first=own.last == NEVER))  # a response's tokens keep their order
             if own.last == before:
                 equal += 1
                 if gap > own.worst:
@@ -227,8 +232,8 @@ class _Simulation:
         del serving.live[event.request]
         serving.load -= own.load
         own.made += serving.replica.forget(event.request)
-        if own.begun is None:
-            own.cached, own.begun = event.cached, event.timing
+        if own.first_timing is None:
+            own.cached, own.first_timing = event.cached, event.timing
         # A prefill replica generates one token, so its engine cannot tell that no second one would fit.
         alone = own.rest is not None and own.room == 1
         limited = event.finish is FinishReason.LENGTH or alone
@@ -236,8 +241,8 @@ class _Simulation:
             self._hand_over(own, own.rest)
             return
         if self.front is not None:
-            self.front.closes()
-        requests, row, timing = self.log.requests, own.row, own.begun
+            self.front.finish_response()
+        requests, row, timing = self.log.requests, own.row, own.first_timing
         requests.outcome[row] = OUTCOMES.index("ok")
         requests.limited[row] = limited
         requests.made[row], requests.cached[row] = own.made, own.cached
@@ -269,7 +274,7 @@ class _Simulation:
     def _scale(self, autoscaler: Autoscaler) -> None:
         """Run a check of the autoscaler and start or stop replicas."""
         self.clock.to(autoscaler.next)
-        change, now = autoscaler.look(self.replicas), self.clock.now
+        change, now = autoscaler.check(self.replicas), self.clock.now
         if change > 0:
             self._start(change, now + autoscaler.start_up)
         elif change < 0:
@@ -283,9 +288,9 @@ class _Simulation:
 
     def _stop(self, now: int) -> None:
         """Stop sending requests to the replica with the fewest active requests; among equals, to the newest."""
-        taking = [each for each in self.replicas if each.taking]
+        taking = [each for each in self.replicas if each.accepts_requests]
         least = min(reversed(taking), key=lambda each: len(each.live))
-        least.taking = False
+        least.accepts_requests = False
         if not least.live:
             least.until = now
 

@@ -40,7 +40,7 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
     good = tuple((each.rate, each.metrics.goodput.rate) for each in levels if each.metrics.goodput is not None)
     offered = Series("offered", tuple((each.rate, each.metrics.offered) for each in levels), "dashed")
-    x = f"{findings.asked.rated} per second"
+    x = f"{findings.query.rated} per second"
     if good:
         yield Chart("Goodput by rate", x, "good requests per second", (Series("goodput", good, "line"), offered), marks)
     for name in ("TPOT", "TTFT"):
@@ -57,7 +57,7 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
 
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
     """Return the TPOT curve of the load law, up to 90 % of its saturation rate but no further than the rate `most`."""
-    asked = findings.asked
+    asked = findings.query
     if findings.law_saturation_rate is None or asked.rated != "requests":
         return ()
     curve = load_curve(asked.machine, *findings.metrics.sizes)

@@ -14,7 +14,7 @@ from ridgeline.insight.simulate.adviser import Advice
 from ridgeline.insight.simulate.capacity import SimulatedCapacity
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.fleet_sizing import FleetSizing
-from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, RunLog
+from ridgeline.insight.simulate.run_log import OUTCOMES, WAIT_REASONS, RunLog
 from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
@@ -46,7 +46,7 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
         "advised": None if findings.advised is None else _advised(findings.advised),
         "division": None if findings.division is None else _division(findings.division),
         "together": [
-            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.together
+            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.colocated
         ],
         "law": None if findings.law is None else asdict(findings.law),
         "loop": findings.loop,
@@ -58,7 +58,7 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
 
 def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
     own, figures = findings.metrics.classes[name], findings.class_figures(name)
-    slo = None if findings.asked.slo is None else replace(findings.asked.slo.of(name), classes={})
+    slo = None if findings.query.slo is None else replace(findings.query.slo.of(name), classes={})
     share = figures["good_share"]
     assert share is not None, "a run with requests has a good share"
     return {
@@ -80,7 +80,7 @@ def _capacity(found: SimulatedCapacity) -> dict[str, Any]:
         }
         for level in found.levels
     ]
-    return {"rate": interval_json(found.rate), "attain": found.attain, "levels": levels}
+    return {"rate": interval_json(found.rate), "attain": found.min_good_share, "levels": levels}
 
 
 def _advised(found: Advice) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def _advised(found: Advice) -> dict[str, Any]:
     ]
     return {
         "sentence": found.sentence,
-        "worth": found.worth,
+        "worth": found.is_significant,
         "gain": interval_json(found.gain),
-        "own": asdict(found.own.limits),
+        "own": asdict(found.current.limits),
         "best": asdict(found.best.limits),
         "flags": found.flags,
         "options": options,
@@ -112,7 +112,9 @@ def _division(found: FleetSizing) -> dict[str, Any]:
             "devices": each.devices,
             "replicas": each.replicas,
             "dollars_per_hour": each.dollars,
-            "dollars_per_thousand_good": each.thousand if math.isfinite(each.thousand) else None,
+            "dollars_per_thousand_good": each.dollars_per_thousand_good
+            if math.isfinite(each.dollars_per_thousand_good)
+            else None,
             "good_share": each.option.share,
             "metrics": metrics_json(each.option.metrics),
         }
@@ -129,7 +131,7 @@ def _division(found: FleetSizing) -> dict[str, Any]:
 
 
 def _inputs(findings: SimulationFindings) -> dict[str, Any]:
-    asked, machine = findings.asked, findings.asked.machine
+    asked, machine = findings.query, findings.query.machine
     setup, price = machine.case.setup, machine.case.setup.device.price
     return {
         "model": asked.model,
@@ -143,7 +145,7 @@ def _inputs(findings: SimulationFindings) -> dict[str, Any]:
         "pages": machine.layout.pages,
         "page_size": machine.layout.page_size,
         "prefix_cache": machine.prefix_cache,
-        "between_steps": asdict(machine.between),
+        "between_steps": asdict(machine.host_overhead),
         "traffic": asked.traffic,
         "open_loop": asked.open_loop,
         "seed": asked.seed,
@@ -166,7 +168,7 @@ def _fleet(asked: SimulationQuery) -> dict[str, Any]:
         "seed": fleet.seed,
         "split": None if fleet.split is None else asdict(fleet.split),
         "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
-        "front": None if fleet.front is None else asdict(fleet.front),
+        "front": None if fleet.api_server is None else asdict(fleet.api_server),
     }
 
 
@@ -193,7 +195,7 @@ def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
         "steps": asdict(metrics.steps),
         "replicas": metrics.replicas,
         "front": metrics.front,
-        "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
+        "steadiness": None if metrics.stationarity is None else asdict(metrics.stationarity),
         "latencies": {
             name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)
             for name, found in metrics.latencies.items()
@@ -308,7 +310,7 @@ def per_second(log: RunLog) -> dict[str, list[Any]]:
         "prompt_positions": np.bincount(at, np.asarray(steps.prompts), seconds).tolist(),
         **{
             f"held_by_{name}": (np.bincount(at[held == code], took[held == code], seconds) / 1e9).tolist()
-            for code, name in enumerate(HELD)
+            for code, name in enumerate(WAIT_REASONS)
             if name
         },
     }

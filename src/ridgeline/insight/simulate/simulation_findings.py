@@ -28,14 +28,14 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 class SimulationFindings:
     """The result of a simulation at the predicted price and at the bounds of its error, under the same traffic."""
 
-    asked: SimulationQuery
+    query: SimulationQuery
     log: RunLog
     """The log of the run at the predicted price."""
     metrics: SimulationMetrics
     """The metrics of the run at the predicted price."""
-    cheap: SimulationMetrics
+    at_low_price: SimulationMetrics
     """The metrics at the price less its error; the same as `metrics` if the error is zero."""
-    dear: SimulationMetrics
+    at_high_price: SimulationMetrics
     """The metrics at the price plus its error; the same as `metrics` if the error is zero."""
     law: LoadLaw | None = None
     """The figures of the load law; None if it does not apply to these requests."""
@@ -43,7 +43,7 @@ class SimulationFindings:
     """The capacity, if it was searched for; the runs are then at that rate, or at the lowest rate tried if it is 0."""
     advised: Advice | None = None
     """The outcome of a search for better settings, if there was one."""
-    together: tuple[Colocated, ...] = ()
+    colocated: tuple[Colocated, ...] = ()
     """The results of the same GPUs without a prefill/decode split, if the fleet has one."""
     division: FleetSizing | None = None
     """The outcome of a search for a better fleet size, if there was one."""
@@ -53,7 +53,7 @@ class SimulationFindings:
     @property
     def verdict(self) -> str:
         """The verdict in a word or two, such as `steady` or `overloaded`."""
-        return verdict(self.metrics, open_loop=self.asked.open_loop)
+        return verdict(self.metrics, open_loop=self.query.open_loop)
 
     @property
     def shares(self) -> bool:
@@ -63,7 +63,7 @@ class SimulationFindings:
     @property
     def law_saturation_rate(self) -> float | None:
         """The saturation rate of all replicas in requests per second by the load law; None if there is no law."""
-        return None if self.law is None else self.law.wall * self.asked.fleet.replicas
+        return None if self.law is None else self.law.saturation_rate * self.query.fleet.replicas
 
     @property
     def wall(self) -> float | None:
@@ -73,8 +73,8 @@ class SimulationFindings:
     @property
     def link_saturation_rate(self) -> float:
         """The prompts per second whose KV cache the prefill/decode link can transfer; infinite without a split."""
-        split, (given, _) = self.asked.fleet.split, self.metrics.sizes
-        return math.inf if split is None else split.bandwidth / prompt_kv_bytes(self.asked.machine.case, given)
+        split, (given, _) = self.query.fleet.split, self.metrics.sizes
+        return math.inf if split is None else split.bandwidth / prompt_kv_bytes(self.query.machine.case, given)
 
     @property
     def is_front_bound(self) -> bool:
@@ -106,14 +106,14 @@ class SimulationFindings:
 
     @property
     def _runs(self) -> tuple[SimulationMetrics, SimulationMetrics, SimulationMetrics]:
-        return self.metrics, self.cheap, self.dear
+        return self.metrics, self.at_low_price, self.at_high_price
 
     def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
         """Return a percentile of the three runs as one interval, as `latency` describes."""
         found, cheap, dear = of_runs
         if found is None or cheap is None or not self.has_latencies:
             return None
-        if self.dear.overloaded:
+        if self.at_high_price.overloaded:
             return _both(Interval(min(cheap.mid, found.mid), found.mid, math.inf), found.low, found.high)
         if dear is None:  # too few samples, as the warm-up was longer: there is no upper end
             return None
@@ -125,7 +125,9 @@ class SimulationFindings:
         mid = of(self.metrics)
         if mid is None:
             return None
-        low, high = _ends(mid, [value for value in (of(self.cheap), of(self.dear)) if value is not None])
+        low, high = _ends(
+            mid, [value for value in (of(self.at_low_price), of(self.at_high_price)) if value is not None]
+        )
         return Interval(low, mid, high)
 
     def rate(
@@ -135,7 +137,7 @@ class SimulationFindings:
 
         An overloaded replica works at its own limit, so its rate has no sampling error.
         """
-        found, by = self.figure(of), self.metrics.drawn
+        found, by = self.figure(of), self.metrics.sampling_error
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
         off = found.mid * drawn(by)
@@ -149,7 +151,7 @@ class SimulationFindings:
         """Return a share of the requests, with an interval that includes sampling error for open-loop traffic."""
         found, by = self.figure(of), drawn(self.metrics)
         assert found is not None, "a run with requests has a good share"
-        if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
+        if by is None or self.metrics.sampling_error is None or self.verdict == "overloaded":
             return found
         return _both(found, *by, most=1.0)
 
@@ -183,11 +185,11 @@ class SimulationFindings:
 
         It is infinite if the rate is zero, and None if no price is known or the run has no such rate.
         """
-        if self.asked.dollars_per_hour is None:
+        if self.query.dollars_per_hour is None:
             return None
 
         def cost(metrics: SimulationMetrics) -> float | None:
-            rate, hourly = a_second(metrics), self.asked.dollars_of(metrics.replicas)
+            rate, hourly = a_second(metrics), self.query.dollars_of(metrics.replicas)
             assert hourly is not None
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
 
@@ -263,7 +265,7 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
     },
     "goodput": lambda findings: findings.rate(_good, lambda drawn: drawn.good),
     "good_share": lambda findings: findings.share(
-        lambda m: m.good_share, lambda m: None if m.drawn is None else m.drawn.good_share
+        lambda m: m.good_share, lambda m: None if m.sampling_error is None else m.sampling_error.good_share
     ),
     "requests_per_second": lambda findings: findings.rate(
         lambda m: m.requests_per_second, lambda drawn: drawn.requests

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.insight.simulate.columns import Columns, Ints, distribution, ints
-from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, RunLog
+from ridgeline.insight.simulate.run_log import OUTCOMES, WAIT_REASONS, RunLog
 from ridgeline.insight.simulate.slo_classes import ClassMetrics, by_class
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.insight.traffic.slo import SLO
@@ -104,9 +104,9 @@ class SimulationMetrics:
 
     It is infinite if its core receives no work, and in a closed loop.
     """
-    steadiness: Stationarity | None
+    stationarity: Stationarity | None
     """The growth of the backlog; None for closed-loop traffic or too little data."""
-    drawn: MarginOfError | None
+    sampling_error: MarginOfError | None
     """The sampling error of the figures; None for closed-loop traffic."""
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
     """The metrics of each request class; empty if neither the requests nor the objectives name a class."""
@@ -127,9 +127,9 @@ class SimulationMetrics:
 
         Latencies then grow with the length of the run, so they are meaningless.
         """
-        if not self.counts["ok"] or self.steadiness is None:
+        if not self.counts["ok"] or self.stationarity is None:
             return False
-        return self.front_overloaded or self.steadiness.overloaded
+        return self.front_overloaded or self.stationarity.overloaded
 
     @property
     def front_overloaded(self) -> bool:
@@ -138,11 +138,11 @@ class SimulationMetrics:
         This requires that the backlog grows, that more than 5 % of the arrivals exceed the saturation rate (as in
         `judge_stationarity`), and that the excess is larger than the sampling error of the arrivals.
         """
-        if self.steadiness is None or not self.offered:
+        if self.stationarity is None or not self.offered:
             return False
         left = max(0.0, 1 - self.front_wall / self.offered)
         sure = left > FALLING_BEHIND and left * self.total > SURE * math.sqrt(self.total)
-        return sure and self.steadiness.growth > 0
+        return sure and self.stationarity.growth > 0
 
     def late(self, name: str) -> float:
         """Return the p99 of a latency, or the highest percentile that has enough samples; infinite if there is none."""
@@ -203,8 +203,8 @@ def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetri
         replicas=sum(until - since for since, until in log.lives) / log.end if log.end else float(log.replicas),
         front=front,
         front_wall=front_wall,
-        steadiness=_steadiness(requests, span) if open_loop else None,
-        drawn=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
+        stationarity=_steadiness(requests, span) if open_loop else None,
+        sampling_error=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
         classes=by_class(requests, answered, counted, slo, duration) if classed else {},
     )
 
@@ -254,7 +254,7 @@ def warm_up(log: RunLog, requests: Columns) -> int:
 
 def _running(requests: Columns, moments: Ints) -> Ints:
     """Return how many of the completed requests are running at each time, from a request's first step to its end."""
-    begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.over[requests.ok])
+    begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.ended[requests.ok])
     return np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
 
 
@@ -291,10 +291,10 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
         return None
     start, end = int(requests.arrived[0]), int(requests.arrived[-1])
     moments = np.linspace(start, end, _SAMPLES)
-    begun, over = np.sort(requests.arrived), np.sort(requests.over)
+    begun, over = np.sort(requests.arrived), np.sort(requests.ended)
     counts = np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
     ok = requests.ok
-    sent = np.where(requests.apart, requests.worst_gap, 0)  # the KV transfer comes after the first token
+    sent = np.where(requests.is_disaggregated, requests.worst_gap, 0)  # the KV transfer comes after the first token
     came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived + sent)[ok] / 1e9
     waits = zip(came.tolist(), waited.tolist(), strict=True)
     rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
@@ -337,7 +337,7 @@ def _shares(log: RunLog, since: int) -> StepShares:
     if not within.any():
         within = np.ones(len(started), dtype=bool)
     if not within.any():
-        return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(HELD[1:], 0.0), 0.0)
+        return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(WAIT_REASONS[1:], 0.0), 0.0)
     longest, took = float(took.max()) / 1e9, took[within]
     busy = float(took.sum())
     begun, over = int(started[within][0]), int(started[within][-1] + took[-1])
@@ -356,7 +356,9 @@ def _shares(log: RunLog, since: int) -> StepShares:
         float(pages.max()),
         share(ints(steps.prompts)[within] > 0),
         share(ints(steps.compute)[within]),
-        {name: float(took[held == code].sum()) / whole for code, name in enumerate(HELD) if name} if whole else {},
+        {name: float(took[held == code].sum()) / whole for code, name in enumerate(WAIT_REASONS) if name}
+        if whole
+        else {},
         longest,
     )
 

@@ -47,7 +47,7 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
         findings: The result of the simulation.
         drawn: Whether to include charts, for output that can show them.
     """
-    asked, machine = findings.asked, findings.asked.machine
+    asked, machine = findings.query, findings.query.machine
     case = machine.case
     fleet = asked.fleet
     shared = fleet.size > 1 or fleet.scaling is not None
@@ -64,7 +64,7 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
     blocks: list[DocumentBlock] = [Facts(tuple(answer(findings)))]
     if findings.metrics.classes:
         blocks += [Heading("Request classes"), _classes(findings)]
-    if findings.together:
+    if findings.colocated:
         blocks += [Heading("Prefill and decode on the same GPUs"), _together(findings)]
     if findings.advised is not None:
         blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
@@ -100,7 +100,7 @@ def _beside(fleet: SimulatedFleet) -> str:
 
 def _classes(findings: SimulationFindings) -> DocumentTable:
     """Return the table of request classes, which share all replicas."""
-    rows, slo = [], findings.asked.slo
+    rows, slo = [], findings.query.slo
     for name, own in findings.metrics.classes.items():
         figures = findings.class_figures(name)
         share, limits = figures["good_share"], "" if slo is None else str(replace(slo.of(name), classes={}))
@@ -127,12 +127,12 @@ def _percents(share: Interval) -> str:
 
 def _together(findings: SimulationFindings) -> DocumentTable:
     """Return the table that compares a prefill/decode split with the same GPUs doing both."""
-    apart = "apart", findings.asked.machine.limits, findings.metrics
+    apart = "apart", findings.query.machine.limits, findings.metrics
     rows = [
         TableRow(
             (name, f"{limits.tokens:,}", *_cells(metrics, metrics.good_share)), "strong" if name == "apart" else ""
         )
-        for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.together))
+        for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.colocated))
     ]
     heads = ("", "tokens per step", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "tokens/s")
     notes = ("tail: the highest percentile with enough samples.",)
@@ -152,16 +152,19 @@ def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
 def _options(advised: Advice) -> DocumentTable:
     """Return the table of engine settings on the Pareto front, with the best and the user's own."""
     rows = []
-    shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
+    shown = [each for each in advised.options if each in advised.pareto or each in (advised.current, advised.best)]
     for option in shown:
         latencies = [
             "" if found is None or option.overloaded else say_seconds(found.mean)
             for found in (option.metrics.latencies[name] for name in ("TTFT", "TPOT"))
         ]
-        name = "best" if option is advised.best else "yours" if option is advised.own else ""
+        name = "best" if option is advised.best else "yours" if option is advised.current else ""
         good = "overloaded" if option.overloaded else percent(option.share)
         limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
-        late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
+        late = [
+            say_seconds(each) if math.isfinite(each) else ""
+            for each in (option.tail_latency("TTFT"), option.tail_latency("ITL"))
+        ]
         cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
         rows.append(TableRow(cells, "strong" if option is advised.best else ""))
     heads = ("tokens per step", "requests", "memory", "good", "TTFT", "TPOT", "tail TTFT", "tail ITL", "preempted", "")
@@ -178,7 +181,11 @@ def _divisions(division: FleetSizing) -> DocumentTable:
     for each in division.tried:
         name = "best" if each is division.best else "yours" if each is division.own else ""
         without = "" if each.option.overloaded else "none good"
-        thousand = f"${three_digits(each.thousand)}" if math.isfinite(each.thousand) else without
+        thousand = (
+            f"${three_digits(each.dollars_per_thousand_good)}"
+            if math.isfinite(each.dollars_per_thousand_good)
+            else without
+        )
         cells = _cells(each.option.metrics, each.option.share)
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
         rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
@@ -205,8 +212,8 @@ def answer(findings: SimulationFindings) -> Iterator[tuple[str, str]]:
 
 
 def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
-    rated = findings.asked.rated
-    within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
+    rated = findings.query.rated
+    within = f"{percent(found.min_good_share)} of the requests within {findings.query.slo}"
     if not found.rate.mid:
         return f"at no rate down to {three_digits(found.levels[0].rate)} {rated} per second are {within}"
     said = f"at {_plain(found.rate)} {rated} per second, {within}"
@@ -234,11 +241,11 @@ def _verdict(findings: SimulationFindings) -> str:
     if metrics.limited:
         said += f" ({metrics.limited:,} cut short because the context was full)"
     said += f", {three_digits(metrics.requests_per_second)} per second"
-    if metrics.offered and findings.asked.open_loop:
+    if metrics.offered and findings.query.open_loop:
         said += f" of {three_digits(metrics.offered)} offered"
     if findings.verdict == "overloaded":
-        assert metrics.steadiness is not None
-        return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are in flight each minute"
+        assert metrics.stationarity is not None
+        return f"{said}; {60 * metrics.stationarity.growth:,.0f} more are in flight each minute"
     if metrics.left_out:
         said += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
     return said
@@ -286,7 +293,7 @@ def _goodput(findings: SimulationFindings) -> str:
     apart = f", {good.unknown:,} lack a metric" if good.unknown else ""
     return (
         f"{_plain(FIGURES['goodput'](findings))} per second, {percent(findings.metrics.good_share)} of all, within "
-        f"{findings.asked.slo}{apart}; {tokens}"
+        f"{findings.query.slo}{apart}; {tokens}"
     )
 
 
@@ -301,7 +308,7 @@ def _load(findings: SimulationFindings) -> str:
 
 def _replicas(findings: SimulationFindings) -> str:
     """Return the average and maximum number of replicas under autoscaling, or ""."""
-    if findings.asked.fleet.scaling is None:
+    if findings.query.fleet.scaling is None:
         return ""
     most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
     return f"; {three_digits(findings.metrics.replicas)} replicas on average, {most:,} at most"
@@ -316,7 +323,7 @@ def _pages(findings: SimulationFindings) -> str:
 
 
 def _limit(findings: SimulationFindings) -> str:
-    steps, limits = findings.metrics.steps, findings.asked.machine.limits
+    steps, limits = findings.metrics.steps, findings.query.machine.limits
     if not steps.count:
         return "no step ran"
     roof = "arithmetic" if steps.compute > 1 / 2 else "memory bandwidth"
@@ -344,13 +351,13 @@ def _limit(findings: SimulationFindings) -> str:
 
 
 def _cost(findings: SimulationFindings) -> str:
-    if findings.asked.dollars_per_hour is None:
+    if findings.query.dollars_per_hour is None:
         return "no price is known for this GPU; give --price"
     per_good = FIGURES["dollars_per_thousand_good"](findings)
     good = "" if per_good is None else f", {_plain(per_good, '$')} per thousand good requests"
     return (
         f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} per million output tokens{good}; "
-        f"{_asked_for(findings.asked)}"
+        f"{_asked_for(findings.query)}"
     )
 
 
@@ -373,7 +380,7 @@ def _law(findings: SimulationFindings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
     if findings.verdict == "nothing answered":
         return "none, because no request was answered"
-    if findings.asked.open_loop and not findings.asked.fleet.equal:
+    if findings.query.open_loop and not findings.query.fleet.equal:
         return "none, because the load law applies only to equal replicas that run prefill and decode"
     if findings.loop is not None:
         rate = three_digits(findings.metrics.tokens_per_second)
@@ -388,13 +395,13 @@ def _law(findings: SimulationFindings) -> str:
         )
     wall = f"above {three_digits(findings.law_saturation_rate)} requests per second the queue grows without limit"
     if law.tpot is None:
-        return f"{wall}, by the load law; then {three_digits(law.most)} requests decode at the same time"
+        return f"{wall}, by the load law; then {three_digits(law.max_batch)} requests decode at the same time"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
     return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three_digits(law.load)}; {wall}"
 
 
 def _trust(findings: SimulationFindings) -> str:
-    error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
+    error, disturbed = findings.query.error, findings.query.machine.case.device.sources.get("disturbed")
     beside = "" if disturbed is None else f"; other load on this machine slows the steps: {disturbed}"
     return (
         f"intervals include an error of the predicted step times of {error.share:.1%} ({error.source}) and the "

@@ -16,7 +16,7 @@ def verdict(metrics: SimulationMetrics, *, open_loop: bool) -> str:
         return "nothing answered"
     if not open_loop:
         return "closed loop"
-    if metrics.steadiness is None:
+    if metrics.stationarity is None:
         return "too short to tell"
     if metrics.overloaded:
         return "overloaded"

@@ -46,7 +46,7 @@ def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
     scores_HL = (k_HLD @ q_HD.float()[:, :, None])[:, :, 0] * op.scale
     distance_L = torch.arange(1 - keys, 1)
     return attention_weights(
-        op, scores_HL, distance_L, visible(op.reach, distance_L[-1:] + keys - 1, distance_L + keys - 1)
+        op, scores_HL, distance_L, visible(op.attention_pattern, distance_L[-1:] + keys - 1, distance_L + keys - 1)
     )
 
 
@@ -55,7 +55,7 @@ def attention_at(calls: Sequence[CapturedCall[Attention]], position: int) -> Att
     weights, layers = [], []
     for call in calls:
         with torch.inference_mode():
-            q_THD, k_TKD = call.op.meeting(call.inputs)
+            q_THD, k_TKD = call.op.scored_queries_and_keys(call.inputs)
             weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])
         weights.append(tuple(tuple(head) for head in weights_HL.tolist()))
         layers.append(layer_of(call.path) or 0)

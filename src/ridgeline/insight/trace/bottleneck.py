@@ -63,7 +63,7 @@ def reason(total: LedgerTotal, step: LedgerStep) -> str:
         text = f"compute-bound, {humanize.say(flops, 'FLOP')} at {rate}, {humanize.percent(share)} of the peak"
     else:
         rate = humanize.say(moved / total.measured, "B/s")
-        place = "the main memory" if step.place == "memory" else step.place
+        place = "the main memory" if step.memory_level == "memory" else step.memory_level
         text = (
             f"memory-bound, {humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of the bandwidth of {place}"
         )

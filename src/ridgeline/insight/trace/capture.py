@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.priced_module import call_hooks
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.experts import Experts
@@ -65,7 +65,7 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
         adapter: The number of the LoRA adapter; 0 for none.
     """
     captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
-    with ExitStack() as hooks, asking(model, adapter, len(ids)):
+    with ExitStack() as hooks, selected_adapter(model, adapter, len(ids)):
         for index, block in enumerate(blocks(model)):
             hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
         hooks.enter_context(_calls_of(model, Attention, captured.attention))
@@ -81,16 +81,16 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
 
 
 @contextmanager
-def asking(model: Model, adapter: int, rows: int) -> Iterator[None]:
+def selected_adapter(model: Model, adapter: int, rows: int) -> Iterator[None]:
     """Select a LoRA adapter for a number of rows within this context; 0 selects none."""
     if model.adapters is None:
         yield
         return
-    model.adapters.choose([adapter], [rows], torch.device("cpu"))
+    model.adapters.set_step([adapter], [rows], torch.device("cpu"))
     try:
         yield
     finally:
-        model.adapters.choose((), (), torch.device("cpu"))
+        model.adapters.set_step((), (), torch.device("cpu"))
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> A
     def keep(path: str, op: OpT, inputs: tuple[Any, ...], output: Any) -> None:
         kept.append(CapturedCall(path, op, inputs, output))
 
-    return listening(model.ops_of(kind), keep)
+    return call_hooks(model.ops_of(kind), keep)
 
 
 @contextmanager
@@ -146,5 +146,5 @@ def _neurons(model: Model, captured: ActivationCapture) -> Iterator[None]:
         if waiting:
             captured.neurons.append((waiting.pop(), op))
 
-    with listening(model.ops_of(ActivatedProjections), keep), listening(model.ops_of(Linear), match):
+    with call_hooks(model.ops_of(ActivatedProjections), keep), call_hooks(model.ops_of(Linear), match):
         yield

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.priced_module import call_hooks
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.torch_attention import attention_weights
@@ -51,9 +51,9 @@ def cross_attention(
     def keep(_: str, op: Attention, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
 
-    ops = [(path, op) for path, op in model.ops_of(Attention) if op.reach.kind == "cross"]
-    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
-    with listening(ops, keep):
+    ops = [(path, op) for path, op in model.ops_of(Attention) if op.attention_pattern.kind == "cross"]
+    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), runs_encoder=True)])
+    with call_hooks(ops, keep):
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
         model.hidden(torch.tensor(ids), torch.arange(len(ids)), kv, torch.arange(1), encoded_ED)
     weights = tuple(tuple(tuple(row) for row in mean_TE.tolist()) for mean_TE in kept)

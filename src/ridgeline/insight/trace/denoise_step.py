@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ridgeline.core.models.common.denoiser import Denoiser, Prepared
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
-from ridgeline.media.diffusion.guidance import Guidance, guided
+from ridgeline.media.diffusion.guidance import Guidance, combine_guidance
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.samplers import SamplerState
@@ -37,29 +37,29 @@ class DenoiseStep:
     @property
     def calls(self) -> tuple[tuple[int, ...], ...]:
         """The denoiser calls of the step, each as the indices of its texts in the plan."""
-        every = range(len(self.plan.texts))
+        every = range(len(self.plan.token_ids))
         return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
 
     @property
     def late(self) -> bool:
         """Whether the step uses the second of two denoiser experts."""
-        second = self.pipeline.second
-        return second is not None and second.asked(self.plan.schedule, self.number - 1)
+        second = self.pipeline.low_noise_expert
+        return second is not None and second.runs_step(self.plan.schedule, self.number - 1)
 
     @property
     def denoiser(self) -> Denoiser:
         """The denoiser that runs the step, one of two if the pipeline has two experts."""
-        second = self.pipeline.second
+        second = self.pipeline.low_noise_expert
         return second.denoiser if second is not None and self.late else self.pipeline.denoiser
 
     @property
     def guidance(self) -> Guidance:
         """The guidance settings of the step's denoiser."""
-        return self.plan.second if self.plan.second is not None and self.late else self.plan.guidance
+        return self.plan.second_guidance if self.plan.second_guidance is not None and self.late else self.plan.guidance
 
     def lengths(self, texts: Sequence[int]) -> list[int]:
         """Return the token counts of the request's texts with the given indices."""
-        return [len(self.plan.texts[text]) for text in texts]
+        return [len(self.plan.token_ids[text]) for text in texts]
 
     def prepare(self, texts: Sequence[int]) -> Prepared:
         """Compute the denoiser's inputs that depend only on the texts, for the texts with the given indices.
@@ -86,7 +86,7 @@ class DenoiseStep:
             predictions: The predictions with each of the request's texts, the prompt first.
         """
         scale = self.guidance.scale
-        return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
+        return predictions if len(predictions) == 1 else combine_guidance(predictions[:1], predictions[1:], scale)
 
     def after(self, prediction: Tensor) -> SamplerState:
         """Return the sampler's state after the step."""

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import layer_of
-from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.priced_module import call_hooks
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import StepSegment
-from ridgeline.insight.trace.capture import asking
+from ridgeline.insight.trace.capture import selected_adapter
 
 # Shuffles move pieces of this many tokens, which attend only to each other: tokens with a common context are routed
 # alike, so they are not independent samples.
@@ -139,10 +139,10 @@ def _picked(model: Model, ids: Sequence[int], adapter: int) -> dict[int, Tensor]
         found.setdefault(layer_of(path) or 0, []).append(inputs[2])
 
     pieces = torch.tensor(ids[: len(ids) // PIECE * PIECE]).view(-1, PIECE)
-    with listening(model.ops_of(Experts), note):
+    with call_hooks(model.ops_of(Experts), note):
         for some in torch.split(pieces, _TOGETHER):
             kv, rows = Uncached([StepSegment(PIECE, PIECE)] * len(some)), some.numel()
-            with asking(model, adapter, rows):
+            with selected_adapter(model, adapter, rows):
                 model.hidden(some.flatten(), torch.arange(PIECE).repeat(len(some)), kv, torch.tensor([rows - 1]))
     return {layer: torch.cat(passes) for layer, passes in sorted(found.items())}
 

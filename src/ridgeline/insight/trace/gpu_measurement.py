@@ -17,9 +17,9 @@ from ridgeline.core.ops.work import Work
 from ridgeline.insight.calibrate.gpu_timer import (
     Pair,
     event,
+    launch_seconds,
     repeated,
     run_between_events,
-    seconds_to_ask,
     whole_seconds,
     without_gaps,
 )
@@ -87,7 +87,7 @@ def gpu_clock(now: Callable[[], float]) -> Callable[[], float]:
 
 def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[TracedCall]) -> list[float]:
     """Return the median time of each call, corrected for the events so that they add up to the time of all ops."""
-    asking = seconds_to_ask(ops)
+    asking = launch_seconds(ops)
     whole = statistics.median(repeated(lambda: whole_seconds(ops, asking), _BUDGET_SECONDS))
     medians = [0.0] * len(calls)
     turns = max(1, len(calls) // _NOTED)
@@ -107,7 +107,7 @@ def _noted_seconds(tracer: Tracer, ops: Callable[[], object], places: range, bud
             ops()
         found[:] = pairs
 
-    asking = seconds_to_ask(noted)  # hooks take host time too
+    asking = launch_seconds(noted)  # hooks take host time too
 
     def once() -> list[float]:
         seconds_of = run_between_events(noted, asking)

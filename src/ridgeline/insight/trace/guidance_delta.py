@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.insight.trace.denoise_step import DenoiseStep
-from ridgeline.media.diffusion.samplers import data_of
+from ridgeline.media.diffusion.samplers import predicted_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
     difference, plan = both[0] - both[1], moment.plan
     level = plan.schedule.levels[moment.number - 1]
     shown = torch.cat((moment.guided(both), both))
-    pixels = moment.pipeline.decode(data_of(moment.state.x, shown, level, plan.schedule.prediction))
+    pixels = moment.pipeline.decode(predicted_data(moment.state.x, shown, level, plan.schedule.prediction))
     guided, prompt, negative = (_shown(each, difference.shape[1]) for each in pixels)
     norms = by_line(difference.float().norm(dim=0))
     return GuidanceDelta(norms, float(difference.norm() / both[1].norm()), guided, prompt, negative)

@@ -62,7 +62,7 @@ class ImageLedger:
     """
     borrowed: BorrowedDecode | None = None
     """The decode by another library's model; None if this package decodes the latents."""
-    pull: GuidanceDelta | None = None
+    guidance_delta: GuidanceDelta | None = None
     """The effect of guidance on the traced step, if requested."""
     words: WordAttention | None = None
     """The attention to the prompt's words, if requested."""
@@ -144,14 +144,14 @@ def _encode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     def read(ids: Sequence[int]) -> Measurement:
         return measuring(encoder.work(ids), lambda: encoder.encode(ids))
 
-    return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
+    return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.token_ids)}
 
 
 def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """Measure the second text encoder, which returns one vector for the prompt."""
     encoder, prompt = moment.pipeline.encoder, moment.plan.request.prompt
     tokens = len(encoder.pooled_ids(prompt))
-    work = Work.of([StepSegment(tokens, tokens)], encoder.models[1].reaches, 1)
+    work = Work.of([StepSegment(tokens, tokens)], encoder.models[1].attention_patterns, 1)
 
     def read() -> Tensor:
         vector = encoder.pooled(prompt)
@@ -194,7 +194,7 @@ def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     The content of the latents does not change how long decoding takes.
     """
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
-    clips = moment.plan.geometry.layout.clips
+    clips = moment.plan.geometry.layout.is_video
     if clips:
         latents = latents[:, :, 0]
     assert isinstance(autoencoder, AutoencoderKL)

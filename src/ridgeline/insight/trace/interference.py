@@ -20,13 +20,13 @@ _READ = 1 << 20  # bytes read from disks from which they are reported
 class Interference:
     """The disturbances during a measurement: time lost to other processes, and disk reads."""
 
-    held: float = 0.0
+    seconds_lost: float = 0.0
     """The seconds in which other processes ran on this thread's processor."""
     disk: int = 0
     """The bytes that this process read from disks during the measurement."""
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Record the disturbances that occur within this context.
 
         Waiting for a disk cannot be distinguished from waiting for other processes, so if a disk was read, no waiting
@@ -40,7 +40,7 @@ class Interference:
             read = (disk_bytes() or 0) - read
             self.disk += read
             if interruptions() > times and not read:
-                self.held += max(0.0, away)
+                self.seconds_lost += max(0.0, away)
 
 
 def calibration(device: Device) -> str:
@@ -58,8 +58,8 @@ def describe_interference(what: str, seconds: float) -> str:
 
 def explain_difference(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
     """Yield the known reasons why a run's measured time may differ from the expected one, if they are large enough."""
-    if meanwhile.held > BUSY * measured:
-        yield f"{describe_interference('this run', meanwhile.held)} of {say_seconds(measured)}"
+    if meanwhile.seconds_lost > BUSY * measured:
+        yield f"{describe_interference('this run', meanwhile.seconds_lost)} of {say_seconds(measured)}"
     if meanwhile.disk >= _READ:
         yield f"{say(meanwhile.disk, 'B')} were read from the disk during the run, and the measured time includes that"
     if not device.calibrated and abs(measured / expected - 1) > FAR:

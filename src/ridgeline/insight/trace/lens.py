@@ -60,4 +60,4 @@ def lens(model: Model, captured: ActivationCapture, tokenizer: Tokenizer, count:
         share = shares_V[word]
         rank = 1 + int((shares_V > share).sum())
         rows.append(LensRow(name, likeliest(shares_V, count, tokenizer), rank, float(share)))
-    return Lens(captured.position, Token(word, tokenizer.piece(word)), tuple(rows))
+    return Lens(captured.position, Token(word, tokenizer.printable_token(word)), tuple(rows))

@@ -64,7 +64,7 @@ class StepMeasurer:
         """
         name = "prefill" if record.plan.items[0].start == 0 else "decode"
         if name not in self.measured:
-            self.measured[name] = _measure(self, record.plan.again(), record.rows, record.outcomes)
+            self.measured[name] = _measure(self, record.plan.rerun(), record.rows, record.outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def measure(
             )
         return _MeasuredRun(begin, done, end, calm)
 
-    if tracer.on_card:
+    if tracer.on_gpu:
         return measure_on_gpu(tracer, work, GpuStep(run, run, follow), repeats)
     with tracer.recording() as calls:
         trial = once()
@@ -132,9 +132,9 @@ def measure(
 
 
 def _measure(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
-    if to.tracer.on_card:
+    if to.tracer.on_gpu:
         return _on_card(to, plan, rows, wanted)
-    clock, work = to.tracer.clock, plan.work(to.runner.model.reaches)
+    clock, work = to.tracer.clock, plan.work(to.runner.model.attention_patterns)
 
     def once() -> _MeasuredRun:
         return _run(to.runner, plan, rows, wanted, clock)
@@ -169,7 +169,7 @@ def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted
         _check(runner.sampler.sample(logits_RV, rows), wanted)
 
     step = GpuStep(ops, result, follow, recorded=runner.graph(plan) is not None)
-    return measure_on_gpu(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
+    return measure_on_gpu(to.tracer, plan.work(runner.model.attention_patterns), step, to.repeats)
 
 
 def measuring_seconds(step: float, repeats: int | None = None) -> float:
@@ -241,7 +241,7 @@ def _run_recorded(
     begin = clock()
     graph = runner.graph(plan)
     assert graph is not None, "a step must be replayed in every repeat or in none"
-    moments = graph.moments(clock)
+    moments = graph.timed_replay(clock)
     tokens = runner.sampler.sample(graph.result, rows)
     end = clock()
     _check(tokens, wanted)

@@ -107,24 +107,24 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
             "shorten it"
         )
     writes = case.model.has_head
-    if not case.model.encodes and length + writes > case.model.context:
+    if not case.model.has_cross_attention and length + writes > case.model.context:
         after = " and one after it" if writes else ""
         raise ValueError(
             f"the prompt has {length:,} tokens{after}, but the model's context is {case.model.context:,}; shorten it"
         )
     reaches = case.price.reaches
     encoded, own = asked.encoded, asked.input
-    works = {"prefill": (Work.of([StepSegment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), own)}
+    works = {"prefill": (Work.of([StepSegment(own, own, encoded, runs_encoder=encoded > 0)] * batch, reaches), own)}
     if writes:
         works["decode"] = Work.decode([own + 1] * batch, reaches, [encoded] * batch), own + 1
     found = op_shapes(case.model)
-    steps = tuple(_step(step, case, found, case.dealt(work), seen) for step, (work, seen) in works.items())
+    steps = tuple(_step(step, case, found, case.with_adapter_rows(work), seen) for step, (work, seen) in works.items())
     return PricedTrace(name, case, asked.given, batch, encoded, tuple(layers_of(case.model)), steps)
 
 
 def op_shapes(model: Model) -> dict[str, OpShapes]:
     """Return the input and output shapes of each op of a model, by path."""
-    rows = dict(zip(model.spaces, _ROWS, strict=False))
+    rows = dict(zip(model.row_axes, _ROWS, strict=False))
     letters = {count: LETTERS.get(space, space) for space, count in rows.items()}
     found: dict[str, OpShapes] = {}
 
@@ -139,7 +139,7 @@ def op_shapes(model: Model) -> dict[str, OpShapes]:
 
 
 def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
-    price = case.price.on(case.device, work)
+    price = case.price.price_step(case.device, work)
     limit = price_phase(case.price, case.device, Phase(name, (work,))).limit
     scores = scores_of(case, work, seen, price.working_set)
     return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores)

@@ -38,7 +38,7 @@ class _Priced:
         row, note = self.rows[index], ""
         must = row.cost.memory_bytes
         if call.op.experts is not None and call.experts_hit is not None:
-            priced = call.op.experts.of(self.work.tokens)
+            priced = call.op.experts.expected_hits(self.work.tokens)
             must *= call.experts_hit / priced
             note = f"{call.experts_hit} experts hit, {priced:.1f} priced"
         # The floor assumes the nearest memory that could hold this op's bytes, even if the step's do not fit there:
@@ -98,7 +98,7 @@ def price_steps(
 
 def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
     ran = _places([call.path for call in measured.calls], [path for path, _ in price.calls])
-    on = price.on(device, measured.work)
+    on = price.price_step(device, measured.work)
     return _Priced(measured, device, at_hand, measured.work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
 
 
@@ -123,7 +123,7 @@ def _step(name: str, priced: _Priced) -> LedgerStep:
         work=priced.work,
         cost=price.cost,
         working_set=price.working_set,
-        place=priced.device.place_of(price.working_set),
+        memory_level=priced.device.memory_level_of(price.working_set),
         floor=price.floor,
         bound=price.bound,
         expected=price.expected,

@@ -145,7 +145,7 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
         raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
     if wanted.repeats is not None and wanted.repeats < 1:
         raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
-    if llm.loaded.model.encodes and (wanted.lens or wanted.memory or wanted.position is not None):
+    if llm.loaded.model.has_cross_attention and (wanted.lens or wanted.memory or wanted.position is not None):
         raise ValueError(
             "for an encoder-decoder, a trace shows only --attention: leave out --lens, --memory and --position"
         )
@@ -271,7 +271,7 @@ def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice
     def candidate(token: int, raw: float) -> Candidate:
         drawn = dict(sampled.top).get(token, sampled.logprob if token == sampled.token else None)
         kept = None if drawn is None or greedy else math.exp(drawn)
-        return Candidate(Token(token, tokenizer.piece(token)), math.exp(raw), kept)
+        return Candidate(Token(token, tokenizer.printable_token(token)), math.exp(raw), kept)
 
     assert sampled.logprob_raw is not None
     taken = candidate(sampled.token, sampled.logprob_raw)
@@ -285,12 +285,12 @@ def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[s
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: TraceOptions, adapter: str) -> Ledger:
     """Return the trace's ledger (one row per op), extended by the captured activations that the options request."""
     model = llm.loaded.model
-    if model.encodes:
-        begun = llm.loaded.texts.decoder_prompt(ids)
+    if model.has_cross_attention:
+        begun = llm.loaded.text_processor.decoder_prompt(ids)
         encoder = [token.id for token in ledger.prompt]
         return replace(ledger, cross=cross_attention(model, encoder, begun, ledger.prompt, ledger.written))
     position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
-    number = llm.engine.number_of(adapter)
+    number = llm.engine.adapter_number(adapter)
     captured = capture(model, ids, position, number)
     return replace(
         ledger,

@@ -98,7 +98,7 @@ def _reached(name: str, phase: PhaseThroughput, device: Device, number_format: s
 def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str) -> str:
     compute, memory = _roofs(phase, device, number_format)
     working_set = phase.nbytes / phase.steps
-    place = device.place_of(working_set)
+    place = device.memory_level_of(working_set)
     where = (
         f"{humanize.say(working_set, 'B')} of weights and KV per step are in {place.replace('memory', 'main memory')}"
     )

@@ -44,7 +44,7 @@ class TokenChoice:
 
 def tokens_of(tokenizer: Tokenizer, ids: Iterable[int]) -> tuple[Token, ...]:
     """Return tokens with their text for a sequence of token ids."""
-    return tuple(Token(i, tokenizer.piece(i)) for i in ids)
+    return tuple(Token(i, tokenizer.printable_token(i)) for i in ids)
 
 
 def likeliest(shares_V: Tensor, count: int, tokenizer: Tokenizer) -> tuple[tuple[Token, float], ...]:

@@ -99,12 +99,17 @@ def _draw(sampled: Sampled, point: float | None, params: SamplingParams, tokeniz
     removed = _removed(tempered, [token in drawn for token, _ in ranked], params, greedy=point is None)
     found = [
         DrawCandidate(
-            Token(token, tokenizer.piece(token)), raw, tempered[at], drawn.get(token), starts.get(token), removed[at]
+            Token(token, tokenizer.printable_token(token)),
+            raw,
+            tempered[at],
+            drawn.get(token),
+            starts.get(token),
+            removed[at],
         )
         for at, (token, raw) in enumerate(ranked)
         if at < MOST or token == sampled.token
     ]
-    taken = Token(sampled.token, tokenizer.piece(sampled.token))
+    taken = Token(sampled.token, tokenizer.printable_token(sampled.token))
     return TokenDraw(point, len(drawn) or 1, len(ranked), tuple(found), taken)
 
 

@@ -142,7 +142,7 @@ class LedgerStep:
     cost: Cost
     working_set: float
     """The bytes of weights and KV cache that the step touches."""
-    place: str
+    memory_level: str
     """The memory level that holds the working set."""
     floor: float
     bound: float

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from ridgeline.backends.timed_backend import look_seconds
-from ridgeline.core.models.common.priced_module import PricedModule, listening
+from ridgeline.backends.timed_backend import clock_seconds
+from ridgeline.core.models.common.priced_module import PricedModule, call_hooks
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.op import Op
 from ridgeline.insight.calibrate.gpu_timer import Pair
@@ -64,7 +64,7 @@ class Tracer:
     def __init__(self, model: PricedModule, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
         self.ops = model.ops()
-        self.on_card = any(parameter.is_cuda for parameter in model.parameters())
+        self.on_gpu = any(parameter.is_cuda for parameter in model.parameters())
 
     @contextmanager
     def recording(self) -> Iterator[list[TracedCall]]:
@@ -74,7 +74,7 @@ class Tracer:
         def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
             calls.append(TracedCall(path, op, shapes(inputs), shapes(output), op.experts_hit(inputs)))
 
-        with listening(self.ops, record):
+        with call_hooks(self.ops, record):
             yield calls
 
     @contextmanager
@@ -187,7 +187,7 @@ def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
         inside.append(statistics.median(end - start for start, end in zip(starts, ends, strict=True)))
     interval = statistics.median(inside)
     total = (statistics.median(hooked) - statistics.median(plain)) / _CALLS
-    return HookCost(interval, max(0.0, total - interval), look_seconds(clock))
+    return HookCost(interval, max(0.0, total - interval), clock_seconds(clock))
 
 
 def _round(ops: Sequence[nn.Module], clock: Clock) -> float:

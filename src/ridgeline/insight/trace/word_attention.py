@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS
-from ridgeline.core.models.common.priced_module import listening
+from ridgeline.core.models.common.priced_module import call_hooks
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.text import Tokenizer
 from ridgeline.insight.trace.cross_attention import cross_weights
@@ -72,7 +72,7 @@ def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttenti
     """
     pipeline, plan = moment.pipeline, moment.plan
     denoiser, encoder = moment.denoiser, pipeline.encoder
-    ids, empty = (encoder.unpadded(each) for each in (plan.texts[0], encoder.ids("")))
+    ids, empty = (encoder.unpadded(each) for each in (plan.token_ids[0], encoder.ids("")))
     words = words_of(encoder.tokenizer, ids, empty)
     if not words:
         raise ValueError("the prompt has no words for image patches to attend to; give a prompt with words")
@@ -83,16 +83,16 @@ def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttenti
     kept: list[Tensor] = []
 
     def keep(_: str, op: Attention, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-        q_JHD, k_JHD = op.meeting(inputs)
-        first = len(q_JHD) - rows[LATENTS] if denoiser.text_first and op.reach.space == JOINT else 0
+        q_JHD, k_JHD = op.scored_queries_and_keys(inputs)
+        first = len(q_JHD) - rows[LATENTS] if denoiser.text_first and op.attention_pattern.query_axis == JOINT else 0
         queries = torch.split(q_JHD[first : first + count], _QUERIES)
         kept.append(torch.cat([cross_weights(op, each_THD, k_JHD) for each_THD in queries]))
 
     prepared = moment.prepare((0,))
-    with listening(ops if layer is None else ops[layer : layer + 1], keep):
+    with call_hooks(ops if layer is None else ops[layer : layer + 1], keep):
         moment.predict(prepared)
     mean_TJ = torch.stack(kept).mean(0)
-    joint = ops[0][1].reach.space == JOINT and ops[0][1].reach.kind != "cross"
+    joint = ops[0][1].attention_pattern.query_axis == JOINT and ops[0][1].attention_pattern.kind != "cross"
     own = rows[LATENTS] if joint else 0
     text_TM = mean_TJ[:, : mean_TJ.shape[1] - own] if denoiser.text_first else mean_TJ[:, own:]
     start = mean_TJ.shape[1] - own if denoiser.text_first else 0
@@ -106,7 +106,7 @@ def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttenti
 
 def _sees_text(op: Attention) -> bool:
     """Return whether an attention op has image patches among its queries and text among its keys."""
-    return op.reach.kind == "cross" or op.reach.space == JOINT
+    return op.attention_pattern.kind == "cross" or op.attention_pattern.query_axis == JOINT
 
 
 def words_of(tokenizer: Tokenizer, ids: Sequence[int], empty: Sequence[int]) -> list[tuple[str, range]]:

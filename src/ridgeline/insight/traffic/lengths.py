@@ -22,7 +22,7 @@ class Fixed:
         return self.tokens
 
     @property
-    def most(self) -> int:
+    def p99(self) -> int:
         """The largest length in tokens, here the fixed one."""
         return self.tokens
 
@@ -39,7 +39,7 @@ class Uniform:
         return draw.randint(self.low, self.high)
 
     @property
-    def most(self) -> int:
+    def p99(self) -> int:
         """The largest length in tokens, here `high`."""
         return self.high
 
@@ -59,7 +59,7 @@ class LogNormal:
         return self._at(draw.gauss(0.0, 1.0))
 
     @property
-    def most(self) -> int:
+    def p99(self) -> int:
         """A length in tokens that only 1 % of draws exceed."""
         return self._at(_P99)
 

@@ -135,8 +135,8 @@ def jittered(lengths: Lengths) -> Lengths:
     """
     if not isinstance(lengths, Fixed):
         return lengths
-    off = round(lengths.most * SPREAD)
-    return Uniform(max(1, lengths.most - off), lengths.most + off) if off else lengths
+    off = round(lengths.p99 * SPREAD)
+    return Uniform(max(1, lengths.p99 - off), lengths.p99 + off) if off else lengths
 
 
 def with_arrivals(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:

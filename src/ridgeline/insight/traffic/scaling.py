@@ -16,7 +16,7 @@ class Scaling:
     """The target number of active requests per replica."""
     period: int
     """The nanoseconds between two checks of the autoscaler."""
-    calm: int
+    cooldown: int
     """The nanoseconds without a change before a replica is stopped."""
     start_up: int
     """The nanoseconds from starting a replica until it accepts requests."""
@@ -39,4 +39,4 @@ class Scaling:
         missing = self.wanted(under_way) - taking - starting
         if missing >= 0:
             return missing
-        return -1 if still >= self.calm and not starting else 0
+        return -1 if still >= self.cooldown and not starting else 0

@@ -18,7 +18,7 @@ def next_words(tales: InstrumentedModel, ids: list[int], count: int = 3) -> list
     shares_V = tales.logits(ids)[-1].softmax(-1)
     best = shares_V.topk(count)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(tales.tokenizer.piece(token).strip(), share) for token, share in pairs]
+    return [(tales.tokenizer.printable_token(token).strip(), share) for token, share in pairs]
 
 
 def without(weights_HTT: torch.Tensor, column: int) -> torch.Tensor:

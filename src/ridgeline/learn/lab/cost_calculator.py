@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from ridgeline.core.checkpoint import open_source, read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, parameter_breakdown
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.learn.lab.load_simulation import USUAL, LoadOutcome, OneGpuReplica, RequestMix
 from ridgeline.learn.lab.users_per_gpu import GpuUsers, users_on
-from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
@@ -83,7 +83,7 @@ class CostCalculator:
 
     def bill(self, name: str) -> ParameterBreakdown:
         """Return the parameter breakdown of a model."""
-        return bill(self.model(name))
+        return parameter_breakdown(self.model(name))
 
     def kv(self, name: str, heads: int | None = None) -> float:
         """Return the KV bytes per token over all layers; `heads` replaces the number of KV heads."""
@@ -97,7 +97,7 @@ class CostCalculator:
 
     def touched(self, name: str, rows: int) -> float:
         """Return the mean number of experts per layer that `rows` tokens use if each picks at random."""
-        return next(op.experts for _, op in self.model(name).ops() if op.experts is not None).of(rows)
+        return next(op.experts for _, op in self.model(name).ops() if op.experts is not None).expected_hits(rows)
 
     # -- cards --------------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class CostCalculator:
     def step(self, name: str, card: str, segments: list[StepSegment]) -> StepCost:
         """Return the cost of a step whose segments state each sequence's new positions and context."""
         device, price = self.card(card), self.price(name)
-        found = price.on(device, Work.of(segments, price.reaches))
+        found = price.price_step(device, Work.of(segments, price.reaches))
         cost = found.cost
         arithmetic = sum(flops / device.peak(number) for number, flops in matrix_flops(cost).items())
         attention = sum(row.time.bound * row.priced.count for row in found.rows if row.priced.op.kind == "attention")
@@ -144,7 +144,7 @@ class CostCalculator:
 
     def encode(self, name: str, card: str, tokens: int) -> StepCost:
         """Return the cost of encoding `tokens` tokens and running the decoder's first position."""
-        return self.step(name, card, [StepSegment(1, 1, tokens, encodes=True)])
+        return self.step(name, card, [StepSegment(1, 1, tokens, runs_encoder=True)])
 
     def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> StepCost:
         """Return the cost of a decode step that also verifies `guesses` draft tokens of each user."""
@@ -239,7 +239,7 @@ class CostCalculator:
         """
         source = open_source(name)
         if name not in self._pictures:
-            self._pictures[name] = PipelinePrice(outline(source))
+            self._pictures[name] = PipelinePrice(build_on_meta(source))
         return PipelinePlan(
             name, self._pictures[name], PipelineDefaults.of(source), self.card(card), PipelineOptions(steps=steps)
         )

@@ -54,7 +54,7 @@ class WordVectors:
         """Return the words whose embeddings have the largest cosine to a vector, except the tokens in `without`."""
         cosines = torch.cosine_similarity(self.rows, vector[None], dim=1)
         order = [token for token in cosines.argsort(descending=True).tolist() if token not in without]
-        return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
+        return [(self.tokenizer.printable_token(token).strip(), float(cosines[token])) for token in order[:count]]
 
     def made(self, a: str, b: str, c: str) -> Tensor:
         """Return the vector a - b + c, computed from the embeddings of three words."""

@@ -23,16 +23,16 @@ def run() -> ExperimentOutcome:
     small, middle, large = tuned.values()
     rows = [_row(f"{rate} per second", one) for rate, one in found.items()]
     lines = (
-        Series("answered", tuple((rate, one.answered) for rate, one in found.items())),
+        Series("answered", tuple((rate, one.responses_per_second) for rate, one in found.items())),
         Series("answered in time", tuple((rate, one.good) for rate, one in found.items())),
         Series("asked", tuple((rate, rate) for rate in RATES), "dashed"),
     )
     return ExperimentOutcome(
         (
             (
-                late.answered > 0.9 * calm.answered,
-                f"at {best} per second, {calm.answered:.1f} requests are completed per second; at {after}, "
-                f"{late.answered:.1f} are completed, {late.metrics.good_share:.0%} of them in time",
+                late.responses_per_second > 0.9 * calm.responses_per_second,
+                f"at {best} per second, {calm.responses_per_second:.1f} requests are completed per second; at {after}, "
+                f"{late.responses_per_second:.1f} are completed, {late.metrics.good_share:.0%} of them in time",
             ),
             (
                 calm.metrics.good_share > 0.95 and after < 4 / 3 * best,
@@ -61,7 +61,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         {
-            "rates": {rate: {"answered": one.answered, "good": one.good} for rate, one in found.items()},
+            "rates": {rate: {"answered": one.responses_per_second, "good": one.good} for rate, one in found.items()},
             "budgets": {budget: one.metrics.good_share for budget, one in tuned.items()},
         },
     )
@@ -70,7 +70,7 @@ def run() -> ExperimentOutcome:
 def _row(name: str, one: LoadOutcome) -> TableRow:
     metrics = one.metrics
     return TableRow((
-        name, f"{one.answered:.1f}", f"{metrics.good_share:.0%}", say_seconds(one.latency("TTFT", 50)),
+        name, f"{one.responses_per_second:.1f}", f"{metrics.good_share:.0%}", say_seconds(one.latency("TTFT", 50)),
         say_seconds(one.latency("TPOT", 50)), say_seconds(one.longest),
     ))  # fmt: skip
 

@@ -53,7 +53,7 @@ def draw(pipeline: Pipeline, scale: float, steps: int) -> GuidedDrawing:
         handle.remove()
     for step in taken:
         if step.number in SHOWN:
-            pixels_HW = pipeline.decode(step.guess)[0, 0]
+            pixels_HW = pipeline.decode(step.predicted_latents)[0, 0]
             guesses[step.number] = (pixels_HW / 2 + 0.5).clamp(0, 1)
     return GuidedDrawing(passes // ROUNDS, statistics.median(seconds), guesses)
 

@@ -20,7 +20,7 @@ from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Told, listening
+from ridgeline.core.models.common.priced_module import CallListener, call_hooks
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import REFERENCE
@@ -80,7 +80,7 @@ class InstrumentedModel:
 
     def pieces(self, text: str) -> list[str]:
         """Return the tokens of a text as strings."""
-        return [self.tokenizer.piece(token) for token in self.ids(text)]
+        return [self.tokenizer.printable_token(token) for token in self.ids(text)]
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> Tensor:
@@ -153,9 +153,9 @@ class InstrumentedModel:
         self._listen(ids, note)
         return found
 
-    def _listen(self, ids: Sequence[int], note: Told) -> None:
+    def _listen(self, ids: Sequence[int], note: CallListener) -> None:
         """Run token ids through the model and call `note` for each attention op."""
-        with listening(self.model.ops_of(Attention), note):
+        with call_hooks(self.model.ops_of(Attention), note):
             self.logits(ids)
 
     @property

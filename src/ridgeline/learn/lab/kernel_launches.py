@@ -37,9 +37,12 @@ def usual(run: Callable[[], object]) -> float:
 
 def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
     """Return the number of kernels that a decode step launches on a GPU, and the minimum seconds of the step."""
-    price, work = ledger.price(model), Work.of([StepSegment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
+    price, work = (
+        ledger.price(model),
+        Work.of([StepSegment(1, PROMPT + ANSWER)], ledger.model(model).attention_patterns),
+    )
     launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
-    return round(launched), price.on(ledger.card(CARD), work).bound
+    return round(launched), price.price_step(ledger.card(CARD), work).bound
 
 
 def decoding() -> tuple[Runner, StepRecord, float]:
@@ -67,12 +70,12 @@ def run() -> ExperimentOutcome:
         ValueError: If this package's own kernels are missing.
     """
     runner, last, whole = decoding()
-    plan = last.plan.again()
+    plan = last.plan.rerun()
     recording = runner.graph(plan)
     if recording is None:
         raise ValueError("this experiment needs Ridgeline's own CPU kernels: install g++, then reinstall ridgeline")
     asked = usual(lambda: runner.forward(plan))
-    again = usual(recording.again)
+    again = usual(recording.replay)
     prepared = usual(lambda: runner.step_logits(plan)) - again
     same = torch.equal(runner.step_logits(plan).clone(), runner.forward(plan))
     ledger = CostCalculator()

@@ -59,7 +59,7 @@ class LoadOutcome:
         return verdict(self.metrics, open_loop=True)
 
     @property
-    def answered(self) -> float:
+    def responses_per_second(self) -> float:
         """The responses per second after the warm-up and while requests arrive.
 
         They are counted as tokens after the first, divided by their mean number per response.
@@ -72,7 +72,7 @@ class LoadOutcome:
     @property
     def good(self) -> float:
         """The responses per second that meet the targets, from the share of good requests among all."""
-        return self.answered * self.metrics.good_share
+        return self.responses_per_second * self.metrics.good_share
 
     @property
     def longest(self) -> float:
@@ -89,7 +89,7 @@ class OneGpuReplica:
     """A simulated model on one GPU, behind the engine's own scheduler."""
 
     def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
-        case = ModelCache(open_source(model).config).case(Deployment(load_device(card)))
+        case = ModelCache(open_source(model).config).scenario(Deployment(load_device(card)))
         self.machine: Machine = machine_of(case, Limits(tokens=budget))
 
     def serve(self, rate: float, asked: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:

@@ -80,7 +80,9 @@ def run() -> ExperimentOutcome:
     tokenizer, rules = tokenizer_of("tales"), rules_of("tales")
     same = wrong = 0
     for word in WORDS.findall(text):
-        theirs = [tokenizer.piece(token) for token in tokenizer.encode(word, add_special=False, parse_special=False)]
+        theirs = [
+            tokenizer.printable_token(token) for token in tokenizer.encode(word, add_special=False, parse_special=False)
+        ]
         by_hand = [piece.replace("Ġ", " ") for piece in applied(word.replace(" ", "Ġ"), rules)]
         same, wrong = same + (by_hand == theirs), wrong + (by_hand != theirs)
     own = {word: applied(f"Ġ{word}", rules) for word in OWN}

@@ -10,11 +10,11 @@ import time
 from dataclasses import asdict, dataclass
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_builder import run_requests
 from ridgeline.learn.lab.textbook_step import TextbookStep, round_figure
-from ridgeline.learn.lab.users_per_gpu import on_the_box
+from ridgeline.learn.lab.users_per_gpu import nominal_parameters
 from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
 from ridgeline.price.device import Device
 from ridgeline.price.device_roofline import roofline
@@ -112,7 +112,9 @@ def compare(
     # Each user adds its own FLOPs and its own KV, while ever more users share the weights.
     limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
-    texts = TextbookStep(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
+    texts = TextbookStep(
+        2 * nominal_parameters(parameter_breakdown(model).total), round_figure(bandwidth), device.peak("bf16")
+    )
     return PhaseComparison(
         device, prompt, number_format, device.peak(number_format) / bandwidth, prefill, tuple(decodes),
         critical_batch(price, device, prompt), limit, compute_bound_prompt(price, device), texts, room,
@@ -125,7 +127,7 @@ def _work(price: Price, segments: list[StepSegment]) -> Work:
 
 def _phase(name: str, price: Price, device: Device, segments: list[StepSegment], measured: float | None) -> StepTiming:
     work = _work(price, segments)
-    step = price.on(device, work)
+    step = price.price_step(device, work)
     idle = 1 - compute_seconds(step.cost, device) / step.floor
     return StepTiming(
         name, work.tokens, step.cost.total_flops, step.cost.memory_bytes, step.floor, step.expected, idle, measured

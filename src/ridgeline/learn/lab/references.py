@@ -16,11 +16,11 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.safetensors_header import data_offset, read_header
 from ridgeline.core.models import Fields, build
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts
-from ridgeline.core.ops.kv_layout import KVSpec, deal_layers
+from ridgeline.core.ops.kv_layout import KVSpec, group_layers
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.number_formats import WeightFormat
@@ -38,7 +38,7 @@ from ridgeline.insight.simulate.priced_executor import END_ID, PricedExecutor
 from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.arrivals import SECOND
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.media.diffusion.guidance import Guidance, guide
+from ridgeline.media.diffusion.guidance import Guidance, apply_guidance
 from ridgeline.price.crossovers import balance
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
@@ -112,12 +112,12 @@ def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values
 def users(left: float, model: str, context: int, page: int) -> int:
     """Return the number of requests whose pages of keys and values fit into `left` bytes."""
     layout = kv_layout(build(read_config(model)), left, page)
-    return layout.users(context, context)
+    return layout.max_sequences(context, context)
 
 
 def paged(length: int, page: int) -> tuple[int, int]:
     """Return the pages that the engine's KV layout allocates for a request, and the unused positions in them."""
-    layout = deal_layers([KVSpec(1, 4, 4, AttentionPattern("causal"), torch.float32)], page, 1 << 20)
+    layout = group_layers([KVSpec(1, 4, 4, AttentionPattern("causal"), torch.float32)], page, 1 << 20)
     pages = layout.kept(length, 1)
     return pages, pages * page - length
 
@@ -144,12 +144,12 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
 
 def touched(experts: int, each: int, batch: int) -> float:
     """Return the expected number of experts that a batch uses, as the experts op counts its weights."""
-    return ExpectedExperts(experts, each).of(batch)
+    return ExpectedExperts(experts, each).expected_hits(batch)
 
 
 def parameters(config: dict[str, int]) -> int:
     """Return the parameter count of a Llama model with given sizes, whose head is not tied to its embedding."""
-    return bill(build(_llama(config, 8192))).total
+    return parameter_breakdown(build(_llama(config, 8192))).total
 
 
 def stored_bytes(outputs: int, inputs: int, bits: int, group: int, scale_bits: int) -> float:
@@ -165,7 +165,7 @@ def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
 
     acts = scale > 1  # otherwise one pass is enough
     given = torch.tensor(positive), torch.tensor(negative) if acts else None
-    followed = guide(denoiser, Guidance(scale, "" if acts else None), *given)(torch.zeros(len(positive)), 0.5)
+    followed = apply_guidance(denoiser, Guidance(scale, "" if acts else None), *given)(torch.zeros(len(positive)), 0.5)
     return [float(value) for value in followed]
 
 

@@ -82,7 +82,7 @@ def run() -> ExperimentOutcome:
             (
                 first.intensity < ridge < last.intensity,
                 f"{first.intensity:.2f} and {last.intensity:.0f} FLOP/byte; the ridge is at {ridge:.1f}, because the "
-                f"matrix lies in {device.place_of(nbytes)} ({say(device.bandwidth_of(nbytes), 'B/s')})",
+                f"matrix lies in {device.memory_level_of(nbytes)} ({say(device.bandwidth_of(nbytes), 'B/s')})",
             ),
             (max(rates) > 4 * rates[0], f"{say(rates[0], 'FLOP/s')} with one row, {say(max(rates), 'FLOP/s')} at most"),
             (highest.of_roof < DOUBT, f"the highest is {highest.kind}, at {highest.of_roof:.0%} of the roof"),

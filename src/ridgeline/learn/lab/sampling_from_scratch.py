@@ -97,7 +97,7 @@ class ShadowSampler:
     def observe(self, record: StepRecord) -> None:
         """Draw the tokens of an engine step a second time; the step runs again for its logits."""
         self.runner.rewind()
-        logits_RV = self.runner.forward(record.plan.again())
+        logits_RV = self.runner.forward(record.plan.rerun())
         for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
             (u,) = uniform([row.seed], [row.position], [row.choice])
             assert isinstance(chosen, Sampled)
@@ -201,7 +201,7 @@ def _first(
     rows = [
         TableRow(
             (
-                repr(tokenizer.piece(token)),
+                repr(tokenizer.printable_token(token)),
                 f"{logits[token]:.2f}",
                 *(f"{share[rank]:.1%}" for share in shares.values()),
                 " and ".join(name for name, tokens in kept.items() if token in tokens),

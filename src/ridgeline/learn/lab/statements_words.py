@@ -7,7 +7,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
-from ridgeline.core.text.tokenizer import density
+from ridgeline.core.text.tokenizer import count_tokens
 from ridgeline.insight.trace.expert_sources import expert_sources
 from ridgeline.learn.lab.attention_by_hand import KEYS, QUERY, VALUES, mix, shares
 from ridgeline.learn.lab.cost_calculator import CostCalculator
@@ -68,7 +68,7 @@ def words(_: CostCalculator) -> Iterator[Statement]:
         "The same. It can encode any text, but each character of other alphabets takes several tokens.",
         {"symbols": BYTE_SYMBOLS},
     )  # fmt: skip
-    ratio = density(tokenizer_of("tales"), PROSE)
+    ratio = count_tokens(tokenizer_of("tales"), PROSE)
     yield Statement(
         "characters-a-token", 20, "A token is 3.5 to 4 characters or three quarters of a word.",
         f"For the tokenizer of tales with 2,048 tokens, in plain prose: {ratio.characters_per_token:.2f} characters, "

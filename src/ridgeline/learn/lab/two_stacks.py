@@ -28,7 +28,7 @@ TWO, ONE, INPUT, CARD = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
 @torch.inference_mode()
 def encoded(model: Model, ids: Sequence[int]) -> torch.Tensor:
     """Return the encoder's output for a text, one row per token."""
-    kv = Uncached([StepSegment(1, 1, len(ids), encodes=True)])
+    kv = Uncached([StepSegment(1, 1, len(ids), runs_encoder=True)])
     return model.encode(torch.tensor(ids), torch.arange(len(ids)), kv)
 
 
@@ -37,9 +37,10 @@ def translated(llm: LLM) -> CrossAttentionWeights:
     (answer,) = llm.generate([SOURCE], SamplingParams(temperature=0.0))
     read = llm.tokenizer.encode(SOURCE)
     sources, produced = (
-        [Token(token, llm.tokenizer.piece(token)) for token in ids] for ids in (read, answer.choices[0].token_ids)
+        [Token(token, llm.tokenizer.printable_token(token)) for token in ids]
+        for ids in (read, answer.choices[0].token_ids)
     )
-    return cross_attention(llm.loaded.model, read, llm.loaded.texts.decoder_prompt(read), sources, produced)
+    return cross_attention(llm.loaded.model, read, llm.loaded.text_processor.decoder_prompt(read), sources, produced)
 
 
 def run() -> ExperimentOutcome:

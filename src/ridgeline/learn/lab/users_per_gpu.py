@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields, build
-from ridgeline.core.models.common.parameter_breakdown import bill
+from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import load_engine
@@ -114,7 +114,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
         )
     fields = read_config(model)
     models, setup = ModelCache(fields), Deployment(device, cards)
-    case = models.case(setup)
+    case = models.scenario(setup)
     if not 2 <= context <= case.model.context:
         raise ValueError(
             f"--context is {context:,}; {model} supports 2 (prompt and response) to {case.model.context:,} tokens"
@@ -147,12 +147,12 @@ def _texts(fields: Fields, device: Device, cards: int, context: int) -> Textbook
     whole = build(fields)
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # a GPU sold with 24 GB reports 22.5 to 24 GiB
-    weights = 2 * on_the_box(bill(whole).total)
+    weights = 2 * nominal_parameters(parameter_breakdown(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
     return TextbookUsers(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
 
 
-def on_the_box(parameters: int) -> float:
+def nominal_parameters(parameters: int) -> float:
     """Return a parameter count rounded as in model names: 8B, 1.5B, 120M, 71B, 406B."""
     return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
 

@@ -49,7 +49,7 @@ def models_data(
 
 def writers() -> list[str]:
     """Return the catalogue's models that generate text; only these have tables."""
-    return [name for name in model_names() if family_of(config_of(name)).writes]
+    return [name for name in model_names() if family_of(config_of(name)).generates]
 
 
 def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]:

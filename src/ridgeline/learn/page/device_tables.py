@@ -10,12 +10,12 @@ from ridgeline.price.device import Device, Efficiency
 from ridgeline.price.devices import FORMATS as PEAKS
 from ridgeline.price.engine_profile import (
     EngineProfile,
+    default_engine,
     engines,
     engines_with_own_attention,
     load_engine,
-    usual_engine,
 )
-from ridgeline.price.hourly_prices import PriceSnapshot, snapshots
+from ridgeline.price.hourly_prices import PriceSnapshot, builtin_snapshots
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.plan.scenario import computed_in
 from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
@@ -36,7 +36,7 @@ def build_device_tables(
         driving: Engines; by default those of `ridgeline plan`, including the variants with data-parallel attention.
         sellers: Sellers whose prices are included; by default all of the package.
     """
-    asked = snapshots() if sellers is None else sellers
+    asked = builtin_snapshots() if sellers is None else sellers
     kernels: list[Mapping[str, Any]] = []
     reductions: list[Mapping[str, Any]] = []
     return {
@@ -82,7 +82,7 @@ def _card(
         "prices": _prices(card, sellers),
         "kernels": _place(kernels, {name: _constants(each) for name, each in card.efficiency.items()}),
         "host": None if host is None else dataclasses.asdict(host),
-        "engine": usual_engine(card).name,
+        "engine": default_engine(card).name,
         "calibrated": card.calibrated,
         "basis": card.basis,
         "kernels_of": card.measured_on,
@@ -94,7 +94,7 @@ def _card(
 
 def _trust(card: Device) -> Mapping[str, Any]:
     """Return the accuracy of each class of figures on this device, from measurements under its default engine."""
-    found = [trust_in(card.name, usual_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
+    found = [trust_in(card.name, default_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
     return {each.metric: {"rows": each.rows, "within": each.within} for each in found if each.rows}
 
 

@@ -1,7 +1,7 @@
 """The price of a model as a table: the result of `Price` for every step, as data from which the page computes sums.
 
 `op_table.py` evaluates the ops. The rest describes the stored model: the pages of its keys and values, and its
-parameter breakdown. From the table the page, which knows no model, computes the same result as `Price.on`.
+parameter breakdown. From the table the page, which knows no model, computes the same result as `Price.price_step`.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from ridgeline.backends import priced_backend
 from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import bill, layers_of
+from ridgeline.core.models.common.parameter_breakdown import layers_of, parameter_breakdown
 from ridgeline.core.ops.backend import ReplayedSteps
 from ridgeline.core.ops.cost_features import GatheredRows
-from ridgeline.core.ops.kv_layout import KVGroup, deal_layers
+from ridgeline.core.ops.kv_layout import KVGroup, group_layers
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.work import AttentionPattern
@@ -93,17 +93,17 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         ModelRefused: If the model cannot be built or divided in this way.
         ValueError: If the model does not generate text, or the cost of an op is not piecewise linear.
     """
-    if source.pipeline or not family_of(source.config).writes:
+    if source.pipeline or not family_of(source.config).generates:
         raise ValueError(f"{source.title} does not generate text; tables exist only for models that do")
     models = ModelCache(source.config) if models is None else models
-    case = models.case(stored.setup)
+    case = models.scenario(stored.setup)
     model, price = case.model, case.price
     steps = priced_backend("cpu").replayed_steps(model)
     reaches = sorted(price.reaches, key=_order)
     pool = LinePool()
     ops = [
         op_table(alone, reaches, pool, gathers=GatheredRows() in priced.op.features)
-        for alone, priced in zip(price.gathering(1).ops, price.ops, strict=True)
+        for alone, priced in zip(price.with_active_ranks(1).ops, price.ops, strict=True)
     ]
     return {
         "format": FORMAT,
@@ -138,12 +138,12 @@ def _otherwise(models: ModelCache, setup: Deployment) -> list[str]:
 
 
 def _order(reach: AttentionPattern) -> tuple[str, ...]:
-    return str(reach), reach.space, reach.keys
+    return str(reach), reach.query_axis, reach.key_axis
 
 
 def _encoder(model: Model) -> dict[str, Any] | None:
     """Return the input of an encoder-decoder's encoder; None if there is no encoder."""
-    if not model.encodes:
+    if not model.has_cross_attention:
         return None
     return {"context": model.encoder_context, "reads": "sound" if model.encoder_width else "tokens"}
 
@@ -151,7 +151,7 @@ def _encoder(model: Model) -> dict[str, Any] | None:
 def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
     """Return the parameter breakdown of the undivided model."""
     whole = models.whole(stored.setup).model
-    counted = bill(whole)
+    counted = parameter_breakdown(whole)
     return {
         "total": counted.total,
         "active": counted.active,
@@ -168,7 +168,7 @@ def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
     `steps` are those that our engine replays on a CPU. The logits are fp32.
     """
     model, page_size = case.model, PlanWorkload().page_size
-    layout = deal_layers(model.kv_specs, page_size, model.context)
+    layout = group_layers(model.kv_specs, page_size, model.context)
     return {
         "weights": case.price.weight_bytes,
         "parts": [dataclasses.asdict(row) for row in weights_table(case)],
@@ -183,7 +183,7 @@ def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
 
 
 def _group(group: KVGroup) -> Mapping[str, Any]:
-    """Return the page rule of a KV group (`KVGroup.kept`).
+    """Return the page rule of a KV group (`KVGroup.max_pages`).
 
     It has the positions per page, the kind of positions and, if old positions are freed, the positions that stay in
     addition to those of the current step.
@@ -191,4 +191,4 @@ def _group(group: KVGroup) -> Mapping[str, Any]:
     if group.spec.is_state:
         return {"page_size": 1, "of": "state"}
     kept = {"page_size": group.page_size, "of": "sequence" if group.spec.grows else "encoder"}
-    return kept | ({"spans": group.spans} if group.spec.passes else {})
+    return kept | ({"spans": group.spans} if group.spec.frees_positions else {})

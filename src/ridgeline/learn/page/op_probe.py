@@ -110,7 +110,7 @@ class OpProbe:
 
     def __init__(self, priced: PricedOp) -> None:
         self.priced, self.op = priced, priced.op
-        self.reach = priced.op.reach
+        self.reach = priced.op.attention_pattern
         assert (self.reach is not None) == priced.op.reads_context, (
             f"{priced.path} reads a context but has no attention pattern"
         )
@@ -123,7 +123,7 @@ class OpProbe:
     @property
     def switches(self) -> list[list[int]]:
         """The kernel thresholds as the page reads them: the weights of queries, pairs and keys, and the maximum."""
-        return [[each.queries, each.pairs, each.keys, each.most] for each in self._switches]
+        return [[each.queries, each.pairs, each.keys, each.limit] for each in self._switches]
 
     def row_features(self) -> dict[str, Any]:
         """Return the numbers of rows at which the cases of an op of rows begin, and the counts of its experts, if any.
@@ -133,7 +133,7 @@ class OpProbe:
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 
-    def said(self, asked: Asked) -> OpFigures:
+    def figures(self, asked: Asked) -> OpFigures:
         """Return the FLOPs, bytes and calls of the probed op in a step, in total and per kernel."""
         work = self._work(asked)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
@@ -141,7 +141,7 @@ class OpProbe:
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
         """Return the arguments at which a class's linear functions are evaluated for a point."""
-        return (point[0], self.touched.of(point[0])) if name == ROWS and self.touched else point
+        return (point[0], self.touched.expected_hits(point[0])) if name == ROWS and self.touched else point
 
     def case_of(self, name: str, point: Point) -> int:
         """Return the number of the case in which a point of a class lies."""
@@ -166,7 +166,7 @@ class OpProbe:
             yield {name: point for name, point in drawn.items() if self.case_of(name, point) in cases[name]}
 
     def _case(self, name: str, point: Point) -> ProbedCase:
-        said = self.said({name: point})
+        said = self.figures({name: point})
         lines: dict[str, list[Record]] = {"cost": [{}], "kernels": [{} for _ in said.kernels]}
         lines["native"] = [{} for _ in said.native]
         for place, line in self._lines(name, point, said).items():
@@ -182,7 +182,7 @@ class OpProbe:
         def values_at(other: Sequence[int]) -> Values | None:
             if min(other) < 0 or self.case_of(name, tuple(other)) != case:
                 return None
-            there = self.said({name: tuple(other)})
+            there = self.figures({name: tuple(other)})
             return there.flat if there.keys == said.keys else None
 
         return straight(values_at, point)
@@ -197,11 +197,11 @@ class OpProbe:
         """
         touched = self.touched or ExpectedExperts(1, 1)
         many = _MANY * -(-touched.count // touched.active)
-        one, some, twice = (self.said({ROWS: (rows,)}).flat for rows in (1, many, 2 * many))
+        one, some, twice = (self.figures({ROWS: (rows,)}).flat for rows in (1, many, 2 * many))
         lines = {}
         for name, value in some.items():
             slope = whole((twice[name] - value) / many)
-            missed = touched.count - touched.of(1)
+            missed = touched.count - touched.expected_hits(1)
             each = whole((value - one.get(name, 0.0) - slope * (many - 1)) / missed) if missed else 0.0
             rest = value - slope * many - each * touched.count
             lines[name] = trimmed([whole(rest) if abs(rest) > EXACT * abs(value) else 0.0, slope, each])
@@ -272,7 +272,7 @@ def _figures(cost: Cost, calls: float = 1.0) -> Values:
 def _by_key(kernels: Sequence[Launch]) -> dict[Key, Values]:
     found: dict[Key, Values] = {}
     for kernel in kernels:
-        alike = (kernel.name, kernel.number_format, kernel.stored, kernel.sharers)
+        alike = (kernel.name, kernel.number_format, kernel.weight_format, kernel.query_heads_per_kv_head)
         which = sum(key[:4] == alike for key in found)
         found[(*alike, which)] = _figures(kernel.cost, kernel.calls)
     return found

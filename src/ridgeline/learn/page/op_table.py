@@ -123,7 +123,7 @@ def _shared(asker: OpProbe, cases: Cases) -> _Shared:
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
         a, b = (next(iter(cases[name].values())) for name in (one, other))
-        both = asker.said({one: a.point, other: b.point})
+        both = asker.figures({one: a.point, other: b.point})
         for of in ("cost", "kernels", "native"):
             for key in a.said.keys_of(of):
                 if key not in b.said.keys_of(of) or (*key[:4], 1) in both.keys_of(of):
@@ -146,7 +146,7 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 
 def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Asked) -> None:
     """Raise ValueError if an op's table gives other figures than the op itself for a step."""
-    said = asker.said(asked)
+    said = asker.figures(asked)
     places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
     lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
     for of, entries in lists.items():

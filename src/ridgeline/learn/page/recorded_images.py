@@ -62,7 +62,7 @@ def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator
         }
         yield told | ({"noise": [schedule.time(step) for step in range(schedule.steps)]} if not steps else {})
         if stride.step is not None and not stride.step.last:
-            pixels = pipeline.decode(stride.step.guess)[0]
+            pixels = pipeline.decode(stride.step.predicted_latents)[0]
             yield {"type": "image_generation.partial_image", **_file(pipeline, plan, pixels)}
         if stride.pixels is not None:
             file = _file(pipeline, plan, stride.pixels)

@@ -115,7 +115,7 @@ def record(
     """
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
-    if loaded.model.encodes:
+    if loaded.model.has_cross_attention:
         raise ValueError(
             "the model reads its prompt with an encoder; only models that continue the prompt can be recorded"
         )

@@ -132,7 +132,7 @@ class _Recording:
         self.engine = build_engine(loaded.model, layout, scene.limits, context=context, seed=0)
         self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
-        self._scene, self._texts = scene, loaded.texts
+        self._scene, self._texts = scene, loaded.text_processor
         self._feed, self._told = Feed(), list[dict[str, Any]]()
         # By request: the tokens of its prompt, those found in the cache, and those generated.
         self._lengths: dict[int, list[int]] = {}

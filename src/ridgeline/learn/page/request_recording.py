@@ -113,7 +113,7 @@ def _step(ledger: Ledger, step: LedgerStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "rows": step.rows,
-        "place": step.place,
+        "place": step.memory_level,
         "limit": step.limit,
         "measured": _short(total.measured),
         "expected": _short(step.expected),

@@ -35,7 +35,7 @@ def ridge_seconds(rows: int) -> float:
 class Batching:
     """The number of images per denoiser call, and whether the call contains both guidance passes."""
 
-    pictures: int
+    images: int
     """The number of images that one denoiser call computes."""
     paired: bool
     """Whether one denoiser call runs both guidance passes."""
@@ -45,19 +45,19 @@ class Batching:
         return 1 if self.paired else passes
 
 
-def batching_of(images: int, passes: int, seconds: Seconds) -> Batching:
+def choose_batching(images: int, passes: int, seconds: Seconds) -> Batching:
     """Return the batching with which a denoising step of `images` images, each with `passes` passes, is fastest.
 
     Among those within MARGIN of the least time it chooses the one with the fewest images in a call.
     """
 
     def step(batching: Batching) -> float:
-        full, left = divmod(images, batching.pictures)
-        groups = [batching.pictures] * full + [left] * bool(left)
+        full, left = divmod(images, batching.images)
+        groups = [batching.images] * full + [left] * bool(left)
         return sum(seconds(passes * group) if batching.paired else passes * seconds(group) for group in groups)
 
     sizes = sorted({images, *(2**power for power in range(images.bit_length()))})
     choices = [Batching(size, paired) for paired in (False, True)[:passes] for size in sizes]
     took = {choice: step(choice) for choice in choices}
     good = [choice for choice in choices if took[choice] <= (1 + MARGIN) * min(took.values())]
-    return min(good, key=lambda choice: (choice.pictures * (passes if choice.paired else 1), choice.pictures))
+    return min(good, key=lambda choice: (choice.images * (passes if choice.paired else 1), choice.images))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, distributed
 
-from ridgeline.media.diffusion.guidance import Guidance, Pass, Text, guided
+from ridgeline.media.diffusion.guidance import DenoiserPass, Guidance, Text, combine_guidance
 
 
 class CFGParallelPair:
@@ -61,8 +61,8 @@ def check_divides(guidance: Guidance) -> None:
         raise ValueError("guidance is off, so a step is one pass, which CFG parallelism cannot divide: run one process")
 
 
-def guide_apart(
-    denoiser: Pass[Text], guidance: Guidance, own: Text, pair: CFGParallelPair
+def apply_guidance_parallel(
+    denoiser: DenoiserPass[Text], guidance: Guidance, own: Text, pair: CFGParallelPair
 ) -> Callable[[Tensor, float], Tensor]:
     """Return the denoiser with guidance whose two passes run in two processes.
 
@@ -71,6 +71,6 @@ def guide_apart(
     assert guidance.negative is not None, "guidance is off, so there is no second pass"
 
     def apart(x: Tensor, t: float) -> Tensor:
-        return guided(*pair.exchange(denoiser(x, t, own)), guidance.scale)
+        return combine_guidance(*pair.exchange(denoiser(x, t, own)), guidance.scale)
 
     return apart

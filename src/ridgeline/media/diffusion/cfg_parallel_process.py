@@ -65,7 +65,9 @@ def second_process(
                 join(start.rendezvous, 0)
                 yield CFGParallelPair()
             except ConnectionError as error:
-                raise ValueError(f"the second CFG-parallel process has ended: {_epitaph(child) or error}") from error
+                raise ValueError(
+                    f"the second CFG-parallel process has ended: {_exit_reason(child) or error}"
+                ) from error
         finally:
             child.kill()
             child.communicate()
@@ -89,10 +91,10 @@ def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
         said = child.stdout.readline().decode().strip()
     except BrokenPipeError:
         said = ""
-    return "" if said == READY else said or _epitaph(child) or "it gave no reason"
+    return "" if said == READY else said or _exit_reason(child) or "it gave no reason"
 
 
-def _epitaph(child: "subprocess.Popen[bytes]") -> str | None:
+def _exit_reason(child: "subprocess.Popen[bytes]") -> str | None:
     """Return a description of how the second process ended, or None if it runs on after a short wait."""
     assert child.stdout is not None
     try:

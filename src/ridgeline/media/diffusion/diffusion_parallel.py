@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from ridgeline.core.models.common.denoiser import PICTURES, TEXT
+from ridgeline.core.models.common.denoiser import CONDITIONS, TEXT
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, Work
@@ -28,7 +28,7 @@ class ParallelDegrees:
     """The number of parts into which the rows of a pass are divided."""
 
     @property
-    def cards(self) -> int:
+    def gpus(self) -> int:
         """The number of GPUs for these degrees of parallelism."""
         return self.guidance * self.sequence
 
@@ -63,7 +63,7 @@ class ParallelPass:
         self._attention = [
             (priced.op, priced.count)
             for priced in price.ops
-            if isinstance(priced.op, Attention) and priced.op.reach.kind == "full"
+            if isinstance(priced.op, Attention) and priced.op.attention_pattern.kind == "full"
         ]
         self._texts_are_whole = any(reach.kind == "cross" for reach in price.reaches)
 
@@ -80,7 +80,7 @@ class ParallelPass:
         if self._parts == 1:
             return work
         assert work.sequences == 1, "sequence parallelism divides one sequence, not a batch"
-        whole = {PICTURES, TEXT} if self._texts_are_whole else {PICTURES}
+        whole = {CONDITIONS, TEXT} if self._texts_are_whole else {CONDITIONS}
         rows = {s: count if s in whole else math.ceil(count / self._parts) for s, count in work.rows.items()}
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})
 
@@ -108,7 +108,7 @@ class ParallelPass:
             return []
         found: list[Cost] = []
         for op, count in self._attention:
-            rows = work.attention[op.reach].total.queries
+            rows = work.attention[op.attention_pattern].total.queries
             if not rows:  # attention over texts alone runs once per request, not in a pass
                 continue
             widths = (op.heads * op.spec.k_dim, *(op.spec.heads * n for n in (op.spec.k_dim, op.spec.v_dim)))

@@ -55,7 +55,7 @@ class InvalidRequest(ValueError):
 
 
 @contextmanager
-def concerning(field: str) -> Iterator[None]:
+def blame_field(field: str) -> Iterator[None]:
     """Convert a ValueError raised inside this context to an InvalidRequest that names `field`."""
     try:
         yield
@@ -79,11 +79,11 @@ class DiffusionPlan:
     """The noise levels and timesteps that follow from the number of steps."""
     guidance: Guidance
     """The guidance that follows from the scale and the negative prompt."""
-    texts: tuple[tuple[int, ...], ...]
+    token_ids: tuple[tuple[int, ...], ...]
     """The token ids of the prompt and, if guidance needs a second pass, of the negative prompt."""
     batching: Batching
     """The images and passes that share one call of the denoiser."""
-    second: Guidance | None = None
+    second_guidance: Guidance | None = None
     """The guidance of the second of two experts; None for a model with one denoiser."""
 
     @property
@@ -94,7 +94,7 @@ class DiffusionPlan:
     @property
     def groups(self) -> tuple[range, ...]:
         """The groups of images that are denoised together in one batch, in order."""
-        every, size = range(self.request.images), self.batching.pictures
+        every, size = range(self.request.images), self.batching.images
         return tuple(every[first : first + size] for first in every[::size])
 
     @property

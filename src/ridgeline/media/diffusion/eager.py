@@ -87,7 +87,7 @@ def _products(price: Price, device: Device, works: Sequence[Work]) -> OpTime:
     """Return the bound and the expected seconds of the matrix products and the attention of all passes."""
     bound = expected = 0.0
     for work in works:
-        step = price.on(device, work)
+        step = price.price_step(device, work)
         for row in step.rows:
             kernels = [k for k in row.priced.launches(work) if k.name.split(".")[0] not in _FUSED]
             if kernels:

@@ -33,7 +33,7 @@ class Forecaster:
         self._device, self._encoder = device, pipeline.encoder
         vae = pipeline.autoencoder
         decoder = VideoDecodePrice(vae.config, torch.float32) if isinstance(vae, VideoAutoencoder) else vae
-        denoisers = (pipeline.denoiser, *([pipeline.second.denoiser] if pipeline.second else []))
+        denoisers = (pipeline.denoiser, *([pipeline.low_noise_expert.denoiser] if pipeline.low_noise_expert else []))
         self._price = PipelinePrice(PipelineComponents(pipeline.encoder.models, denoisers, decoder))
 
     def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
@@ -54,7 +54,7 @@ class Forecaster:
         The denoiser's one-time processing of texts counts as part of its first step.
         """
         encode, _, decode = self._price.stages(self._device, self._job(plan), tiling)
-        read = encode.seconds.expected - sum(self._price.prepare(self._device, [len(text)]) for text in plan.texts)
+        read = encode.seconds.expected - sum(self._price.prepare(self._device, [len(text)]) for text in plan.token_ids)
         denoise = 0.0
         for images in plan.groups:
             calls = self._calls(plan, len(images))
@@ -62,12 +62,12 @@ class Forecaster:
             denoise += plan.schedule.steps * sum(self.call(plan.geometry, texts) for texts in calls)
         return {"encode": read, "denoise": denoise, "decode": decode.seconds.expected}
 
-    def apart(self, plan: DiffusionPlan) -> float:
+    def cfg_parallel_seconds(self, plan: DiffusionPlan) -> float:
         """Return the seconds of denoising a plan with two processes, each running one guidance pass of every step.
 
         Each process has a device like this one. The time of their communication is not included.
         """
-        texts = [len(text) for text in plan.texts]
+        texts = [len(text) for text in plan.token_ids]
         each = (max(self.call(plan.geometry, [text] * len(images)) for text in texts) for images in plan.groups)
         return plan.schedule.steps * sum(each)
 
@@ -85,14 +85,14 @@ class Forecaster:
 
     def _calls(self, plan: DiffusionPlan, images: int) -> list[list[int]]:
         """Return the denoiser calls of a step with `images` images, each as the token counts of its texts."""
-        texts = [len(text) for text in plan.texts]
+        texts = [len(text) for text in plan.token_ids]
         if plan.batching.paired:
             return [[text for text in texts for _ in range(images)]]
         return [[text] * images for text in texts]
 
     def _job(self, plan: DiffusionPlan) -> PipelineWorkload:
-        texts, encoder = tuple(map(len, plan.texts)), self._encoder
-        seen = tuple(map(encoder.seen, plan.texts))
+        texts, encoder = tuple(map(len, plan.token_ids)), self._encoder
+        seen = tuple(map(encoder.unmasked_length, plan.token_ids))
         pooled = () if encoder.pooled_width is None else ((len(encoder.pooled_ids(plan.request.prompt)),),)
         return PipelineWorkload(
             plan.geometry, plan.schedule.steps, texts, plan.request.images, (texts, *pooled),

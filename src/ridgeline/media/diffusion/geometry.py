@@ -41,7 +41,7 @@ RATIOS = ((1, 1), (4, 3), (3, 2), (16, 9), (3, 4), (2, 3), (9, 16))
 GRAIN = 32  # pixels: a multiple of the pixels per token side in all these models
 
 
-def menu(sides: Iterable[int]) -> tuple[Size, ...]:
+def sizes_of_sides(sides: Iterable[int]) -> tuple[Size, ...]:
     """Return image sizes of about side * side pixels, for each side in seven aspect ratios.
 
     The ratios are RATIOS; widths and heights are multiples of GRAIN.
@@ -69,13 +69,13 @@ class PipelineLayout:
     """The frames per latent, except that the first latent has only a video's first frame."""
     patch: tuple[int, int, int] = (1, 2, 2)
     """The latents that become one token of the denoiser, as numbers of frames, rows and columns."""
-    most_frames: int = 1
+    max_frames: int = 1
     """The maximum number of frames of a video; 1 for image models."""
 
     @property
-    def clips(self) -> bool:
+    def is_video(self) -> bool:
         """Whether the model makes videos, so that latents have a frame axis."""
-        return self.most_frames > 1
+        return self.max_frames > 1
 
     def __post_init__(self) -> None:
         _, rows, columns = self.patch
@@ -91,8 +91,8 @@ class PipelineLayout:
             ValueError: If the model does not support the size or the number of frames.
         """
         self.check_size(size)
-        if not 1 <= frames <= self.most_frames:
-            most = f"1 to {self.most_frames:,} frames" if self.clips else "only images"
+        if not 1 <= frames <= self.max_frames:
+            most = f"1 to {self.max_frames:,} frames" if self.is_video else "only images"
             raise ValueError(f"this model cannot make {frames} frames: it makes {most}")
         if (frames - 1) % self.temporal:
             below = frames - (frames - 1) % self.temporal
@@ -120,7 +120,7 @@ class Geometry:
     def latents(self) -> tuple[int, ...]:
         """The shape of one image's latents (channels, rows, columns) or a video's (channels, frames, rows, columns)."""
         frames, rows, columns = self._counts
-        return (self.layout.channels, *((frames,) if self.layout.clips else ()), rows, columns)
+        return (self.layout.channels, *((frames,) if self.layout.is_video else ()), rows, columns)
 
     @property
     def parts(self) -> int:
@@ -158,16 +158,16 @@ _WAN_720P = (Size(1280, 720), Size(720, 1280))
 _WAN_FRAMES = 4 * 1023 + 1  # its rotary table has 1,024 positions per axis
 
 LAYOUTS = {
-    "z-image": PipelineLayout(16, menu((1024, 512, 2048))),
-    "flux.1": PipelineLayout(16, menu((1024, 512, 2048))),
+    "z-image": PipelineLayout(16, sizes_of_sides((1024, 512, 2048))),
+    "flux.1": PipelineLayout(16, sizes_of_sides((1024, 512, 2048))),
     # The VAE's 32 channels are packed 2 x 2 first, so the denoiser sees 128.
-    "flux.2": PipelineLayout(128, menu((1024, 512, 2048)), spatial=16, patch=(1, 1, 1)),
-    "pixart-1024": PipelineLayout(4, menu((1024,))),
-    "wan-480p": PipelineLayout(16, _WAN_480P, temporal=4, most_frames=_WAN_FRAMES),
-    "wan-720p": PipelineLayout(16, (*_WAN_480P, *_WAN_720P), temporal=4, most_frames=_WAN_FRAMES),
+    "flux.2": PipelineLayout(128, sizes_of_sides((1024, 512, 2048)), spatial=16, patch=(1, 1, 1)),
+    "pixart-1024": PipelineLayout(4, sizes_of_sides((1024,))),
+    "wan-480p": PipelineLayout(16, _WAN_480P, temporal=4, max_frames=_WAN_FRAMES),
+    "wan-720p": PipelineLayout(16, (*_WAN_480P, *_WAN_720P), temporal=4, max_frames=_WAN_FRAMES),
     # 720 rows would be 22.5 patches of 32 x 32 pixels, so the model makes 704.
     "wan2.2-5b": PipelineLayout(
-        48, (Size(1280, 704), Size(704, 1280), *_WAN_480P), spatial=16, temporal=4, most_frames=_WAN_FRAMES
+        48, (Size(1280, 704), Size(704, 1280), *_WAN_480P), spatial=16, temporal=4, max_frames=_WAN_FRAMES
     ),
 }
 """The pixel, latent and token layouts of released diffusion models, with their image sizes.

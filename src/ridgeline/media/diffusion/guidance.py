@@ -22,7 +22,7 @@ from torch import Tensor
 MAX_SCALE = 100.0
 
 Text = TypeVar("Text")
-Pass = Callable[[Tensor, float, Text], Tensor]
+DenoiserPass = Callable[[Tensor, float, Text], Tensor]
 """A denoiser as a function: (latents, t, text) -> prediction; t goes from 1 (noise) to 0 (data)."""
 
 
@@ -56,7 +56,7 @@ class Guidance:
         return steps if self.negative is None else 2 * steps
 
 
-def guidance_of(convention: Convention, scale: float | None, negative: str | None) -> Guidance:
+def make_guidance(convention: Convention, scale: float | None, negative: str | None) -> Guidance:
     """Return the guidance that a request's scale and negative prompt mean for a model.
 
     Args:
@@ -98,13 +98,13 @@ def _refuse_negative(negative: str | None, reason: str) -> None:
         raise ValueError(f"the negative prompt would have no effect: {reason}, or leave the negative prompt out")
 
 
-def guided(positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+def combine_guidance(positive: Tensor, negative: Tensor, scale: float) -> Tensor:
     """Return the guided prediction: `scale` times the way from the negative prediction to the positive one."""
     return negative + scale * (positive - negative)
 
 
-def guide(
-    denoiser: Pass[Text], guidance: Guidance, positive: Text, negative: Text | None
+def apply_guidance(
+    denoiser: DenoiserPass[Text], guidance: Guidance, positive: Text, negative: Text | None
 ) -> Callable[[Tensor, float], Tensor]:
     """Return the denoiser with its texts and guidance applied: (latents, t) -> prediction, in one pass or two.
 
@@ -118,10 +118,12 @@ def guide(
         assert guidance.negative is None, "guidance with a second pass needs the encoded negative prompt"
         return lambda x, t: denoiser(x, t, positive)
     assert guidance.negative is not None, "there is a negative prompt but no pass that reads it"
-    return lambda x, t: guided(denoiser(x, t, positive), denoiser(x, t, negative), guidance.scale)
+    return lambda x, t: combine_guidance(denoiser(x, t, positive), denoiser(x, t, negative), guidance.scale)
 
 
-def guide_paired(denoiser: Pass[Text], guidance: Guidance, both: Text) -> Callable[[Tensor, float], Tensor]:
+def apply_guidance_batched(
+    denoiser: DenoiserPass[Text], guidance: Guidance, both: Text
+) -> Callable[[Tensor, float], Tensor]:
     """Return the denoiser with guidance whose two passes share one call: the batch contains the latents twice.
 
     `both` has the encoded texts of such a call: the positive text of each image, then the negative ones.
@@ -130,6 +132,6 @@ def guide_paired(denoiser: Pass[Text], guidance: Guidance, both: Text) -> Callab
 
     def paired(x: Tensor, t: float) -> Tensor:
         positive, negative = denoiser(torch.cat((x, x)), t, both).chunk(2)
-        return guided(positive, negative, guidance.scale)
+        return combine_guidance(positive, negative, guidance.scale)
 
     return paired

@@ -36,7 +36,7 @@ class QuotedRatio:
         return "below" if self.times < self.least else "above" if self.times > self.most else "within"
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The ratio as text, like `x 8.00; often said: 10 to 100, this is below`."""
         return f"x {three_digits(self.times)}; often quoted: {self.least:g} to {self.most:g}, this is {self.place}"
 
@@ -64,8 +64,8 @@ class ImageComparison:
         """The text on a video model's parameters and latents, with the ratio of each to those of Z-Image."""
         own, latents = self.parameters, self.latents
         return (
-            f"{three_digits(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents "
-            f"({latents.said}), compared with {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of "
+            f"{three_digits(own.own / 1e9)} billion parameters ({own.text}) and {latents.own:,} latents "
+            f"({latents.text}), compared with {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of "
             f"{_TITLE} at {_SIZE}"
         )
 

@@ -18,15 +18,15 @@ from ridgeline.core.models.common.denoiser import JOINT, LATENTS, Denoiser, Prep
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.backend import REFERENCE
-from ridgeline.media.diffusion.batching import batching_of, ridge_seconds
-from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair, guide_apart
+from ridgeline.media.diffusion.batching import choose_batching, ridge_seconds
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair, apply_guidance_parallel
 from ridgeline.media.diffusion.decoding import decode, decode_parts
-from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest, concerning
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest, blame_field
 from ridgeline.media.diffusion.geometry import Geometry, PipelineLayout
-from ridgeline.media.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
+from ridgeline.media.diffusion.guidance import Guidance, apply_guidance, apply_guidance_batched, make_guidance
 from ridgeline.media.diffusion.noise import Noise, check_images, check_seed
 from ridgeline.media.diffusion.pipeline_class import PipelineClass
-from ridgeline.media.diffusion.samplers import SamplerState, data_of
+from ridgeline.media.diffusion.samplers import SamplerState, predicted_data
 from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler
 from ridgeline.media.diffusion.schedules import Schedule
 from ridgeline.media.diffusion.step_cache import StepCache, check_threshold
@@ -50,7 +50,7 @@ class LowNoiseExpert:
     denoiser: Denoiser
     boundary: float
 
-    def asked(self, schedule: Schedule, step: int) -> bool:
+    def runs_step(self, schedule: Schedule, step: int) -> bool:
         """Return whether this low-noise denoiser runs a step of a schedule, counted from 0."""
         return schedule.timesteps[step] < self.boundary * schedule.train_steps
 
@@ -63,7 +63,7 @@ class DenoiseOutput:
     """The indexes of the batch's images in the request, counted from 0."""
     number: int
     """The number of the denoising step, counted from 1."""
-    of: int
+    total_steps: int
     """The number of denoising steps for the batch's images."""
     latents: Tensor
     """The latents after the denoising step, [B, C, H, W] fp32."""
@@ -74,15 +74,15 @@ class DenoiseOutput:
     _schedule: Schedule
 
     @property
-    def guess(self) -> Tensor:
+    def predicted_latents(self) -> Tensor:
         """The finished latents if this step's prediction were exact, [B, C, H, W]: for a preview."""
         level = self._schedule.levels[self.number - 1]
-        return data_of(self._shown, self._prediction, level, self._schedule.prediction)
+        return predicted_data(self._shown, self._prediction, level, self._schedule.prediction)
 
     @property
     def last(self) -> bool:
         """Whether the latents of the batch's images are finished."""
-        return self.number == self.of
+        return self.number == self.total_steps
 
 
 class Pipeline:
@@ -113,7 +113,7 @@ class Pipeline:
         """
         self.name, self.kind, self.layout = name, kind, layout
         self.encoder, self.denoiser, self.autoencoder = encoder, denoiser, autoencoder
-        self.scheduler, self.second = scheduler, second
+        self.scheduler, self.low_noise_expert = scheduler, second
         self.texts = TextCache(encoder)
 
     @property
@@ -136,27 +136,27 @@ class Pipeline:
         kind = self.kind
         size = request.size or self.layout.sizes[0]
         frames = kind.frames if request.frames is None else request.frames
-        with concerning("size"):
+        with blame_field("size"):
             self.layout.check_size(size)
-        with concerning("frames"):
+        with blame_field("frames"):
             geometry = self.layout.geometry(size, frames)
         steps = kind.steps if request.steps is None else request.steps
-        with concerning("steps"):
+        with blame_field("steps"):
             schedule = self.scheduler.schedule(steps, geometry.tokens)
         scale = kind.guidance if request.guidance is None else request.guidance
         guidance, second = self._guidance(request, scale)
         seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
-        with concerning("images"):
+        with blame_field("images"):
             check_images(request.images)
-        with concerning("seed"):
+        with blame_field("seed"):
             check_seed(seed)
         if request.step_cache is not None:
-            with concerning("step_cache"):
+            with blame_field("step_cache"):
                 check_threshold(request.step_cache)
-        with concerning("prompt"):
+        with blame_field("prompt"):
             texts = [tuple(self.encoder.ids(request.prompt))]
         if guidance.negative is not None:
-            with concerning("negative"):
+            with blame_field("negative"):
                 texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
         longest = max(map(len, texts))
 
@@ -165,7 +165,7 @@ class Pipeline:
                 return ridge_seconds(pictures * self.rows(geometry, longest))
             return call_seconds(geometry, [longest] * pictures)
 
-        batching = batching_of(request.images, len(texts), seconds)
+        batching = choose_batching(request.images, len(texts), seconds)
         return DiffusionPlan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
     def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
@@ -174,11 +174,11 @@ class Pipeline:
         Raises:
             InvalidRequest: If the scale or the negative prompt is invalid.
         """
-        with concerning("guidance"):  # without the negative prompt first, so that each error names its field
-            guidance_of(self.kind.convention, scale, None)
-        with concerning("negative"):
-            guidance = guidance_of(self.kind.convention, scale, request.negative)
-        with concerning("second_guidance"):
+        with blame_field("guidance"):  # without the negative prompt first, so that each error names its field
+            make_guidance(self.kind.convention, scale, None)
+        with blame_field("negative"):
+            guidance = make_guidance(self.kind.convention, scale, request.negative)
+        with blame_field("second_guidance"):
             return guidance, self._second_guidance(request, scale, guidance)
 
     def _second_guidance(self, request: DiffusionRequest, scale: float | None, guidance: Guidance) -> Guidance | None:
@@ -188,12 +188,12 @@ class Pipeline:
             ValueError: If the request has a second guidance but the model has no second expert, if the second guidance
                 is invalid, or if only one of the two experts would use guidance.
         """
-        if self.second is None:
+        if self.low_noise_expert is None:
             if request.second_guidance is not None:
                 raise ValueError("this model has one denoiser, but a second guidance scale needs two: leave it out")
             return None
         stated = scale if request.second_guidance is None else request.second_guidance
-        found = guidance_of(self.kind.convention, stated, None)
+        found = make_guidance(self.kind.convention, stated, None)
         if (found.negative is None) != (guidance.negative is None):
             raise ValueError(
                 f"the guidance scales are {scale} and {stated}: turn guidance on for both experts, or for neither"
@@ -205,7 +205,7 @@ class Pipeline:
         rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
-    def kept(self, plan: DiffusionPlan) -> int:
+    def step_cache_bytes(self, plan: DiffusionPlan) -> int:
         """Return the bytes that the step cache of a plan holds between steps.
 
         It stores two contributions to the rows of latents for each image of a batch and each guidance pass, and
@@ -215,7 +215,7 @@ class Pipeline:
             return 0
         rows = self.denoiser.work(plan.geometry.latents[1:], [1]).rows[LATENTS]
         each = 2 * rows * self.denoiser.hidden * self.denoiser.storage.dtype.itemsize
-        return each * plan.batching.pictures * len(plan.texts) * (1 if plan.second is None else 2)
+        return each * plan.batching.images * len(plan.token_ids) * (1 if plan.second_guidance is None else 2)
 
     def encode(self, plan: DiffusionPlan) -> tuple[Tensor, ...]:
         """Return the hidden states of a plan's texts, each [tokens, width]: of the prompt, then the negative prompt.
@@ -224,7 +224,7 @@ class Pipeline:
         """
         self.denoiser.backend.share_threads()
         self.texts.pooled(plan.request.prompt)
-        return tuple(self.texts.states(ids) for ids in plan.texts)
+        return tuple(self.texts.states(ids) for ids in plan.token_ids)
 
     def denoise(
         self, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
@@ -256,15 +256,15 @@ class Pipeline:
         cache = None if threshold is None else StepCache(threshold)
         calls = DenoiserCalls(count, paired, pair, cache)
         predict = guided_denoiser(self.denoiser, plan.guidance, texts, calls, pooled)
-        second = self.second
+        second = self.low_noise_expert
         late = predict
-        if second is not None and plan.second is not None:
-            late = guided_denoiser(second.denoiser, plan.second, texts, calls)
+        if second is not None and plan.second_guidance is not None:
+            late = guided_denoiser(second.denoiser, plan.second_guidance, texts, calls)
         state = SamplerState(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
                 self.denoiser.backend.share_threads()
-                asked = late if second is not None and second.asked(schedule, step) else predict
+                asked = late if second is not None and second.runs_step(schedule, step) else predict
                 prediction = asked(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             skipped = 0 if cache is None else cache.take(pair)
@@ -291,8 +291,8 @@ class Pipeline:
             "steps": plan.schedule.steps,
             "guidance": plan.scale,
             "seed": plan.seed + image,
-            **({"frames": plan.geometry.frames} if self.layout.clips else {}),
-            **({} if plan.second is None else {"second_guidance": plan.second.scale}),
+            **({"frames": plan.geometry.frames} if self.layout.is_video else {}),
+            **({} if plan.second_guidance is None else {"second_guidance": plan.second_guidance.scale}),
             **({} if plan.request.step_cache is None else {"step_cache": plan.request.step_cache}),
         }
 
@@ -349,15 +349,15 @@ def guided_denoiser(
 
     def given(*called: Tensor) -> tuple[Prepared, BlockRunner]:
         each = [text for text in called for _ in range(calls.images)]
-        return denoiser.prepare(each), every_block if calls.cache is None else calls.cache.walk(len(each))
+        return denoiser.prepare(each), every_block if calls.cache is None else calls.cache.block_runner(len(each))
 
     with torch.inference_mode():
         if calls.pair is not None:
-            return guide_apart(asked, guidance, given(texts[calls.pair.rank]), calls.pair)
+            return apply_guidance_parallel(asked, guidance, given(texts[calls.pair.rank]), calls.pair)
         if calls.paired:
-            return guide_paired(asked, guidance, given(*texts))
+            return apply_guidance_batched(asked, guidance, given(*texts))
         positive, *negative = map(given, texts)
-    return guide(asked, guidance, positive, negative[0] if negative else None)
+    return apply_guidance(asked, guidance, positive, negative[0] if negative else None)
 
 
 def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor]) -> int:
@@ -388,9 +388,11 @@ def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tens
         raise ValueError(
             "--compile needs a C++ compiler, and none works here: install g++, or name a compiler in CXX"
         ) from None
-    second = pipeline.second
+    second = pipeline.low_noise_expert
     pairs = [(pipeline.denoiser, plan.guidance)]
-    pairs += [(second.denoiser, plan.second)] if second is not None and plan.second is not None else []
+    pairs += (
+        [(second.denoiser, plan.second_guidance)] if second is not None and plan.second_guidance is not None else []
+    )
     lists = [denoiser.get_submodule(name) for denoiser, _ in pairs for name in denoiser.block_lists]
     blocks = [block for each in lists for block in each.children()]
     _dynamo.config.recompile_limit = max(_GRAPHS, _dynamo.config.recompile_limit)

@@ -57,7 +57,7 @@ ENCODER_SPECS: Mapping[str, tuple[EncoderSpec, ...]] = {
 class PipelineDefaults:
     """The default request of a pipeline: sizes, steps, guidance and frames."""
 
-    readings: tuple[EncoderSpec, ...]
+    encoder_specs: tuple[EncoderSpec, ...]
     """The pipeline's text encoders, each with the way in which it reads texts."""
 
     layout: PipelineLayout
@@ -112,10 +112,10 @@ class PipelineDefaults:
 
     def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the token counts of some texts as each text encoder of the pipeline reads them, with padding."""
-        return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
+        return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.encoder_specs)
 
 
-def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> PipelineComponents:
+def build_on_meta(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> PipelineComponents:
     """Return the models of a pipeline on the meta device, all in one dtype.
 
     It reads only the configs of these models: a folder needs no weights, tokenizers or scheduler.
@@ -142,7 +142,7 @@ def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> Pipelin
 def _reads(denoiser: Denoiser, tokens: int) -> bool:
     """Return whether a denoiser has positions for a text of `tokens` tokens."""
     try:
-        denoiser.work((denoiser.patch,) * 2 if not denoiser.clips else (1, *(denoiser.patch,) * 2), [tokens])
+        denoiser.work((denoiser.patch,) * 2 if not denoiser.generates_video else (1, *(denoiser.patch,) * 2), [tokens])
     except ValueError:
         return False
     return True

@@ -288,15 +288,15 @@ def _frames(
 
     With an image autoencoder each frame is a latent frame of its own.
     """
-    if not denoiser.clips:
+    if not denoiser.generates_video:
         return 1, 1
     temporal = released.temporal
     if isinstance(autoencoder, VideoAutoencoder):
         temporal = autoencoder.shape.temporal
     elif isinstance(autoencoder, AutoencoderKL):
         temporal = 1
-    places = denoiser.sizes.most if isinstance(denoiser, CrossDenoiser) else None
-    return temporal, released.most_frames if places is None else 1 + temporal * (places - 1)
+    places = denoiser.sizes.max_positions if isinstance(denoiser, CrossDenoiser) else None
+    return temporal, released.max_frames if places is None else 1 + temporal * (places - 1)
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.eager import unfused
 from ridgeline.media.diffusion.geometry import Geometry, Size
-from ridgeline.media.diffusion.guidance import guidance_of
+from ridgeline.media.diffusion.guidance import make_guidance
 from ridgeline.media.diffusion.image_comparison import ImageComparison
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults
 from ridgeline.media.diffusion.pipeline_price import PipelineMemory, PipelinePrice, PipelineWorkload, RequestPrice
@@ -59,7 +59,7 @@ class MemoryFit:
         return self.overhead + self.taking_turns
 
     @property
-    def how(self) -> str:
+    def verdict(self) -> str:
         """The way in which the request fits into GPU memory: yes, tiled (decode), in turns (one part), or no."""
         choices = {"yes": self.resident, "tiled": self.tiled, "in turns": self.taking_turns}
         return next((how for how, nbytes in choices.items() if nbytes + self.overhead <= self.budget), "no")
@@ -111,15 +111,15 @@ class PipelinePlan:
             raise ValueError(f"devices is {devices}; it must be at least 1")
         if not 0 < utilization <= 1:
             raise ValueError(f"memory utilization is {utilization}; it must be above 0 and at most 1")
-        self.name, self.price, self.usual, self.asked = name, price, usual, asked
+        self.name, self.price, self.usual, self.options = name, price, usual, asked
         self.engine = load_engine(OWN_ENGINE)
-        self.card, self.devices, self.utilization, self.eager = device, devices, utilization, eager
+        self.device, self.devices, self.utilization, self.eager = device, devices, utilization, eager
         self.unfused = unfused(name)
         if eager and self.unfused is None:
             raise ValueError(f"the ops that {name} runs without fusion are not recorded: leave --eager out")
         self.steps = _positive(usual.steps if asked.steps is None else asked.steps, "--steps")
         self.scale = usual.guidance if asked.guidance is None else asked.guidance
-        self.passes = guidance_of(usual.convention, self.scale, None).passes(1)
+        self.passes = make_guidance(usual.convention, self.scale, None).passes(1)
         frames = usual.frames if asked.frames is None else asked.frames
         self.geometry = usual.layout.geometry(asked.size or usual.size, frames)
         self.job = self._job(self.geometry, self.steps, self.passes)
@@ -130,12 +130,12 @@ class PipelinePlan:
             )
 
     def _job(self, geometry: Geometry, steps: int, passes: int) -> PipelineWorkload:
-        count, texts = _positive(self.asked.count, "--count"), self.usual.texts(passes)
+        count, texts = _positive(self.options.count, "--count"), self.usual.texts(passes)
         return PipelineWorkload(geometry, steps, texts, count, self.usual.read(texts))
 
     def _ways(self, devices: int) -> dict[ParallelDegrees, RequestPrice]:
         """Return the prices of the request divided among `devices` GPUs in each possible way, the fastest first."""
-        device, ops = self.engine.on(self.card, devices), self.unfused if self.eager else None
+        device, ops = self.engine.on(self.device, devices), self.unfused if self.eager else None
         ways = self.price.divisions(self.job, devices)
         found = {each: self.price.on(device, self.job, None, each, ops) for each in ways}
         return dict(sorted(found.items(), key=lambda item: item[1].seconds.expected))
@@ -148,7 +148,7 @@ class PipelinePlan:
     @property
     def each(self) -> Estimate:
         """The seconds per image or video: the time of the whole request divided by its number of images or videos."""
-        return self.request.seconds * (1 / self.job.pictures)
+        return self.request.seconds * (1 / self.job.images)
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -162,7 +162,7 @@ class PipelinePlan:
         return counts | {"autoencoder": self.price.decoder.parameters}
 
     @property
-    def beside_picture(self) -> ImageComparison | None:
+    def image_comparison(self) -> ImageComparison | None:
         """The comparison of a video with an image; None for an image request."""
         return ImageComparison.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
 
@@ -174,17 +174,17 @@ class PipelinePlan:
     @property
     def dollars(self) -> float | None:
         """The dollars per image or video for its expected seconds; None if the GPU's price is unknown."""
-        return None if self.card.price is None else self._dollars(self.each.expected, self.devices)
+        return None if self.device.price is None else self._dollars(self.each.expected, self.devices)
 
     def _dollars(self, seconds: float, devices: int) -> float:
-        assert self.card.price is not None
-        return self.card.price.dollars * devices * seconds / _HOUR
+        assert self.device.price is not None
+        return self.device.price.dollars * devices * seconds / _HOUR
 
     @cached_property
     def fit(self) -> MemoryFit:
         """The memory of the request compared with the GPU's memory."""
-        memory, overhead = self.request.memory, self.engine.memory.overhead(self.card, self.devices)
-        budget = self.card.memory * self.utilization
+        memory, overhead = self.request.memory, self.engine.memory.overhead(self.device, self.devices)
+        budget = self.device.memory * self.utilization
         return MemoryFit(memory.peak, memory.with_decode(memory.tiled), _in_turns(memory), overhead, budget)
 
     # -- what would change it -----------------------------------------------------------------------------------------
@@ -205,18 +205,18 @@ class PipelinePlan:
         return self._alone(self.job)
 
     def _alone(self, job: PipelineWorkload) -> RequestPrice:
-        return self.price.on(self.engine.on(self.card), job, eager=self.unfused if self.eager else None)
+        return self.price.on(self.engine.on(self.device), job, eager=self.unfused if self.eager else None)
 
     @cached_property
-    def otherwise(self) -> Variant | None:
+    def other_fusion(self) -> Variant | None:
         """The same request with fused ops if the plan has none, or the reverse; None without recorded ops."""
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
-        return Variant(name, self.price.on(self.engine.on(self.card), self.job, eager=ops).seconds, self.job.passes)
+        return Variant(name, self.price.on(self.engine.on(self.device), self.job, eager=ops).seconds, self.job.passes)
 
     @property
-    def alone(self) -> Variant:
+    def on_one_gpu(self) -> Variant:
         """The planned request without changes on one GPU, as a baseline for changed ones."""
         return Variant("as requested", self.alone_request.seconds, self.job.passes)
 
@@ -227,24 +227,24 @@ class PipelinePlan:
     @cached_property
     def side_by_side(self) -> Mapping[int, float]:
         """The number of images per pass, with the factor by which each takes less denoiser time than alone."""
-        device, text = self.engine.on(self.card), self.job.texts[0]
+        device, text = self.engine.on(self.device), self.job.texts[0]
         alone = self.price.call(device, self.geometry, [text]).expected
         return {n: n * alone / self.price.call(device, self.geometry, [text] * n).expected for n in SIDE_BY_SIDE}
 
     @cached_property
-    def cards(self) -> Mapping[int, dict[ParallelDegrees, RequestPrice]]:
+    def by_gpu_count(self) -> Mapping[int, dict[ParallelDegrees, RequestPrice]]:
         """The request on 1, 2, 4, 8 and the requested number of GPUs, divided in each possible way.
 
         Without a link between the GPUs it has only one GPU.
         """
-        counts = sorted({1, 2, 4, 8, self.devices}) if self.card.link is not None else [1]
+        counts = sorted({1, 2, 4, 8, self.devices}) if self.device.link is not None else [1]
         return {count: ways for count in counts if (ways := self._ways(count))}
 
     def dollars_of(self, request: RequestPrice) -> float | None:
         """Return the dollars per image or video for another division of the request; None without a GPU price."""
-        if self.card.price is None:
+        if self.device.price is None:
             return None
-        return self._dollars(request.seconds.expected / self.job.pictures, request.division.cards)
+        return self._dollars(request.seconds.expected / self.job.images, request.division.gpus)
 
 
 def _in_turns(memory: PipelineMemory) -> float:

@@ -21,8 +21,8 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
         notes.append(
             f"other sellers have prices for some of the GPUs without one: --seller {', '.join(unpriced.elsewhere)}"
         )
-    if unable := [plan for plan in plans if plan.fit.how == "no"]:
-        short = (f"{p.card.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
+    if unable := [plan for plan in plans if plan.fit.verdict == "no"]:
+        short = (f"{p.device.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
         notes.append(f"do not fit, missing GiB per GPU: {', '.join(short)}")
     notes += refusals(some)
     heads = (f"per {image_or_video(some)}", "per hour", "$/h", f"$/{image_or_video(some)}")
@@ -39,24 +39,24 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
 def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
     """Return the GPUs for an image or video as JSON data, in ranked order, then those with too little memory."""
     ranked = [plan for _, each in _rankings(plans) for plan in each]
-    unable = (plan for plan in plans if plan.fit.how == "no")
+    unable = (plan for plan in plans if plan.fit.verdict == "no")
     return {"cards": [_offer(plan) for plan in (*ranked, *unable)], "notes": refusals(plans[0])}
 
 
 def _offer(plan: PipelinePlan) -> dict[str, Any]:
-    price = plan.card.price
+    price = plan.device.price
     asked: dict[str, Any] = {"seller": None, "dollars_per_hour": None}
     if price is not None:
         asked = {"seller": price.asked_by, "dollars_per_hour": price.dollars * plan.devices}
-    return {"name": plan.card.name, "devices": plan.devices, **asked, **answer_json(plan)}
+    return {"name": plan.device.name, "devices": plan.devices, **asked, **answer_json(plan)}
 
 
 def _rankings(plans: Sequence[PipelinePlan]) -> list[tuple[str, list[PipelinePlan]]]:
     """Return the ranked plans by seller, those without a price last."""
     by_seller: dict[str, list[PipelinePlan]] = {}
     for plan in plans:
-        if plan.fit.how != "no":
-            price = plan.card.price
+        if plan.fit.verdict != "no":
+            price = plan.device.price
             by_seller.setdefault("" if price is None else f"{price.asked_by} ({price.date})", []).append(plan)
     order = sorted(by_seller, key=lambda seller: (seller == "", -len(by_seller[seller])))
     return [(seller, sorted(by_seller[seller], key=_cost)) for seller in order]
@@ -67,9 +67,9 @@ def _cost(plan: PipelinePlan) -> float:
 
 
 def _row(plan: PipelinePlan) -> TableRow:
-    price, name = plan.card.price, plan.card.name if plan.devices == 1 else f"{plan.devices} x {plan.card.name}"
+    price, name = plan.device.price, plan.device.name if plan.devices == 1 else f"{plan.devices} x {plan.device.name}"
     hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
     dollars = "" if plan.dollars is None else three_digits(plan.dollars)
     return TableRow(
-        (name, say_seconds(plan.each.expected), three_digits(plan.an_hour.expected), hourly, dollars, plan.fit.how)
+        (name, say_seconds(plan.each.expected), three_digits(plan.an_hour.expected), hourly, dollars, plan.fit.verdict)
     )

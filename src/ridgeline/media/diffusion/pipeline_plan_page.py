@@ -47,7 +47,7 @@ def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None)
 def _title(plan: PipelinePlan) -> str:
     frames = f" x {plan.geometry.frames} frames" if plan.geometry.frames > 1 else ""
     eager = ", without fusion" if plan.eager else ""
-    return f"{plan.name} on {plan.devices} x {plan.card.title}: {plan.geometry.size}{frames}, {_steps(plan)}{eager}"
+    return f"{plan.name} on {plan.devices} x {plan.device.title}: {plan.geometry.size}{frames}, {_steps(plan)}{eager}"
 
 
 def _steps(plan: PipelinePlan) -> str:
@@ -72,11 +72,11 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ),
         ("cost", _cost(plan)),
         ("passes", _passes(plan)),
-        *([] if plan.beside_picture is None else [("video", plan.beside_picture.words)]),
+        *([] if plan.image_comparison is None else [("video", plan.image_comparison.words)]),
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
-        ("trust", describe_trust(plan.card, [trust_in(plan.card.name, "", "picture")])),
+        ("trust", describe_trust(plan.device, [trust_in(plan.device.name, "", "picture")])),
     ]
     return facts + [("note", note) for note in _notes(plan)]
 
@@ -84,7 +84,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
 def _divided(plan: PipelinePlan) -> str:
     if plan.devices == 1:
         return ""
-    alone = plan.alone.seconds.expected
+    alone = plan.on_one_gpu.seconds.expected
     return (
         f" on {plan.devices} GPUs ({plan.request.division}), {three_digits(alone / plan.request.seconds.expected)} "
         "times as fast as one"
@@ -92,7 +92,7 @@ def _divided(plan: PipelinePlan) -> str:
 
 
 def _cost(plan: PipelinePlan) -> str:
-    price = plan.card.price
+    price = plan.device.price
     if price is None or plan.dollars is None:
         return "no price is known for this GPU; give --price, or --prices FILE"
     hourly = f"${price.dollars:.2f} per GPU and hour ({price.asked_by}, {price.date})"
@@ -126,7 +126,7 @@ def _fits(plan: PipelinePlan) -> str:
     most, budget = (say_gib(gib(nbytes)) for nbytes in (fit.resident + fit.overhead, fit.budget))
     line = f"{most} of {budget} available per GPU, including {say_gib(gib(plan.request.memory.all_weights))} of weights"
     turns = say_gib(gib(fit.taking_turns + fit.overhead))
-    match fit.how:
+    match fit.verdict:
         case "yes":
             return f"yes: {line}"
         case "tiled":
@@ -141,11 +141,11 @@ def _lever(plan: PipelinePlan) -> str:
     """Return the time saved without guidance, with the fewest steps, and with several images per pass, as text."""
     parts = []
     if plan.guidance_off is not None:
-        saved = 1 - plan.guidance_off.seconds.expected / plan.alone.seconds.expected
+        saved = 1 - plan.guidance_off.seconds.expected / plan.on_one_gpu.seconds.expected
         parts.append(f"without guidance n passes instead of 2n: {saved:.0%} less time")
     fewer = [each for each in plan.fewer_steps if each.passes < plan.job.passes]
     if fewer:
-        saved = 1 - fewer[0].seconds.expected / plan.alone.seconds.expected
+        saved = 1 - fewer[0].seconds.expected / plan.on_one_gpu.seconds.expected
         parts.append(f"{fewer[0].name} {saved:.0%} less time (for a model distilled to so few steps)")
     count, gain = max(plan.side_by_side.items(), key=lambda item: item[1])
     if gain < 1.05:
@@ -157,7 +157,7 @@ def _lever(plan: PipelinePlan) -> str:
 
 def _notes(plan: PipelinePlan) -> list[str]:
     usual, notes = plan.usual, list[str]()
-    if plan.otherwise is not None and not plan.eager:
+    if plan.other_fusion is not None and not plan.eager:
         notes.append(
             f"norms, gates and rotary embeddings are fused (torch.compile); without fusion (--eager) {_eager(plan)}"
         )
@@ -174,10 +174,10 @@ def refusals(plan: PipelinePlan) -> list[str]:
 
 def _eager(plan: PipelinePlan) -> str:
     """Return a clause on the time of a plan on one GPU without fusion, and the bytes that the unfused ops move."""
-    assert plan.otherwise is not None
+    assert plan.other_fusion is not None
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
-    seconds = say_seconds(plan.otherwise.seconds.expected)
+    seconds = say_seconds(plan.other_fusion.seconds.expected)
     return f"{seconds} on one GPU, because the unfused ops move {moved} per pass"
 
 
@@ -232,8 +232,8 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
     """Return the table of the planned request with other fusion, guidance, steps and images per pass, on one GPU."""
-    asked = plan.alone.seconds.expected
-    variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
+    asked = plan.on_one_gpu.seconds.expected
+    variants = [plan.on_one_gpu, *(each for each in (plan.other_fusion, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
         TableRow((
             each.name, f"{each.passes:,}", say_seconds(each.seconds.expected),
@@ -251,14 +251,14 @@ def _changes(plan: PipelinePlan) -> DocumentTable:
 
 
 def _cards(plan: PipelinePlan) -> DocumentTable:
-    one, rows = plan.alone.seconds.expected, []
-    for count, ways in plan.cards.items():
+    one, rows = plan.on_one_gpu.seconds.expected, []
+    for count, ways in plan.by_gpu_count.items():
         for division, request in ways.items():
             seconds, dollars = request.seconds.expected, plan.dollars_of(request)
             rows.append(TableRow((
                 f"{count}", str(division), say_seconds(seconds), f"x {three_digits(one / seconds)}",
                 say(request.denoise.message_bytes, "B") if request.denoise.message_bytes else "",
-                say_seconds(request.denoise.talk.expected) if request.denoise.message_bytes else "",
+                say_seconds(request.denoise.communication.expected) if request.denoise.message_bytes else "",
                 "" if dollars is None else f"${three_digits(dollars)}",
             )))  # fmt: skip
     heads = (
@@ -297,27 +297,29 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
 
 def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
     """Return all figures of a pipeline's plan as JSON data, in SI units, bytes and seconds."""
-    request, fit, price = plan.request, plan.fit, plan.card.price
+    request, fit, price = plan.request, plan.fit, plan.device.price
     frames, rows, columns_ = plan.geometry.grid
     return {
         "pipeline": {"name": plan.name, "parameters": dict(plan.parameters)},
-        "device": {"name": plan.card.name, "count": plan.devices, "dollars_per_hour": price and price.dollars},
+        "device": {"name": plan.device.name, "count": plan.devices, "dollars_per_hour": price and price.dollars},
         "request": {
             "size": list(plan.geometry.size), "frames": plan.geometry.frames, "latents": list(plan.geometry.latents),
             "grid": [frames, rows, columns_], "tokens": plan.geometry.tokens, "steps": plan.steps,
             "guidance": plan.scale, "passes": plan.job.passes, "texts": list(plan.job.texts),
-            "count": plan.job.pictures,
+            "count": plan.job.images,
         },
         "answer": answer_json(plan),
         "stages": [_stage_json(stage) for stage in request.stages],
         "memory": {**dataclasses.asdict(request.memory), **dataclasses.asdict(fit)},
         "changes": {
             "steps": [_variant_json(each) for each in plan.fewer_steps],
-            "eager" if not plan.eager else "fused": None if plan.otherwise is None else _variant_json(plan.otherwise),
+            "fused" if plan.eager else "eager": (
+                None if plan.other_fusion is None else _variant_json(plan.other_fusion)
+            ),
             "without_guidance": None if plan.guidance_off is None else _variant_json(plan.guidance_off),
             "side_by_side": {str(count): gain for count, gain in plan.side_by_side.items()},
         },
-        "cards": [_way_json(plan, way) for ways in plan.cards.values() for way in ways.values()],
+        "cards": [_way_json(plan, way) for ways in plan.by_gpu_count.values() for way in ways.values()],
         "beside_picture": _beside_json(plan),
         "notes": _notes(plan),
     }  # fmt: skip
@@ -327,12 +329,12 @@ def answer_json(plan: PipelinePlan) -> dict[str, Any]:
     """Return a plan's seconds and dollars per image or video, hourly rate, memory fit and GPU division as JSON data."""
     return {
         "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
-        "dollars": plan.dollars, "fits": plan.fit.how, "division": _division(plan.request.division),
+        "dollars": plan.dollars, "fits": plan.fit.verdict, "division": _division(plan.request.division),
     }  # fmt: skip
 
 
 def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
-    beside = plan.beside_picture
+    beside = plan.image_comparison
     if beside is None:
         return None
     each = {"parameters": beside.parameters, "latents": beside.latents}
@@ -353,7 +355,7 @@ def _stage_json(stage: StagePrice) -> dict[str, Any]:
     return {
         "name": stage.name, "runs": stage.runs, "flops": stage.flops, "bytes": stage.nbytes,
         "seconds": dataclasses.asdict(stage.seconds), "limit": stage.limit, "attention": stage.attention,
-        "exchanged": {"bytes": stage.message_bytes, "seconds": dataclasses.asdict(stage.talk)},
+        "exchanged": {"bytes": stage.message_bytes, "seconds": dataclasses.asdict(stage.communication)},
         "classes": [dataclasses.asdict(row) for row in stage.once.classes],
     }  # fmt: skip
 
@@ -364,7 +366,7 @@ def _variant_json(variant: Any) -> dict[str, Any]:
 
 def _way_json(plan: PipelinePlan, request: RequestPrice) -> dict[str, Any]:
     return {
-        "cards": request.division.cards, "division": _division(request.division),
+        "cards": request.division.gpus, "division": _division(request.division),
         "seconds": dataclasses.asdict(request.seconds), "dollars": plan.dollars_of(request),
         "exchanged_bytes_a_step": request.denoise.message_bytes,
     }  # fmt: skip

@@ -51,7 +51,7 @@ class ImageDecodePrice:
         latents = self._latents(geometry)
         tiles = 1 if tiling is None else tiling.tiles(latents)
         work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
-        frames = f"{geometry.frames} frames of " if geometry.layout.clips else ""
+        frames = f"{geometry.frames} frames of " if geometry.layout.is_video else ""
         about = f"{frames}{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
         return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
 
@@ -91,7 +91,7 @@ class PipelineWorkload:
     """The number of denoising steps."""
     texts: tuple[int, ...]
     """The tokens that the denoiser receives for the text of each pass of a step: one text, or with guidance two."""
-    pictures: int = 1
+    images: int = 1
     """The number of images, generated one after the other from the same texts."""
     read: tuple[tuple[int, ...], ...] = ()
     """The number of tokens of each text as each encoder reads it, with padding, by encoder; if empty, as in `texts`."""
@@ -114,7 +114,7 @@ class StagePrice:
     It is encoding all texts, a step with all its passes, or one decode: of an image, one of its tiles, a video, or with
     an image autoencoder a frame of a video.
     """
-    talk: Estimate = _NOTHING
+    communication: Estimate = _NOTHING
     """The time of the communication between GPUs in one repetition of the stage's work."""
     message_bytes: float = 0.0
     """The bytes that GPUs exchange in one repetition of the stage's work, as each has them afterwards."""
@@ -141,7 +141,7 @@ class StagePrice:
     @property
     def seconds(self) -> Estimate:
         """The seconds of the whole pipeline stage."""
-        return (self.once.seconds + self.talk) * self.count
+        return (self.once.seconds + self.communication) * self.count
 
     @property
     def flops(self) -> float:
@@ -161,7 +161,7 @@ class StagePrice:
     @property
     def limit(self) -> str:
         """The roof that limits most of the stage's time: compute, memory (including activations) or communication."""
-        under: dict[str, float] = defaultdict(float, communication=self.talk.bound)
+        under: dict[str, float] = defaultdict(float, communication=self.communication.bound)
         for row in self.once.classes:
             under[row.limit] += row.bound
         return max(under, key=lambda roof: under[roof])
@@ -273,7 +273,7 @@ class PipelinePrice:
 
     def call(self, device: Device, geometry: Geometry, texts: Sequence[int]) -> StepPrice:
         """Return the price of one denoiser call with one image for each of the texts."""
-        return self._denoiser.on(device, _pass(self.parts.denoisers[0], geometry, texts))
+        return self._denoiser.price_step(device, _pass(self.parts.denoisers[0], geometry, texts))
 
     def prepare(self, device: Device, texts: Sequence[int]) -> float:
         """Return the expected seconds of all denoisers' one-time processing of some texts, in one call.
@@ -281,7 +281,7 @@ class PipelinePrice:
         This is a part of the encode stage.
         """
         work = self.parts.denoisers[0].prepare_work(texts)
-        return len(self.parts.denoisers) * self._denoiser.on(device, work).expected if work.rows else 0.0
+        return len(self.parts.denoisers) * self._denoiser.price_step(device, work).expected if work.rows else 0.0
 
     def divisions(self, job: PipelineWorkload, cards: int) -> list[ParallelDegrees]:
         """Return the possible ways to divide a request among `cards` GPUs."""
@@ -303,7 +303,7 @@ class PipelinePrice:
         steps += [(self._denoiser, work) for _ in self.parts.denoisers for work in prepared if work.rows]
         about = f"{sum(tokens for texts in self._texts_read(job) for tokens in texts):,} tokens"
         phase = Phase("encode", tuple(work for _, work in steps), 1, about)
-        return StagePrice(sum_phase(phase, [price.on(device, work) for price, work in steps], device))
+        return StagePrice(sum_phase(phase, [price.price_step(device, work) for price, work in steps], device))
 
     def _denoise(
         self, device: Device, job: PipelineWorkload, division: ParallelDegrees, eager: Unfused | None
@@ -316,7 +316,7 @@ class PipelinePrice:
         if division.guidance > 1:
             each = (max(job.texts),)
         works = tuple(own.of(_pass(self.parts.denoisers[0], job.geometry, [tokens])) for tokens in each)
-        once = price_phase(self._denoiser, device, Phase("denoise", works, job.steps * job.pictures, _about(job, each)))
+        once = price_phase(self._denoiser, device, Phase("denoise", works, job.steps * job.images, _about(job, each)))
         if eager is not None:
             tokens = math.ceil(job.geometry.tokens / division.sequence)
             once = unfused_phase(once, self._denoiser, device, works, eager, tokens)
@@ -330,8 +330,8 @@ class PipelinePrice:
     def _decode(self, device: Device, job: PipelineWorkload, tiling: Tiling | None) -> StagePrice:
         if isinstance(self.decoder, VideoDecodePrice):
             assert tiling is None, "videos are decoded frame by frame, not in tiles"
-            return StagePrice(self.decoder.price(device, job.geometry, job.pictures))
-        return StagePrice(self.decoder.price(device, job.geometry, job.pictures, tiling))
+            return StagePrice(self.decoder.price(device, job.geometry, job.images))
+        return StagePrice(self.decoder.price(device, job.geometry, job.images, tiling))
 
     def memory(self, job: PipelineWorkload, tiling: Tiling | None = None) -> PipelineMemory:
         """Return the memory of a request, cached by geometry, texts and tiling.
@@ -352,14 +352,14 @@ class PipelinePrice:
         weights["autoencoder"] = self.decoder.weight_bytes
         longest = (max(texts) for texts in self._texts_read(job))
         reads = [
-            _alive(encoder, padded_work(encoder.reaches, tokens, tokens))
+            _alive(encoder, padded_work(encoder.attention_patterns, tokens, tokens))
             for encoder, tokens in zip(encoders, longest, strict=True)
         ]
         denoiser = self.parts.denoisers[0]
         size = job.geometry.latents[1:]
         passes = [_alive(denoiser, denoiser.work(size, [tokens])) for tokens in set(job.texts)]
         whole = asked = tiled = self.decoder.activations(job.geometry)
-        if isinstance(self.decoder, ImageDecodePrice) and not job.geometry.layout.clips:
+        if isinstance(self.decoder, ImageDecodePrice) and not job.geometry.layout.is_video:
             asked, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
         return PipelineMemory(
             weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers)
@@ -384,5 +384,5 @@ def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
 def _alive(network: PricedModule, work: Work) -> int:
     """Return the peak bytes of activations in a step of a model, measured by a run on the meta device."""
     alive = ActivationTracker()
-    network.trace_calls({space: work.rows.get(space, 0) for space in network.spaces}, alive)
+    network.trace_calls({space: work.rows.get(space, 0) for space in network.row_axes}, alive)
     return alive.peak

@@ -1,9 +1,9 @@
 """Samplers: from noise to data in a few steps, with one prediction of the denoiser per step.
 
-A denoiser's prediction at (x, t) implies a guess of the data, whether it predicts noise or velocity (`data_of`). A
-small step of x towards the guess gives a sample with slightly less noise; the path of these samples solves an ordinary
-differential equation. With the time variable lambda = log(alpha / sigma) it is (DPM-Solver++, arXiv:2211.01095,
-proposition 4.1; a step goes from s to t and has the length h = lambda_t - lambda_s)
+A denoiser's prediction at (x, t) implies a guess of the data, whether it predicts noise or velocity (`predicted_data`).
+A small step of x towards the guess gives a sample with slightly less noise; the path of these samples solves an
+ordinary differential equation. With the time variable lambda = log(alpha / sigma) it is (DPM-Solver++,
+arXiv:2211.01095, proposition 4.1; a step goes from s to t and has the length h = lambda_t - lambda_s)
 
     x_t = sigma_t / sigma_s * x_s + alpha_t * integral over u in 0..1 of h * e^(-(1 - u) h) * data(lambda_s + u h)
 
@@ -39,7 +39,7 @@ class SamplerState:
 
     x: Tensor
     """The latents that the denoiser sees next."""
-    data: tuple[Tensor, ...] = ()
+    data_predictions: tuple[Tensor, ...] = ()
     """The sampler's latest guesses of the data, newest last: at most two, none for single-step samplers."""
     origin: Tensor | None = None
     """The latents at the start of the last step if the corrector repeats it (UniPC), else None."""
@@ -57,7 +57,7 @@ class DiffusionSampler(Protocol):
         """
 
 
-def data_of(x: Tensor, prediction: Tensor, level: NoiseLevel, kind: Prediction) -> Tensor:
+def predicted_data(x: Tensor, prediction: Tensor, level: NoiseLevel, kind: Prediction) -> Tensor:
     """Return the data that a prediction implies: x = alpha * data + sigma * noise, solved for data."""
     if kind == "velocity":  # velocity is noise - data, and alpha = 1 - sigma
         return x - level.sigma * prediction
@@ -76,8 +76,8 @@ def euler(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor
 
 def dpmpp_2m(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """Step by DPM-Solver++ 2M (arXiv:2211.01095, algorithm 2) in its midpoint form."""
-    guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
-    guesses = (*state.data, guess)[-2:]
+    guess = predicted_data(state.x, prediction, schedule.levels[step], schedule.prediction)
+    guesses = (*state.data_predictions, guess)[-2:]
     return SamplerState(_predict(schedule, step, state.x, guesses), guesses)
 
 
@@ -87,9 +87,9 @@ def unipc(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor
     The prediction at the end of one step is also the first one of the next step, where the corrector uses it to repeat
     the step just taken. So every step but the last is corrected without an additional denoiser pass.
     """
-    guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
-    x = state.x if state.origin is None else _correct(schedule, step - 1, state.origin, state.data, guess)
-    guesses = (*state.data, guess)[-2:]
+    guess = predicted_data(state.x, prediction, schedule.levels[step], schedule.prediction)
+    x = state.x if state.origin is None else _correct(schedule, step - 1, state.origin, state.data_predictions, guess)
+    guesses = (*state.data_predictions, guess)[-2:]
     return SamplerState(_predict(schedule, step, x, guesses), guesses, origin=x)
 
 
@@ -113,7 +113,7 @@ class LatentConsistency:
         here, there = schedule.levels[step : step + 2]
         time = self.scaling * schedule.timesteps[step] / DATA_DEVIATION
         skip, out = 1 / (time**2 + 1), time / math.sqrt(time**2 + 1)
-        final = skip * state.x + out * data_of(state.x, prediction, here, schedule.prediction)
+        final = skip * state.x + out * predicted_data(state.x, prediction, here, schedule.prediction)
         return _renoised(final, there, draw)
 
 
@@ -124,7 +124,7 @@ def renoise(schedule: Schedule, step: int, state: SamplerState, prediction: Tens
     by itself: without noise the guess is x. FlowMatchEulerDiscreteScheduler calls this stochastic sampling.
     """
     here, there = schedule.levels[step : step + 2]
-    return _renoised(data_of(state.x, prediction, here, schedule.prediction), there, draw)
+    return _renoised(predicted_data(state.x, prediction, here, schedule.prediction), there, draw)
 
 
 def _renoised(final: Tensor, level: NoiseLevel, draw: Draw) -> SamplerState:

@@ -25,7 +25,7 @@ def latents_path(picture: Path) -> Path:
     return picture.with_name(picture.stem + SUFFIX)
 
 
-def drawn_path(latents: Path, suffix: str) -> Path:
+def decoded_path(latents: Path, suffix: str) -> Path:
     """Return the path of the image or video decoded from a file of latents, in its folder and with a given suffix."""
     return latents.with_name(latents.name.removesuffix(SUFFIX).removesuffix(".safetensors") + suffix)
 

@@ -17,10 +17,10 @@ from ridgeline.media.diffusion.schedules import (
     Betas,
     Schedule,
     Spacing,
-    consistency,
-    discrete,
+    discrete_schedule,
     dpmpp_flow,
     euler_flow,
+    lcm_schedule,
     trained_sigmas,
     unipc_flow,
 )
@@ -185,7 +185,7 @@ def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
         fields.require_off(name)
     original = fields.count("original_inference_steps", 50, most=betas.train_steps)
     sampler = LatentConsistency(fields.positive("timestep_scaling", 10.0))
-    return DiffusionScheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
+    return DiffusionScheduler(sampler, original, lambda steps, tokens: lcm_schedule(steps, betas, original))
 
 
 READERS: dict[str, Callable[[Fields, TimestepCall], DiffusionScheduler]] = {
@@ -285,7 +285,7 @@ def _multistep(
     spacing, offset = _spacing(fields)
     betas = _betas(fields, start=0.0001, end=0.02, kind="linear")
     most = betas.train_steps - 1 - offset
-    return DiffusionScheduler(sampler, most, lambda steps, tokens: discrete(steps, betas, spacing, offset))
+    return DiffusionScheduler(sampler, most, lambda steps, tokens: discrete_schedule(steps, betas, spacing, offset))
 
 
 def _spacing(fields: Fields) -> tuple[Spacing, int]:

@@ -26,7 +26,7 @@ Prediction = Literal["velocity", "noise"]
 Floats = NDArray[Any]
 """An array of fp32 or fp64: schedules round as in diffusers, which computes some levels in one and some in both."""
 
-TOLD_STEPS = 1000
+TIMESTEP_SCALE = 1000
 """The number of training steps by which every pipeline divides a timestep, whatever its scheduler's config states."""
 
 
@@ -75,7 +75,7 @@ class Schedule:
 
     def time(self, step: int) -> float:
         """Return the time at a step as this package's denoisers take it: 1 is noise, 0 is data."""
-        return self.timesteps[step] / TOLD_STEPS
+        return self.timesteps[step] / TIMESTEP_SCALE
 
 
 # -- flow matching ----------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Schedule:
 Levels = TypeVar("Levels", float, Floats, torch.Tensor)
 
 
-def shifted(sigma: Levels, shift: float) -> Levels:
+def shift_sigmas(sigma: Levels, shift: float) -> Levels:
     """Return one or several noise levels between 0 and 1, moved towards noise if shift > 1; 0 and 1 stay.
 
     The same noise hides less of an image that has more pixels, so a large image needs more steps at high noise (SD3,
@@ -94,7 +94,7 @@ def shifted(sigma: Levels, shift: float) -> Levels:
 
 
 def dynamically_shifted(sigmas_S: Floats, shift: float) -> Floats:
-    """Return noise levels shifted by the formula of dynamic shifting, which rounds differently from `shifted`."""
+    """Return noise levels shifted by the formula of dynamic shifting, which rounds differently from `shift_sigmas`."""
     shifted_S: Floats = shift / (shift + (1 / sigmas_S - 1))
     return shifted_S
 
@@ -111,7 +111,7 @@ def euler_flow(sigmas_S: Floats, shift: float, train_steps: int, *, dynamic: boo
         train_steps: Number of training steps.
         dynamic: Whether to use the formula of dynamic shifting.
     """
-    shifted_S = (dynamically_shifted if dynamic else shifted)(sigmas_S, shift).astype(np.float32)
+    shifted_S = (dynamically_shifted if dynamic else shift_sigmas)(sigmas_S, shift).astype(np.float32)
     return _flow(shifted_S.tolist(), (shifted_S * np.float32(train_steps)).tolist(), train_steps)
 
 
@@ -120,7 +120,7 @@ def trained_sigmas(steps: int, shift: float, train_steps: int) -> Floats:
 
     They are evenly spaced from the first training level to the last, both of which are already shifted.
     """
-    ends = shifted(torch.tensor([train_steps, 1], dtype=torch.float32) / train_steps, shift)
+    ends = shift_sigmas(torch.tensor([train_steps, 1], dtype=torch.float32) / train_steps, shift)
     most, least = (end * train_steps for end in ends.tolist())
     return np.linspace(most, least, steps) / train_steps
 
@@ -131,7 +131,7 @@ def unipc_flow(steps: int, shift: float, train_steps: int, *, dynamic: bool = Fa
     It has n even steps from 1 towards 1 / train_steps, shifted.
     """
     even_S = np.linspace(1, 1 / train_steps, steps + 1)[:-1]
-    sigmas_S = (dynamically_shifted if dynamic else shifted)(even_S, shift)
+    sigmas_S = (dynamically_shifted if dynamic else shift_sigmas)(even_S, shift)
     if abs(sigmas_S[0] - 1) < _NEAR_NOISE:
         sigmas_S[0] -= _NEAR_NOISE
     return _flow(sigmas_S.tolist(), _whole(sigmas_S, train_steps), train_steps)
@@ -139,7 +139,7 @@ def unipc_flow(steps: int, shift: float, train_steps: int, *, dynamic: bool = Fa
 
 def dpmpp_flow(steps: int, shift: float, train_steps: int) -> Schedule:
     """Return the flow-matching schedule of DPM-Solver++: n even steps from 1 - 1 / train_steps to 0, shifted."""
-    sigmas_S = shifted(1.0 - np.linspace(1, 1 / train_steps, steps + 1), shift)[:0:-1]
+    sigmas_S = shift_sigmas(1.0 - np.linspace(1, 1 / train_steps, steps + 1), shift)[:0:-1]
     return _flow(sigmas_S.tolist(), _whole(sigmas_S, train_steps), train_steps)
 
 
@@ -178,7 +178,7 @@ class Betas:
     scaled: bool
     train_steps: int
 
-    def kept(self) -> list[float]:
+    def alphas_cumprod(self) -> list[float]:
         """Return alpha^2 after each training step: the cumulative products of 1 - beta.
 
         They are computed in fp32, as in training and in diffusers: over a thousand factors the rounding errors show.
@@ -194,7 +194,7 @@ Spacing = Literal["linspace", "leading", "trailing"]
 """The spacing of timesteps among the training steps (arXiv:2305.08891, table 2)."""
 
 
-def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: int = 0) -> Schedule:
+def discrete_schedule(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: int = 0) -> Schedule:
     """Return a schedule of evenly spaced training steps, for epsilon models under UniPC and DPM-Solver++.
 
     Args:
@@ -204,7 +204,7 @@ def discrete(steps: int, betas: Betas, spacing: Spacing = "linspace", offset: in
             whole multiples, moved by `offset`; "trailing" counts down from the last training step.
         offset: Training steps to add to every timestep; only for "leading".
     """
-    kept = betas.kept()
+    kept = betas.alphas_cumprod()
     timesteps = _spaced(steps, betas.train_steps, spacing, offset)
     levels = [_preserving(np.float32(kept[timestep])) for timestep in timesteps]
     return Schedule("noise", tuple(map(float, timesteps)), (*levels, DATA), betas.train_steps)
@@ -232,12 +232,12 @@ def _preserving(kept: np.float32) -> NoiseLevel:
     return NoiseLevel(alpha, ratio * alpha)
 
 
-def consistency(steps: int, betas: Betas, original_steps: int) -> Schedule:
+def lcm_schedule(steps: int, betas: Betas, original_steps: int) -> Schedule:
     """Return every k-th of the `original_steps` timesteps on which a latent consistency model was distilled.
 
     They begin with the noisiest (LCM, arXiv:2310.04378, section 4.3).
     """
-    kept = betas.kept()
+    kept = betas.alphas_cumprod()
     stride = betas.train_steps // original_steps
     distilled = [stride * number - 1 for number in range(original_steps, 0, -1)]
     timesteps = [distilled[int(original_steps / steps * step)] for step in range(steps)]

@@ -54,7 +54,7 @@ class StepCache:
         skipped, self.skipped = self.skipped, 0
         return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
 
-    def walk(self, pictures: int) -> BlockRunner:
+    def block_runner(self, pictures: int) -> BlockRunner:
         """Return the block runner for one kind of pass over `pictures` images.
 
         There is one for the passes with the prompt, one for those with the negative prompt, or one for calls that

@@ -66,9 +66,9 @@ class TextEncoder(ABC):
 
     def work(self, ids: Sequence[int]) -> Work:
         """Return the work (for a price) of encoding token ids with the first of the encoder's models."""
-        return padded_work(self.models[0].reaches, self.seen(ids), len(ids))
+        return padded_work(self.models[0].attention_patterns, self.unmasked_length(ids), len(ids))
 
-    def seen(self, ids: Sequence[int]) -> int:
+    def unmasked_length(self, ids: Sequence[int]) -> int:
         """Return how many of the first token ids other tokens attend to: all, except padding if it is masked."""
         return len(ids)
 
@@ -143,7 +143,7 @@ class ChatEncoder(TextEncoder):
         return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
     @override
-    def seen(self, ids: Sequence[int]) -> int:
+    def unmasked_length(self, ids: Sequence[int]) -> int:
         return len(self.unpadded(ids))
 
     @torch.inference_mode()
@@ -151,7 +151,7 @@ class ChatEncoder(TextEncoder):
     def encode(self, ids: Sequence[int]) -> Tensor:
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, PaddedText(self.seen(ids), len(ids)), rows_T)
+        return self.model.hidden(ids_T, rows_T, PaddedText(self.unmasked_length(ids), len(ids)), rows_T)
 
 
 def load_chat_encoder(

@@ -17,7 +17,7 @@ from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.families.janus import JanusDrawer
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
-from ridgeline.core.models.registry import DRAWERS
+from ridgeline.core.models.registry import IMAGE_GENERATORS
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import StepSegment, Work
@@ -77,7 +77,7 @@ class ImageTokenProgress:
 
 def generates_image_tokens(source: ModelSource) -> bool:
     """Return whether a source is a model that generates image tokens."""
-    return not source.pipeline and source.config.architecture in {family.architecture for family in DRAWERS}
+    return not source.pipeline and source.config.architecture in {family.architecture for family in IMAGE_GENERATORS}
 
 
 class TokenImageGenerator:
@@ -117,7 +117,7 @@ class TokenImageGenerator:
                 "the model's generation_config.json sets greedy sampling, which would make the same image each time: "
                 "request one image"
             )
-        texts, context = self.loaded.texts, self.engine.context
+        texts, context = self.loaded.text_processor, self.engine.context
         chat = texts.templates is not None
         ids = (
             texts.encode_chat([{"role": "user", "content": prompt}], context) if chat else texts.encode(prompt, context)
@@ -138,11 +138,13 @@ class TokenImageGenerator:
         token, and the decode to pixels.
         """
         price, beside = self.loaded.price, min(plan.images, self.engine.scheduler.limits.requests)
-        length, reaches = len(plan.prompt), self.loaded.model.reaches
-        prefill = price.on(device, Work.of([StepSegment(length, length)] * beside, reaches))
+        length, reaches = len(plan.prompt), self.loaded.model.attention_patterns
+        prefill = price.price_step(device, Work.of([StepSegment(length, length)] * beside, reaches))
         times = plan.images / beside
-        steps = [price.on(device, Work.decode([length + done] * beside, reaches)) for done in range(1, plan.tokens)]
-        decode = self._pixels.on(device, self.autoencoder.decode_work(PixelGrid(1, self.side, self.side)))
+        steps = [
+            price.price_step(device, Work.decode([length + done] * beside, reaches)) for done in range(1, plan.tokens)
+        ]
+        decode = self._pixels.price_step(device, self.autoencoder.decode_work(PixelGrid(1, self.side, self.side)))
         written = Cost()
         for step in steps:
             written += step.cost
@@ -206,7 +208,7 @@ def load_image_generator(
     folder = Path(source.folder)
     loaded = load_engine(source, settings, progress=progress, draws=True)
     autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions in bf16 are slow on the CPU
-    if loaded.on_card:
+    if loaded.on_gpu:
         prepare_on_gpu(autoencoder, loaded.device)
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
     model = loaded.model

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.core.models.common.model import ImagePlaceholders
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.util import untrusted
 
@@ -100,7 +100,7 @@ class Preprocessing:
         normalised: NDArray[np.float64] = (numbers - mean) / std
         return normalised.astype(np.float32)
 
-    def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> EncoderFeatures:
+    def patches(self, images: Sequence[Image.Image], rows: ImagePlaceholders) -> EncoderFeatures:
         """Return the patches of one or more images in row-major order, as a vision encoder reads them.
 
         `rows` describes the encoder's input. A patch has its channels one after the other.

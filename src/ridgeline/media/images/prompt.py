@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.common.model import PlacedRows
+from ridgeline.core.models.common.model import ImagePlaceholders
 from ridgeline.core.text import Tokenizer
 from ridgeline.util import untrusted
 
@@ -33,7 +33,7 @@ class ImageTokens:
         named = {**(nested if isinstance(nested, dict) else {}), **said}
         return cls(*(_id(named.get(name), usual, tokenizer, folder) for name, usual in (_BEGIN, _END)))
 
-    def placed(self, ids: Iterable[int], rows: PlacedRows, images: int) -> list[int]:
+    def expand_placeholders(self, ids: Iterable[int], rows: ImagePlaceholders, images: int) -> list[int]:
         """Return the ids of a prompt with each placeholder expanded to the tokens of an image.
 
         Raises:
@@ -55,7 +55,7 @@ def with_images(text: str, images: int) -> list[dict[str, Any]]:
     return [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]
 
 
-def before(ids: Sequence[int], tokenizer: Tokenizer, rows: PlacedRows, images: int) -> list[int]:
+def prepend_placeholders(ids: Sequence[int], tokenizer: Tokenizer, rows: ImagePlaceholders, images: int) -> list[int]:
     """Return the token ids of a text without a chat template, with image placeholders in front of the text.
 
     The placeholders come after the tokens that begin every text.

@@ -40,7 +40,7 @@ class SpeechVocabulary:
     """The tokens that a transcript never contains."""
     suppressed_first: tuple[int, ...]
     """The tokens with which a transcript never begins."""
-    most_first: int | None
+    max_initial_timestamp_index: int | None
     """The index of the latest timestamp with which the first segment may begin; None if there is no limit."""
     bins: int
     """The mel bins of the log-mel features."""
@@ -113,7 +113,7 @@ class SpeechVocabulary:
         else:
             prompt += [self.languages[language]] if self.languages and language is not None else []
             prompt += [token for (token,) in after]
-        moments = TimestampRules(self.no_timestamps + 1, self.end, self.no_timestamps, self.most_first)
+        moments = TimestampRules(self.no_timestamps + 1, self.end, self.no_timestamps, self.max_initial_timestamp_index)
         rules = TokenRules(tuple(opening), self.suppressed, self.suppressed_first, moments if timestamps else None)
         return prompt, rules
 

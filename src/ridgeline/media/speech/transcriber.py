@@ -16,7 +16,7 @@ from typing import Final, Self
 import numpy as np
 import torch
 
-from ridgeline.core.models.families.whisper import FRAMES, MOMENT
+from ridgeline.core.models.families.whisper import FRAMES, SECONDS_PER_ROW
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.encoder_features import EncoderFeatures
@@ -59,13 +59,15 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
     closed = moment[-2:] == [False, True]
     if not cuts:
         times = [token for token in tokens if token >= first]
-        end = (times[-1] - first) * MOMENT if times and times[-1] != first else seconds
+        end = (times[-1] - first) * SECONDS_PER_ROW if times and times[-1] != first else seconds
         return ([WindowSegment(0.0, min(end, seconds), tuple(tokens))] if tokens else []), seconds
     if closed:
         cuts.append(len(tokens))
     parts = [tuple(tokens[start:stop]) for start, stop in pairwise([0, *cuts])]
     said = [
-        WindowSegment(min((part[0] - first) * MOMENT, seconds), min((part[-1] - first) * MOMENT, seconds), part)
+        WindowSegment(
+            min((part[0] - first) * SECONDS_PER_ROW, seconds), min((part[-1] - first) * SECONDS_PER_ROW, seconds), part
+        )
         for part in parts
     ]
     done = seconds if closed else said[-1].end
@@ -101,7 +103,7 @@ class TranscriptSegment:
     """The text of the transcript segment."""
     tokens: tuple[int, ...]
     """The tokens of the segment, including its timestamps."""
-    logprob: float
+    avg_logprob: float
     """The mean natural log-probability of the tokens of the segment's window."""
     seek: float
     """The second of the recording at which the segment's window began."""
@@ -178,7 +180,7 @@ class Transcriber:
             seconds, begins = len(samples) / RATE, start / RATE
             said, done = list[TranscriptSegment](), seconds
             if float(np.abs(samples).max()) > _SILENT:
-                said, done, language = await self._hear(samples, start, language, options)
+                said, done, language = await self._transcribe_window(samples, start, language, options)
             start += max(HOP, round(done * RATE))
             yield TranscribedWindow(tuple(said), min(start / RATE, begins + seconds), language)
         if start == 0:
@@ -191,7 +193,7 @@ class Transcriber:
             transcript.take(window)
         return transcript
 
-    async def _hear(
+    async def _transcribe_window(
         self, samples: Samples, start: int, language: str | None, options: TranscriptionOptions
     ) -> tuple[list[TranscriptSegment], float, str | None]:
         """Transcribe one audio window.

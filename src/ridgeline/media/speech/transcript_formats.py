@@ -68,6 +68,6 @@ def _segment_json(number: int, segment: TranscriptSegment) -> dict[str, Any]:
         "end": round(segment.end, 3),
         "text": segment.text,
         "tokens": list(segment.tokens),
-        "avg_logprob": segment.logprob,
+        "avg_logprob": segment.avg_logprob,
         "compression_ratio": segment.compression,
     }

@@ -24,7 +24,7 @@ def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -
     The first is the widest narrower format on the requested devices, or if none fits, a narrower format on fewer
     devices than the requested format needs. The second is the requested format on the fewest devices.
     """
-    narrower = narrower_weights(models.case(setup))
+    narrower = narrower_weights(models.scenario(setup))
     same = next((s for s in narrower if fits(models, s, workload)), None)
     more = fewest_devices(models, setup, workload, (*DEVICES, *_MORE_DEVICES))
     if same is None:
@@ -63,7 +63,7 @@ def fewest_devices(
 def fits(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> bool:
     """Return whether the weights and one request fit; False also if the model cannot be split in this way."""
     try:
-        case = models.case(setup)
+        case = models.scenario(setup)
     except ModelRefused:
         return False
     # This is checked first, because laying out the pages of a hundred layers takes far longer.
@@ -107,7 +107,7 @@ def narrower_weights(case: Scenario, *, every: bool = False) -> list[Deployment]
 
 def _memory(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> DeviceMemory | None:
     try:
-        return memory_of(models.case(setup), workload)
+        return memory_of(models.scenario(setup), workload)
     except ModelRefused:
         return None
 
@@ -120,7 +120,7 @@ class CaseOutcome:
     """The headline figures of a scenario by expected times: users, latency, throughput and cost.
 
     `ttft` and `itl` are those of the workload's batch, started at once, as in `DeploymentPlan.prefill` and `.decode`.
-    For another batch size compare them with `LoadEstimator.together` and `LoadEstimator.itl`, not with the times
+    For another batch size compare them with `LoadEstimator.prefill_seconds` and `LoadEstimator.itl`, not with the times
     of a LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
     """
 
@@ -172,7 +172,7 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
         memory.missing,
         capacity.users,
         capacity.limit,
-        serving.together(batch).expected,
+        serving.prefill_seconds(batch).expected,
         serving.itl(batch).expected,
         rate,
         None if rate is None else serving.dollars_per_million(rate),
@@ -237,7 +237,7 @@ def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
     return Change(
         f"batch {most.users:,} instead of {batch:,}",
         base,
-        serving.together(batch).expected / serving.together(most.users).expected,
+        serving.prefill_seconds(batch).expected / serving.prefill_seconds(most.users).expected,
         serving.itl(batch).expected / serving.itl(most.users).expected,
         most.users / batch,
         after.tokens_per_second.expected / before.tokens_per_second.expected,
@@ -270,7 +270,7 @@ def _changed(
     found: list[tuple[str, CaseOutcome]] = []
     for name, setup in setups:
         try:
-            found.append((name, outcome_of(LoadEstimator(models.case(setup), serving.workload))))
+            found.append((name, outcome_of(LoadEstimator(models.scenario(setup), serving.workload))))
         except ModelRefused:  # heads or experts cannot be split evenly
             continue
     return changes(base, found)
@@ -290,7 +290,7 @@ def sensitivities(models: ModelCache, serving: LoadEstimator, base: CaseOutcome)
     }
     if device.link is not None and setup.devices > 1:
         doubled["twice the link bandwidth"] = dataclasses.replace(device, link=device.link.over(2))
-    cases = {name: models.case(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
+    cases = {name: models.scenario(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
     return changes(base, [(name, outcome_of(LoadEstimator(case, serving.workload))) for name, case in cases.items()])
 
 
@@ -331,7 +331,7 @@ def catalogue_outcomes(models: ModelCache, serving: LoadEstimator, devices: Sequ
     """
     setup = serving.case.setup
     able = [device for device in devices if setup.devices == 1 or device.link is not None]
-    return [outcome_of(LoadEstimator(models.case(setup.on(device)), serving.workload)) for device in able]
+    return [outcome_of(LoadEstimator(models.scenario(setup.on(device)), serving.workload)) for device in able]
 
 
 def _ratio(new: float | None, base: float | None) -> float | None:

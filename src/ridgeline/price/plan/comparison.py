@@ -133,9 +133,9 @@ def _at_price(offer: Offer, device: Device) -> Offer:
 def _offer(models: ModelCache, setup: Deployment, workload: PlanWorkload, demand: Demand) -> Offer:
     if setup.devices > 1 and setup.device.link is None:
         setup = replace(setup, devices=1)
-    serving = LoadEstimator(models.case(setup), workload)
+    serving = LoadEstimator(models.scenario(setup), workload)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
-        serving = LoadEstimator(models.case(fewest), workload)
+        serving = LoadEstimator(models.scenario(fewest), workload)
     fleet = fleet_for(serving, demand) if demand else None
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
     trust = trust_in(setup.device.name, setup.engine.name, class_of("serving", outcome.devices))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ridgeline.core.models import Fields
-from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, parameter_breakdown
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
@@ -101,7 +101,7 @@ class DeploymentPlan:
     @cached_property
     def whole(self) -> ParameterBreakdown:
         """The parameter breakdown of the undivided model."""
-        return bill(self.models.whole(self.case.setup).model)
+        return parameter_breakdown(self.models.whole(self.case.setup).model)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class DeploymentPlan:
         )
 
     @property
-    def sound(self) -> AudioWorkload | None:
+    def audio(self) -> AudioWorkload | None:
         """The audio windows that requests consist of; None if the model reads no audio."""
         return audio_workload(self.case.model, self.workload)
 
@@ -214,7 +214,7 @@ class DeploymentPlan:
         return fleet_for(self.serving, self.demand) if self.demand else None
 
     @cached_property
-    def asked(self) -> LoadEstimate:
+    def reported_load(self) -> LoadEstimate:
         """The performance under load that the summary of the plan reports.
 
         This is that of the fullest replica if a demand was given, otherwise of the most users within the targets, or of
@@ -225,7 +225,7 @@ class DeploymentPlan:
     @cached_property
     def asked_decode(self) -> PhasePrice:
         """The price of a decode step with the number of users that the summary reports."""
-        own = self.case.on_each(self.asked.users)
+        own = self.case.requests_per_rank(self.reported_load.users)
         phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
         return price_phase(self.case.price, self.case.device, phase)
 
@@ -247,7 +247,7 @@ class DeploymentPlan:
         return tuple(narrower_levers(self.models, self.serving, self.outcome))
 
     @cached_property
-    def other_cards(self) -> tuple[Change, ...]:
+    def other_devices(self) -> tuple[Change, ...]:
         """The effects of switching to the fastest or the cheapest of the other devices, if that is an improvement."""
         outcomes = catalogue_outcomes(self.models, self.serving, self.others)
         return tuple(device_levers(outcomes, self.outcome))
@@ -267,7 +267,7 @@ class DeploymentPlan:
     @cached_property
     def levers(self) -> tuple[Change, ...]:
         """The possible changes to the deployment, including other devices."""
-        return (*levers(self.models, self.serving, self.outcome), *self.other_cards)
+        return (*levers(self.models, self.serving, self.outcome), *self.other_devices)
 
     @cached_property
     def sensitivities(self) -> tuple[Change, ...]:
@@ -314,7 +314,7 @@ def make_plan(
     """
     check_devices(setup)
     models = ModelCache(fields, add_adapters)
-    case = models.case(setup)
+    case = models.scenario(setup)
     workload = workload.of(case.model)
     check_context(case, workload)
     serving = LoadEstimator(case, workload)
@@ -361,7 +361,7 @@ def _check_batch(serving: LoadEstimator) -> None:
     memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:
         return
-    own = serving.case.on_each(batch)
+    own = serving.case.requests_per_rank(batch)
     if batch <= memory.at_end:
         each = f", {own:,} per device," if own < batch else ""
         raise ValueError(f"a batch of {batch:,}{each} exceeds a step of {step:,} tokens; raise --max-batch-tokens")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.backends import priced_backend
 from ridgeline.core.models.common.parameter_breakdown import part_of
-from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
+from ridgeline.core.ops.kv_layout import KVLayout, group_layers
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.activations import LOGIT_ROWS, ActivationPeak, replayed_bytes
 from ridgeline.price.engine_profile import OWN_ENGINE
@@ -97,29 +97,29 @@ class DeviceMemory:
         return self.layout.kept(self.request_tokens, 1, self.encoded) * self.page_bytes
 
     @property
-    def held(self) -> int:
+    def kv_capacity_requests(self) -> int:
         """The number of requests whose KV fits under the engine's admission rule.
 
         A request counts with its final length or with its average length, depending on the engine.
         """
         if not self.fits:
             return 0
-        return self.ranks * self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded)
+        return self.ranks * self.layout.max_sequences(self.admitted_tokens, self.step_tokens, self.encoded)
 
     @property
     def at_end(self) -> int:
         """The number of requests whose KV fits if all reach their end at once, as requests that start together do."""
-        return self.ranks * self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
+        return self.ranks * self.layout.max_sequences(self.request_tokens, self.step_tokens, self.encoded)
 
     @property
-    def together(self) -> int:
+    def max_simultaneous(self) -> int:
         """The number of requests that may start at once: their KV fits to the end, and one step gives each a token."""
         return min(self.at_end, self.ranks * self.step_tokens)
 
     @property
     def users(self) -> int:
         """The number of concurrent requests whose KV fits and that one step can give a token each."""
-        return min(self.held, self.ranks * self.step_tokens)
+        return min(self.kv_capacity_requests, self.ranks * self.step_tokens)
 
     @property
     def on_each(self) -> int:
@@ -129,7 +129,7 @@ class DeviceMemory:
     @property
     def limit(self) -> str:
         """The resource that prevents one more user: "memory", or "step" if a step has no more positions."""
-        return "memory" if self.held <= self.ranks * self.step_tokens else "step"
+        return "memory" if self.kv_capacity_requests <= self.ranks * self.step_tokens else "step"
 
     @property
     def concurrency(self) -> float:
@@ -155,7 +155,7 @@ class DeviceMemory:
 
 def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
     """Return the memory budget of one device in a scenario."""
-    dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
+    dealt = group_layers(case.model.kv_specs, workload.page_size, case.model.context)
     # A step may need only part of the image at either end, but each image is encoded whole.
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
     peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
@@ -214,7 +214,7 @@ def weights_table(case: Scenario) -> list[WeightsRow]:
     nbytes: Counter[tuple[str, str]] = Counter()
     model = case.model
     for path, op in model.weighted_ops():
-        for share in op.shares():
+        for share in op.storage_shares():
             dtype = format_of(model.storage.dtype).name
             key = part_of(model, path, op), dtype if share.stored is None else share.stored.name
             parameters[key] += share.parameters
@@ -228,5 +228,5 @@ def sampler_peak(price: Price, rows: int, copies: float) -> float:
     Every device holds the logits of the whole vocabulary: vLLM's profile takes as much on two devices as on one
     (vllm-project/vllm#10511).
     """
-    places = (place for priced in price.ops for place in priced.op.places().values())
+    places = (place for priced in price.ops for place in priced.op.weight_slots().values())
     return copies * rows * 4 * max((place.outputs for place in places if place.kind == "head"), default=0)

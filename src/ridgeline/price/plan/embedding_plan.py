@@ -6,7 +6,7 @@ the embeddings, the KV of the texts in progress.
 
 from dataclasses import dataclass, replace
 
-from ridgeline.core.ops.kv_layout import deal_layers
+from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, prefill_phase, price_phase
@@ -81,7 +81,7 @@ def embedding_plan(name: str, models: ModelCache, setup: Deployment, workload: P
         ValueError: If the texts exceed the model's context.
     """
     check_devices(setup)
-    return _planned(name, models.case(setup), workload)
+    return _planned(name, models.scenario(setup), workload)
 
 
 def lengths(plan: EmbeddingPlan) -> list[EmbeddingPlan]:
@@ -117,7 +117,7 @@ def _filled(case: Scenario, workload: PlanWorkload) -> PlanWorkload:
 
     If the model must run a text whole, the step becomes at least as long as the text.
     """
-    step = max(workload.step_tokens, workload.input) if case.model.whole else workload.step_tokens
+    step = max(workload.step_tokens, workload.input) if case.model.needs_whole_prompt else workload.step_tokens
     return replace(workload, batch=max(1, step // workload.input), step_tokens=step)
 
 
@@ -125,7 +125,7 @@ def _kept(case: Scenario, workload: PlanWorkload) -> float:
     """Return the KV bytes of a step's texts; 0 if the model has no KV cache."""
     if not case.model.kv_specs:
         return 0.0
-    layout = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
+    layout = group_layers(case.model.kv_specs, workload.page_size, case.model.context)
     pages = layout.kept(workload.input, min(workload.input, workload.step_tokens))
     return float(workload.batch * pages * layout.page_bytes)
 

@@ -72,7 +72,7 @@ class LoadEstimate:
     """The average seconds between two tokens of a request, including the prefills of others but not its own."""
     ttft: Estimate
     """The seconds to the first token, behind prompts that arrived at the same time, if arrivals are spread evenly."""
-    ttft_marching: Estimate
+    ttft_synchronised: Estimate
     """The average seconds to the first token if all users send requests at once and stay synchronised.
 
     On average half of all prompts are ahead. The actual TTFT is between `ttft` and this, depending on the arrivals.
@@ -118,19 +118,19 @@ class LoadEstimator:
         """The seconds to prefill one prompt alone."""
         return self._prompts.on(1).all(1)
 
-    def together(self, prompts: int) -> Estimate:
+    def prefill_seconds(self, prompts: int) -> Estimate:
         """Return the seconds until `prompts` prompts that arrive at once all have their first token."""
-        return self._prompts.on(prompts).all(self.case.on_each(prompts))
+        return self._prompts.on(prompts).all(self.case.requests_per_rank(prompts))
 
     def itl(self, batch: int) -> Estimate:
         """Return the seconds of a decode step of `batch` sequences at the average context length."""
-        own = self.case.on_each(batch)
+        own = self.case.requests_per_rank(batch)
         return Estimate.of([decode_step(self.case, own, self.workload.context, self.workload.encoded)])
 
     def load(self, users: int) -> LoadEstimate:
         """Return the performance that `users` users experience, whether or not memory holds them."""
         output, steps = self.workload.output, self.workload.output - 1
-        itl, own = self.itl(users), self.case.on_each(users)
+        itl, own = self.itl(users), self.case.requests_per_rank(users)
         marching = self._prompts.on(users).one(own)
         if steps:
             pauses = self._prompts.pauses(users)
@@ -138,7 +138,7 @@ class LoadEstimator:
             tpot = (stay - ttft) * (1 / steps)
             waits = self._waits(users, itl, pauses)
         else:
-            stay = ttft = self.together(users)
+            stay = ttft = self.prefill_seconds(users)
             tpot, waits = itl, None
         requests = stay.per_second(users)
         share = 1 - itl.expected * steps / stay.expected
@@ -151,7 +151,7 @@ class LoadEstimator:
         output, steps = self.workload.output, self.workload.output - 1
         together, apart = (itl + pauses.together) * steps, (itl + pauses.apart) * steps
         return RankWaits(
-            self.case.on_each(users),
+            self.case.requests_per_rank(users),
             (together - pauses.first_together) * (1 / steps),
             (apart - pauses.first_apart) * (1 / steps),
             together.per_second(users * output),
@@ -179,7 +179,7 @@ class LoadEstimator:
     @property
     def batch_fits(self) -> bool:
         """Whether memory and one step hold the workload's batch, started at once, to its end."""
-        return self.memory.together >= self.workload.batch
+        return self.memory.max_simultaneous >= self.workload.batch
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
         """Return the dollars per million output tokens, prompts included; None if the price is unknown."""
@@ -226,7 +226,7 @@ def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[Sweep
     most = serving.memory.users or _MAX_UNHELD
     lone = _decode(serving, 1)
     rows = []
-    held = serving.memory.together or most
+    held = serving.memory.max_simultaneous or most
     for batch in asked or sorted({*_powers(most), most, held, serving.workload.batch}):
         rows.append(_row(serving, batch, _decode(serving, batch), lone))
     return rows
@@ -238,12 +238,16 @@ def touched_experts(case: Scenario, tokens: int) -> float | None:
     The tokens of all data-parallel ranks count, each rank with as many as the fullest.
     """
     op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
-    return None if op is None or op.experts is None else op.experts.of(case.on_each(tokens) * op.gathered)
+    return (
+        None
+        if op is None or op.experts is None
+        else op.experts.expected_hits(case.requests_per_rank(tokens) * op.gathered_ranks)
+    )
 
 
 def _decode(serving: LoadEstimator, batch: int) -> PhasePrice:
     case, workload = serving.case, serving.workload
-    phase = decode_phase(case, case.on_each(batch), workload.context, encoded=workload.encoded)
+    phase = decode_phase(case, case.requests_per_rank(batch), workload.context, encoded=workload.encoded)
     return price_phase(case.price, case.device, phase)
 
 
@@ -256,9 +260,9 @@ def _row(serving: LoadEstimator, batch: int, phase: PhasePrice, lone: PhasePrice
         batch * lone.seconds.bound / phase.seconds.bound,
         phase.intensity,
         phase.limit,
-        memory.request_bytes * serving.case.on_each(batch),
+        memory.request_bytes * serving.case.requests_per_rank(batch),
         touched_experts(serving.case, batch),
-        batch <= memory.together,
+        batch <= memory.max_simultaneous,
     )
 
 

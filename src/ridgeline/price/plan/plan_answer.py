@@ -36,8 +36,8 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
     yield "speed", _speed(plan)
     if queue:
         yield "queue", queue
-    if plan.sound is not None and plan.memory.fits:
-        yield "sound", _sound(plan, plan.sound)
+    if plan.audio is not None and plan.memory.fits:
+        yield "sound", _sound(plan, plan.audio)
     yield "limit", _limit(plan)
     lever = _lever(plan)
     if lever:
@@ -132,7 +132,7 @@ def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
 
 
 def _speed(plan: DeploymentPlan) -> str:
-    load, batch = plan.asked, plan.workload.batch
+    load, batch = plan.reported_load, plan.workload.batch
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
     alone = "a single user" if batch == 1 else f"{batch:,} requests at once"
     line = (
@@ -152,9 +152,9 @@ def _speed(plan: DeploymentPlan) -> str:
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """Return the speech throughput: `512 hours of audio per hour for 8 users, 60.1 for a single user: ...`."""
-    loads = plan.asked, plan.serving.load(1)
+    loads = plan.reported_load, plan.serving.load(1)
     most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
-    both = f"{most} hours of audio per hour for {describe_users(plan.asked.users)}, {alone} for a single user"
+    both = f"{most} hours of audio per hour for {describe_users(plan.reported_load.users)}, {alone} for a single user"
     return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each{_tag(plan, 'serving')}"
 
 
@@ -163,8 +163,8 @@ def _ttft(plan: DeploymentPlan) -> str:
 
     The arrivals determine the actual value between the two.
     """
-    load = plan.asked
-    steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
+    load = plan.reported_load
+    steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_synchronised.expected)
     return steady if steady == marching else f"{steady} ({marching} if all arrive at once)"
 
 
@@ -180,10 +180,10 @@ def _waits(load: LoadEstimate) -> str:
 
 def _limit(plan: DeploymentPlan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
-    who = describe_users(plan.asked.users)
+    who = describe_users(plan.reported_load.users)
     line = f"{ROOFS[phase.limit]}: a step for {who} has {describe_work(phase)}"
-    if plan.asked.users > 1:
-        line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
+    if plan.reported_load.users > 1:
+        line += f"; prefill takes {plan.reported_load.prefill_share:.0%} of the time"
     if not plan.capacity.users or not plan.memory.fits:
         return line
     if scarce is None:
@@ -197,7 +197,7 @@ def _lever(plan: DeploymentPlan) -> str:
         return ""
     helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
     best = max(helps, key=_worth, default=None)
-    parts = [] if best is None else [_narrower(best, plan.sound)]
+    parts = [] if best is None else [_narrower(best, plan.audio)]
     cheaper = plan.cheaper_card
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
@@ -232,7 +232,7 @@ def _cheaper(plan: DeploymentPlan, change: Change) -> str:
     assert cost is not None
     assert price is not None
     unknown = "; no kernel times" if without_kernels(plan, change) else ""
-    return f"{change.name}: {describe_cost(cost, plan.sound)} ({price.asked_by}{unknown})"
+    return f"{change.name}: {describe_cost(cost, plan.audio)} ({price.asked_by}{unknown})"
 
 
 def _worth(change: Change) -> float:
@@ -260,6 +260,6 @@ def _cost(plan: DeploymentPlan) -> str:
     tokens = (
         f"${three_digits(plan.dollars_per_million)} per million output tokens, prompts included{_tag(plan, 'serving')}"
     )
-    if plan.sound is not None:
-        tokens = f"{describe_cost(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"
+    if plan.audio is not None:
+        tokens = f"{describe_cost(plan.dollars_per_million, plan.audio)}{_tag(plan, 'serving')}"
     return f"{whole}{tokens}; {hourly}"

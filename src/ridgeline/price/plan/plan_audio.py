@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.families.whisper import MOMENT
+from ridgeline.core.models.families.whisper import SECONDS_PER_ROW
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import three_digits
 
@@ -30,7 +30,7 @@ class AudioWorkload:
 
 def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None:
     """Return the audio workload of a speech model, or None for a model that reads no audio."""
-    return AudioWorkload(model.encoder_context * MOMENT, workload.output) if model.encoder_width else None
+    return AudioWorkload(model.encoder_context * SECONDS_PER_ROW, workload.output) if model.encoder_width else None
 
 
 def describe_cost(million: float, sound: AudioWorkload | None) -> str:

@@ -166,7 +166,7 @@ def _times(plan: DeploymentPlan) -> DocumentTable:
     """Return floor, bound and expected times of the requested batch, and of the load that the summary reports."""
     rows: list[TableRow | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
-        rows += ["", *_load_times(plan, plan.asked)]
+        rows += ["", *_load_times(plan, plan.reported_load)]
     return DocumentTable(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
 
 
@@ -186,7 +186,7 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
     yield _seconds(f"TTFT, {describe_users(load.users)}, steady state", load.ttft, serving)
-    yield _seconds("TTFT, if all arrive at once", load.ttft_marching, serving)
+    yield _seconds("TTFT, if all arrive at once", load.ttft_synchronised, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
     if load.waits is not None:
@@ -233,7 +233,7 @@ def _both(start: ColdStart) -> tuple[str, str]:
     """Return the overlapped and the sequential loading time, or empty cells if the copy time is unknown."""
     if start.copy is None:
         return "", ""
-    return _seconds_or_nothing(start.floor), _seconds_or_nothing(start.in_turn)
+    return _seconds_or_nothing(start.overlapped), _seconds_or_nothing(start.sequential)
 
 
 def _users(plan: DeploymentPlan) -> DocumentTable:
@@ -325,7 +325,7 @@ def _crossings(plan: DeploymentPlan) -> DocumentTable:
         if outweighs > plan.case.model.context:
             kv += f" (beyond the model's {plan.case.model.context:,})"
     prefill = "never" if prompt is None else f"at prompts of {prompt:,} tokens and more{each}"
-    if plan.sound is not None:  # all audio windows have the same length
+    if plan.audio is not None:  # all audio windows have the same length
         prefill = f"an audio window is {_over(plan)} {'over' if plan.prefill.balance >= 1 else 'under'} the ridge"
     rows = (
         ("decode reaches the ridge", decode),

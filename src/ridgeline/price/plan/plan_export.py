@@ -97,8 +97,8 @@ def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
 def _cold_start(start: ColdStart) -> dict[str, float | None]:
     known = start.copy is not None
     return dataclasses.asdict(start) | {
-        "floor": start.floor if known else None,
-        "in_turn": start.in_turn if known else None,
+        "floor": start.overlapped if known else None,
+        "in_turn": start.sequential if known else None,
     }
 
 
@@ -182,7 +182,7 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
         "itl": dataclasses.asdict(plan.decode.seconds),
         "limit": plan.decode.limit,
         "dollars_per_million_tokens": plan.dollars_per_million,
-        "sound": None if plan.sound is None else _sound(plan.sound, load, plan.dollars_per_million),
+        "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
     }
 
 

@@ -180,7 +180,7 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
     parts.append(f"x {three_digits(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
     other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
     if other and cost is not None:  # on the same devices, the price per token follows from throughput
-        sound, here = plan.sound, plan.dollars_per_million
+        sound, here = plan.audio, plan.dollars_per_million
         what = " tokens" if sound is None else ""
         instead = "" if here is None else f" instead of ${three_digits(here if sound is None else sound.dollars(here))}"
         parts.append(f"{describe_cost(cost, sound)}{what}{instead}")

@@ -147,7 +147,7 @@ class RankPrompts:
         """Return the queue of one rank when as many ranks have prompts as `requests` requests spread over."""
         ranks = min(requests, self.case.ranks)
         if ranks not in self._queues:
-            self._queues[ranks] = PromptQueue(self.case.busy(ranks), self.workload)
+            self._queues[ranks] = PromptQueue(self.case.with_active_ranks(ranks), self.workload)
         return self._queues[ranks]
 
     def pauses(self, users: int) -> Pauses:
@@ -155,7 +155,7 @@ class RankPrompts:
         ends, ranks = 1 / (self.workload.output - 1), min(users, self.case.ranks)
         own = users / ranks
         asks = 1 - (1 - ends) ** own
-        some, fullest = 1 - (1 - ends) ** users, most_of_a_rank(users, ranks, ends)
+        some, fullest = 1 - (1 - ends) ** users, mean_max_prompts(users, ranks, ends)
         waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
         alone, every = self.on(1).all(waiting), self.on(users).all(waiting)
         first_alone, first_every = self.on(1).one(found), self.on(users).one(found)
@@ -163,15 +163,15 @@ class RankPrompts:
         steady = self.on(1).all(max(1.0, fullest / some)) * some + more
         return Pauses(
             steady,
-            steady.beside(every * asks, min),
-            steady.beside(alone * (ranks * asks), max),
+            steady.combine(every * asks, min),
+            steady.combine(alone * (ranks * asks), max),
             first_alone + (first_every - first_alone) * asks,
             first_every,
             first_alone,
         )
 
 
-def most_of_a_rank(users: int, ranks: int, chance: float) -> float:
+def mean_max_prompts(users: int, ranks: int, chance: float) -> float:
     """Return the mean of the largest number of prompts on any rank.
 
     It is the sum over x of the probability that not all ranks have x prompts or fewer.

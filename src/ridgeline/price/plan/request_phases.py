@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import Work
-from ridgeline.price.crossovers import both_seconds, matrix_flops
+from ridgeline.price.crossovers import compute_and_memory_seconds, matrix_flops
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
@@ -48,7 +48,7 @@ class Estimate:
         """Return an estimate with a function applied to floor, bound and expected value."""
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
-    def beside(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
+    def combine(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
         """Combine two estimates: apply `choose`, such as min, to both floors, both bounds and both expected values."""
         figures = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
@@ -144,8 +144,8 @@ class PhasePrice:
 
 def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     """Return the cost and the seconds of a phase of the priced model on a device."""
-    price = price if phase.ranks is None else price.gathering(phase.ranks)
-    return sum_phase(phase, [price.on(device, work) for work in phase.works], device)
+    price = price if phase.ranks is None else price.with_active_ranks(phase.ranks)
+    return sum_phase(phase, [price.price_step(device, work) for work in phase.works], device)
 
 
 def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> PhasePrice:
@@ -154,7 +154,7 @@ def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> Phase
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
     intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
-    matrices, memory = both_seconds((step.cost for step in steps), device)
+    matrices, memory = compute_and_memory_seconds((step.cost for step in steps), device)
     over = matrices / memory
     classes = _classes(steps)
     talking = sum(row.bound for row in classes if row.limit == "communication")
@@ -189,7 +189,7 @@ def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
     rank. A prefill leaves out ranks without a prompt; in a decode step those run a dummy row (vLLM
     docs/serving/data_parallel_deployment.md).
     """
-    batch, own = workload.batch, case.on_each(workload.batch)
+    batch, own = workload.batch, case.requests_per_rank(workload.batch)
     prefill = prefill_phase(case, dataclasses.replace(workload, batch=own))
     decode = decode_phase(case, own, workload.context, workload.output - 1, workload.encoded)
     return [prefill if batch >= case.ranks else dataclasses.replace(prefill, ranks=batch), decode]
@@ -225,7 +225,7 @@ def decode_phase(case: Scenario, batch: int, context: int, count: int = 1, encod
 
 def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> Work:
     """Return the positions that a decode step runs, not yet priced: one new position in each of `batch` sequences."""
-    return case.dealt(Work.decode([context], case.price.reaches, [encoded]) * batch)
+    return case.with_adapter_rows(Work.decode([context], case.price.reaches, [encoded]) * batch)
 
 
 def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -> Work:
@@ -240,17 +240,17 @@ def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -
         count = min(length - done, end - start)
         segments.append(case.part(workload, done, done + count))
         start += count
-    return case.dealt(Work.of(segments, case.price.reaches, ends))
+    return case.with_adapter_rows(Work.of(segments, case.price.reaches, ends))
 
 
 def decode_step(case: Scenario, batch: int, context: int, encoded: int = 0) -> StepPrice:
     """Return the price of one decode step of `batch` sequences with `context` positions each."""
-    return case.price.on(case.device, decode_work(case, batch, context, encoded))
+    return case.price.price_step(case.device, decode_work(case, batch, context, encoded))
 
 
 def prefill_step(case: Scenario, workload: PlanWorkload, start: int, end: int) -> StepPrice:
     """Return the price of the step that runs the positions from `start` to `end` of the workload's prompts."""
-    return case.price.on(case.device, prefill_work(case, workload, start, end))
+    return case.price.price_step(case.device, prefill_work(case, workload, start, end))
 
 
 # -- by class ---------------------------------------------------------------------------------------------------------

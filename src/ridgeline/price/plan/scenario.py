@@ -17,7 +17,7 @@ from ridgeline.core.models.common.recipes import (
     read_recipe,
     recipe_named,
     recipe_names,
-    running_names,
+    runnable_format_names,
 )
 from ridgeline.core.models.registry import family_of
 from ridgeline.core.ops.number_formats import (
@@ -34,7 +34,7 @@ from ridgeline.core.ops.number_formats import (
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.work import StepSegment, Work, adapter_axis
 from ridgeline.price.device import NARROW, Device
-from ridgeline.price.engine_profile import EngineProfile, load_engine, usual_engine
+from ridgeline.price.engine_profile import EngineProfile, default_engine, load_engine
 from ridgeline.price.price import Price
 from ridgeline.util.document.humanize import gb, say_gb
 
@@ -92,7 +92,7 @@ class PlanWorkload:
         receives one window of audio per request plus a few control tokens, and its output is limited to half of its
         decoder's context.
         """
-        if not model.encodes or self.encoded:
+        if not model.has_cross_attention or self.encoded:
             return self
         if not model.encoder_width:
             return dataclasses.replace(self, input=1, encoded=self.input)
@@ -171,7 +171,7 @@ class Deployment:
 
     def on(self, device: Device) -> "Deployment":
         """Return the same deployment on another device, at that device's own price."""
-        engine = usual_engine(device) if self.usual else self.engine
+        engine = default_engine(device) if self.usual else self.engine
         return dataclasses.replace(self, device=device, engine=engine)
 
 
@@ -205,7 +205,7 @@ class Scenario:
         """
         return self.setup.devices if self.setup.engine.own_attention else 1
 
-    def on_each(self, requests: int) -> int:
+    def requests_per_rank(self, requests: int) -> int:
         """Return the number of requests of the fullest rank if `requests` are divided evenly among all."""
         return math.ceil(requests / self.ranks)
 
@@ -224,27 +224,31 @@ class Scenario:
         places = min(end, rows * workload.images)
         if start >= places:
             encodes = start == 0 and workload.encoded > 0
-            return StepSegment(end - start, end, workload.encoded, encodes=encodes)
+            return StepSegment(end - start, end, workload.encoded, runs_encoder=encodes)
         images = -(-places // rows) - start // rows
-        return StepSegment(end - start, end, images * rows, encodes=True, inputs=images)
+        return StepSegment(end - start, end, images * rows, runs_encoder=True, encoder_inputs=images)
 
     def prompt(self, length: int) -> StepSegment:
         """Return the step segment of a whole prompt of `length` tokens.
 
         If the model has an encoder, the encoder reads them and the decoder begins with one position.
         """
-        return StepSegment(1, 1, length, encodes=True) if self.model.encodes else StepSegment(length, length)
+        return (
+            StepSegment(1, 1, length, runs_encoder=True)
+            if self.model.has_cross_attention
+            else StepSegment(length, length)
+        )
 
     @property
     def longest(self) -> int:
         """The maximum number of tokens of a prompt."""
-        return self.model.encoder_context if self.model.encodes else self.model.context
+        return self.model.encoder_context if self.model.has_cross_attention else self.model.context
 
-    def busy(self, ranks: int) -> "Scenario":
+    def with_active_ranks(self, ranks: int) -> "Scenario":
         """Return this scenario for steps in which only `ranks` ranks have rows while the others wait for them."""
-        return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.gathering(ranks))
+        return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.with_active_ranks(ranks))
 
-    def dealt(self, work: Work) -> Work:
+    def with_adapter_rows(self, work: Work) -> Work:
         """Return the work of a step whose requests use the adapters in turn, so that each adapter has as many rows."""
         touched = min(self.adapters, work.sequences)
         share, more = divmod(work.tokens, max(touched, 1))
@@ -270,7 +274,7 @@ class Scenario:
 
 AddAdapters = Callable[[Model], int]
 """A function that adds LoRA adapters to a model on the meta device and returns how many."""
-Around = Callable[[Model], Model]
+WrapModel = Callable[[Model], Model]
 """A function that wraps a model on the meta device, for example with pooling."""
 
 
@@ -280,7 +284,9 @@ class ModelCache:
     They are shared by all devices that they are priced on.
     """
 
-    def __init__(self, fields: Fields, add_adapters: AddAdapters | None = None, around: Around | None = None) -> None:
+    def __init__(
+        self, fields: Fields, add_adapters: AddAdapters | None = None, around: WrapModel | None = None
+    ) -> None:
         """Create an empty cache.
 
         Args:
@@ -291,7 +297,7 @@ class ModelCache:
         self.fields, self._add_adapters, self._around = fields, add_adapters, around
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
 
-    def case(self, setup: Deployment) -> Scenario:
+    def scenario(self, setup: Deployment) -> Scenario:
         """Return the scenario of a deployment, with its model.
 
         Raises:
@@ -315,7 +321,7 @@ class ModelCache:
 
     def whole(self, setup: Deployment) -> Scenario:
         """Return the scenario of the same deployment on a single device, with the undivided model."""
-        return self.case(dataclasses.replace(setup, devices=1))
+        return self.scenario(dataclasses.replace(setup, devices=1))
 
     def _dtype(self, setup: Deployment) -> torch.dtype:
         """Return the dtype of everything that is not quantised, as requested or as the config states."""
@@ -338,7 +344,7 @@ class ModelCache:
         """
         if setup.weights is None:
             return bool(self._stated(setup.device).name)
-        return setup.weights.removesuffix(WITH_HEAD) in running_names()
+        return setup.weights.removesuffix(WITH_HEAD) in runnable_format_names()
 
     def _stated(self, device: Device) -> Recipe:
         """Return the recipe that the config states.
@@ -371,7 +377,7 @@ class ModelCache:
             asked: The dtype that was requested, which the device may not support.
         """
         card, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
-        if unable := engine.not_on(card):
+        if unable := engine.unsupported_note(card):
             yield unable
         if dtype != asked:
             yield f"{card.title} does not compute in {format_of(asked).name}: predicted for {format_of(dtype).name}"

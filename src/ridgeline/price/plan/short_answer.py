@@ -45,7 +45,7 @@ def _within(workload: PlanWorkload) -> str:
 
 
 def _speed(plan: DeploymentPlan) -> str:
-    load, batch = plan.asked, plan.workload.batch
+    load, batch = plan.reported_load, plan.workload.batch
     who = "a single user" if batch == 1 else f"{batch:,} requests at once"
     each = " each" if batch > 1 else ""
     at_once = f"{who}: {three_digits(1 / plan.decode.seconds.expected)} tokens per second{each}"
@@ -61,9 +61,9 @@ def _speed(plan: DeploymentPlan) -> str:
 def _limit(plan: DeploymentPlan) -> str:
     """Return the limiting resource, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
-    if plan.asked.users == 1:
+    if plan.reported_load.users == 1:
         return f"{ROOFS[phase.limit]}: a step has {describe_work(phase)}"
-    line = f"prompts take {plan.asked.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
+    line = f"prompts take {plan.reported_load.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
         line += f"; {scarce.name} helps most"
     return line
@@ -76,5 +76,5 @@ def _cost(plan: DeploymentPlan) -> str:
     hourly = f"${price.dollars:.2f} per device and hour ({price.asked_by})"
     if plan.dollars_per_million is None:
         return hourly
-    tokens = "" if plan.sound is not None else " output tokens"
-    return f"{describe_cost(plan.dollars_per_million, plan.sound)}{tokens}, at {hourly}"
+    tokens = "" if plan.audio is not None else " output tokens"
+    return f"{describe_cost(plan.dollars_per_million, plan.audio)}{tokens}, at {hourly}"

@@ -29,7 +29,7 @@ class HealthSource(Protocol):
         """Whether the engine accepts requests."""
 
     @property
-    def heard(self) -> int:
+    def messages_received(self) -> int:
         """A counter that grows with each message of the engine."""
 
     @property
@@ -37,7 +37,7 @@ class HealthSource(Protocol):
         """A future that completes with the reason when the engine is gone for good."""
 
     @property
-    def awaited(self) -> int:
+    def num_awaited(self) -> int:
         """The number of waiting requests; while it is positive and `heard` does not grow, the engine hangs."""
 
 
@@ -87,8 +87,8 @@ class Health:
             logger.warning(
                 "the engine is running again" if self._alive else "the engine's process died and is restarting"
             )
-        waits = self.watched.awaited > 0 and self.watched.alive and self.watched.heard == self._heard
-        self._heard, self._still = self.watched.heard, self._still + seconds if waits else 0.0
+        waits = self.watched.num_awaited > 0 and self.watched.alive and self.watched.messages_received == self._heard
+        self._heard, self._still = self.watched.messages_received, self._still + seconds if waits else 0.0
 
     def answer(self, path: str) -> Response:
         """Return the response of a health route: 200 or 503, with the state of the server.

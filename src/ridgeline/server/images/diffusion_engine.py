@@ -97,7 +97,7 @@ class _ActiveDiffusion:
     seconds: dict[StageName, float] = field(default_factory=dict)
     """The predicted seconds of one work unit, by stage."""
     tiling: Tiling | None = None
-    ahead: dict[StageName, int] = field(default_factory=dict)
+    units_left: dict[StageName, int] = field(default_factory=dict)
     """The number of the request's remaining work units, by stage."""
     run: Iterator[WorkUnit] | None = None
     """The iterator that runs the request's work units."""
@@ -129,7 +129,7 @@ class DiffusionEngine:
         """Whether the diffusion engine accepts requests."""
         self.ended: Future[str] = Future()
         """A future that completes with the reason when the thread has ended."""
-        self.heard = 0
+        self.messages_received = 0
         """The number of reports to callers, which grows with each work unit."""
         self._prices = {name: WorkUnitPrices(pipeline, device, room) for name, pipeline in pipelines.items()}
         self._turns: FairQueue[_ActiveDiffusion] = FairQueue()
@@ -138,7 +138,7 @@ class DiffusionEngine:
         loop.join(self)
 
     @property
-    def awaited(self) -> int:
+    def num_awaited(self) -> int:
         """The number of waiting requests while the current work unit is late; 0 while it is on time.
 
         If it is positive and `heard` does not grow, a work unit hangs.
@@ -174,7 +174,7 @@ class DiffusionEngine:
             raise RuntimeError("the image engine has stopped: restart the server")
         run = _ActiveDiffusion(order, take, asyncio.get_running_loop(), begun=begun)
         self._runs.add(run)
-        self.loop.ask(partial(self._begin, run))
+        self.loop.call_soon(partial(self._begin, run))
 
         def leave() -> None:
             run.left = True
@@ -204,7 +204,7 @@ class DiffusionEngine:
         """Run a work unit of the request with the fewest priced seconds so far, and return its predicted seconds."""
         return self._step(self._turns.next())
 
-    def gone(self, reason: str) -> None:
+    def on_loop_end(self, reason: str) -> None:
         """Fail all requests in progress because the loop's thread has ended."""
         self.alive = False
         for run in list(self._runs):
@@ -216,11 +216,11 @@ class DiffusionEngine:
         if run.left:
             return
         try:
-            run.seconds, run.tiling = self._prices[order.model].of(order.plan)
+            run.seconds, run.tiling = self._prices[order.model].predict(order.plan)
         except Exception as error:
             self._tell(run, error)
             return
-        run.ahead, run.run = count_by_stage(order.plan), run_work_units(pipeline, order.plan, run.tiling)
+        run.units_left, run.run = count_by_stage(order.plan), run_work_units(pipeline, order.plan, run.tiling)
         self._turns.join(run)
 
     def _step(self, run: _ActiveDiffusion) -> float:
@@ -232,7 +232,7 @@ class DiffusionEngine:
         if not run.number and run.begun is not None:
             self._on_loop(run, run.begun)
         try:
-            told = self._stride(run)
+            told = self._run_work_unit(run)
         except Exception as error:  # fails this request only
             self._turns.leave(run)
             self._tell(run, error)
@@ -243,28 +243,31 @@ class DiffusionEngine:
         self._tell(run, told)
         return told.predicted
 
-    def _stride(self, run: _ActiveDiffusion) -> WorkUnitReport:
+    def _run_work_unit(self, run: _ActiveDiffusion) -> WorkUnitReport:
         order, started = run.order, time.perf_counter_ns()
         assert run.run is not None
         stride = next(run.run)
         run.number += 1
         predicted, preview, file = run.seconds[stride.stage], None, None
-        run.ahead[stride.stage] -= 1
+        run.units_left[stride.stage] -= 1
         step = stride.step
         if step is not None and step.number in order.previews and not step.last:
-            pixels = self.pipelines[order.model].decode(step.guess, run.tiling)
+            pixels = self.pipelines[order.model].decode(step.predicted_latents, run.tiling)
             preview, predicted = order.encode(pixels[0], step.images[0]), predicted + run.seconds["decode"]
         if stride.pixels is not None:
             assert stride.image is not None
             file = order.encode(stride.pixels, stride.image)
-        finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
+        finished, left = (
+            time.perf_counter_ns(),
+            sum(run.seconds[stage] * many for stage, many in run.units_left.items()),
+        )
         return WorkUnitReport(
             *(stride.stage, run.number, count_work_units(order.plan), started, finished, predicted, left),
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 
     def _tell(self, run: _ActiveDiffusion, told: WorkUnitReport | Exception) -> None:
-        self.heard += 1
+        self.messages_received += 1
 
         def take() -> None:
             if not run.left:

@@ -25,9 +25,9 @@ from ridgeline.server.routes.request_fields import read_fields
 from ridgeline.server.server_settings import ServerSettings
 
 
-def writes_no_text(pipelines: Collection[Pipeline]) -> str:
+def no_text_message(pipelines: Collection[Pipeline]) -> str:
     """Return the end of an error message for text requests to these pipelines, which names the right routes."""
-    pictures, clips = (any(each.layout.clips == clips for each in pipelines) for clips in (False, True))
+    pictures, clips = (any(each.layout.is_video == clips for each in pipelines) for clips in (False, True))
     if pictures and clips:
         return f"generates images and videos, not text: use {IMAGES} for images or {VIDEOS} for videos"
     what, route = ("generates videos", VIDEOS) if clips else ("generates images", IMAGES)
@@ -79,12 +79,12 @@ class ImageApi:
         """Handle POST /v1/images/generations: generate images, as one response or as a stream of events."""
         fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
         own = self._names.find(fields.model)
-        pipeline = self._service.drawer.pipelines[own]
-        if pipeline.layout.clips:
+        pipeline = self._service.engine.pipelines[own]
+        if pipeline.layout.is_video:
             raise invalid(f"the model generates videos, not images: use {VIDEOS}", "model", code="unsupported_model")
         drawing = check_fields(fields)
         plan = await offload_if_long(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
-        generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))
+        generation = ImageGeneration(fields, plan, pipeline, own, self._names.response_name(own))
         headers = {"x-request-id": generation.id}
         if not fields.stream:
             await run_unless_disconnected(
@@ -101,7 +101,7 @@ class ImageApi:
 
     async def refuse_text(self, request: Request) -> Response:
         """Reject a request to a route of language models, because this server has none."""
-        said = writes_no_text(self._service.drawer.pipelines.values())
+        said = no_text_message(self._service.engine.pipelines.values())
         raise invalid(f"the model {said}", "model", code="unsupported_model")
 
     def cards(self) -> ModelCards:
@@ -110,20 +110,20 @@ class ImageApi:
 
     def _card(self, name: str) -> dict[str, object]:
         own = self._names.own[name]
-        pipeline = self._service.drawer.pipelines[own]
-        clips = pipeline.layout.clips
+        pipeline = self._service.engine.pipelines[own]
+        clips = pipeline.layout.is_video
         return {
             "id": name,
             "object": "model",
             "created": self._names.created,
             "owned_by": "ridgeline",
-            "root": self._names.said(own),
+            "root": self._names.response_name(own),
             "parent": None,
             "routes": (VIDEOS if clips else IMAGES,),
             "sizes": [str(size) for size in pipeline.layout.sizes],
             "num_inference_steps": pipeline.kind.steps,
             "guidance_scale": pipeline.kind.guidance,
-            **({"num_frames": pipeline.kind.frames, "max_frames": pipeline.layout.most_frames} if clips else {}),
+            **({"num_frames": pipeline.kind.frames, "max_frames": pipeline.layout.max_frames} if clips else {}),
             "max_prompt_tokens": pipeline.encoder.most_tokens,
             "dtype": str(pipeline.denoiser.storage.dtype).removeprefix("torch."),
             "limits": self._settings.public_limits(),

@@ -37,9 +37,9 @@ class InFlightImageRequest:
     """The number of images requested."""
     nbytes: int
     """The most bytes of the request's image files, or of the video frames that it holds in memory."""
-    kept: int = 0
+    step_cache_bytes: int = 0
     """The bytes that the request's step cache holds between its denoising steps, while other requests run."""
-    clip: bool = False
+    is_video: bool = False
     """Whether the request is for a video."""
     arrived: int = field(default_factory=time.perf_counter_ns)
     """The time at which the request arrived, in nanoseconds of `time.perf_counter_ns`."""
@@ -57,7 +57,7 @@ class ImageObserver(Protocol):
     def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
         """Handle a request that was not admitted; no other method is called for it."""
 
-    def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
+    def on_work_unit(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
         """Handle a finished work unit; `live.phase` is still the stage of the one before."""
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
@@ -84,7 +84,7 @@ class ImageQueue:
         """
         queued = settings.queued_requests
         self.places = QUEUED_REQUESTS if queued is None else max(1, queued)
-        self.nbytes = settings.picture_bytes
+        self.nbytes = settings.image_bytes
         self.draining = False
         self._inside: set[InFlightImageRequest] = set()
         self._retry = RetryAfter(clock)
@@ -104,15 +104,15 @@ class ImageQueue:
                 f"is {self.nbytes >> 20} MiB (--max-image-memory): request fewer images at once",
                 "n",
             )
-        if live.nbytes + live.kept > self.nbytes:
+        if live.nbytes + live.step_cache_bytes > self.nbytes:
             raise invalid(
-                f"step_cache: it needs {live.kept >> 20} MiB between steps at this size, but the limit is "
+                f"step_cache: it needs {live.step_cache_bytes >> 20} MiB between steps at this size, but the limit is "
                 f"{self.nbytes >> 20} MiB (--max-image-memory): leave step_cache out, or request a smaller size",
                 "step_cache",
             )
         if len(self._inside) >= self.places:
             raise self._retry.full("requests", "queue_full")
-        if sum(each.nbytes + each.kept for each in (*self._inside, live)) > self.nbytes:
+        if sum(each.nbytes + each.step_cache_bytes for each in (*self._inside, live)) > self.nbytes:
             raise self._retry.full("pictures", "queue_pictures")
         self._inside.add(live)
 
@@ -143,7 +143,7 @@ class ImageService:
             queue_seconds: The most seconds until a request's first work unit begins.
             total_seconds: The most seconds until a request's end.
         """
-        self.drawer, self.queue, self.observers = drawer, queue, list(observers)
+        self.engine, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, InFlightImageRequest] = {}
         """Image and video requests in progress, by id."""
@@ -166,8 +166,8 @@ class ImageService:
         self.admit(live)
         self.held[live.id] = live
         try:
-            with self.deadlines.held(lambda: not live.begun, partial(self.end, live)):
-                await self.draw(live, order, take)
+            with self.deadlines.enforced(lambda: not live.begun, partial(self.end, live)):
+                await self.run_admitted(live, order, take)
         finally:
             del self.held[live.id]
 
@@ -185,7 +185,7 @@ class ImageService:
             raise
         self.live[live.id] = live
 
-    async def draw(
+    async def run_admitted(
         self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
     ) -> None:
         """Run an admitted request, and pass each finished work unit to `take`. Cancelling drops the remaining units.
@@ -225,7 +225,7 @@ class ImageService:
                 if isinstance(stride, Exception):
                     raise stride
                 for observer in self.observers:
-                    observer.told(live, stride)
+                    observer.on_work_unit(live, stride)
                 live.phase = stride.stage
                 take(stride)
             except Exception as error:  # raised by `take`, which gets no further report
@@ -238,7 +238,7 @@ class ImageService:
             live.begun = True
 
         live.fail = told
-        leave = self.drawer.submit(order, told, begun)
+        leave = self.engine.submit(order, told, begun)
         try:
             await done
         finally:

@@ -35,6 +35,6 @@ class PipelineNames:
             raise invalid(said, "model", code="missing_field")
         raise none_of_these(asked, self.own, self.others)
 
-    def said(self, own: str) -> str:
+    def response_name(self, own: str) -> str:
         """Return the name by which responses call a pipeline: the first of the names that requests may use."""
         return next(name for name, each in self.own.items() if each == own)

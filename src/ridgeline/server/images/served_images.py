@@ -104,7 +104,7 @@ def build_image_service(
     service = ImageService(
         drawer, ImageQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
     )
-    said = tuple(map(names.said, drawer.pipelines))
+    said = tuple(map(names.response_name, drawer.pipelines))
     metrics = ImageMetrics(service.live, said, settings.metrics_alias)
     service.observers.append(metrics)
     return service, metrics
@@ -112,6 +112,6 @@ def build_image_service(
 
 def weight_bytes(pipeline: Pipeline) -> int:
     """Return the bytes of the weights of all parts of a pipeline."""
-    experts = [pipeline.second.denoiser] if pipeline.second is not None else []
+    experts = [pipeline.low_noise_expert.denoiser] if pipeline.low_noise_expert is not None else []
     networks = (*pipeline.encoder.models, pipeline.denoiser, *experts, pipeline.autoencoder)
     return sum(parameter.nbytes for network in networks for parameter in network.parameters())

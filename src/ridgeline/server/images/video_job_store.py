@@ -25,7 +25,11 @@ class VideoJobStore:
     """The video jobs of one server, used on its event loop only."""
 
     def __init__(self, service: ImageService, settings: ServerSettings) -> None:
-        self._service, self._most, self._lifetime = service, settings.clip_bytes, settings.clip_seconds
+        self._service, self._most, self._lifetime = (
+            service,
+            settings.video_storage_bytes,
+            settings.video_lifetime_seconds,
+        )
         self._folder = VideoFolder()
         self._jobs: dict[str, VideoJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -85,7 +89,7 @@ class VideoJobStore:
 
     async def _run(self, job: VideoJob, writer: VideoWriter) -> None:
         try:
-            await self._service.draw(job.live, job.order(writer.add), job.take)
+            await self._service.run_admitted(job.live, job.order(writer.add), job.take)
             # Shielded: if this task is cancelled, the writer's thread must still be able to set its future.
             job.nbytes = await asyncio.shield(asyncio.wrap_future(writer.finish()))
             self._make_room(job)

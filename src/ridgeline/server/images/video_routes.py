@@ -55,16 +55,16 @@ class VideoApi:
         """Handle POST /v1/videos: start a video job."""
         fields = await self._read(request)
         own = self._names.find(fields.model)
-        pipeline = self._service.drawer.pipelines[own]
-        if not pipeline.layout.clips:
+        pipeline = self._service.engine.pipelines[own]
+        if not pipeline.layout.is_video:
             raise invalid(f"the model generates images, not videos: use {IMAGES}", "model", code="unsupported_model")
         plan = await offload_if_long(len(fields.prompt or ""), lambda: plan_video(fields, pipeline))
         format_ = format_of(fields, self._usual)
-        job = VideoJob(fields, plan, pipeline, own, self._names.said(own), format_, request.scope.get(KEY))
-        if job.live.nbytes > self._settings.picture_bytes:
+        job = VideoJob(fields, plan, pipeline, own, self._names.response_name(own), format_, request.scope.get(KEY))
+        if job.live.nbytes > self._settings.image_bytes:
             raise invalid(
                 f"output_format: {format_.lower()} keeps all frames in memory, which need {job.live.nbytes >> 20} "
-                f"MiB, but the limit is {self._settings.picture_bytes >> 20} MiB (--max-image-memory): request fewer "
+                f"MiB, but the limit is {self._settings.image_bytes >> 20} MiB (--max-image-memory): request fewer "
                 "frames, or mp4",
                 "output_format",
             )

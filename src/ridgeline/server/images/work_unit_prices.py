@@ -34,7 +34,7 @@ class WorkUnitPrices:
         self._tilings: dict[Geometry, Tiling | None] = {}
         self._activations: dict[tuple[Geometry, int], float] = {}
 
-    def of(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
+    def predict(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
         """Return the predicted seconds of a plan's work units by stage, and the tiling of its decoding.
 
         Raises:
@@ -42,13 +42,13 @@ class WorkUnitPrices:
         """
         tiling = self._tiling(plan.geometry)
         wanted = (
-            self._each(plan.geometry, max(map(len, plan.texts)))
-            * plan.batching.pictures
-            * (len(plan.texts) if plan.batching.paired else 1)
+            self._each(plan.geometry, max(map(len, plan.token_ids)))
+            * plan.batching.images
+            * (len(plan.token_ids) if plan.batching.paired else 1)
         )
         self._check(wanted, f"a step at {plan.geometry.size}")
         seconds = seconds_per_unit(plan, self._forecaster.seconds(plan, tiling))
-        if all(ids in self._texts for ids in plan.texts):
+        if all(ids in self._texts for ids in plan.token_ids):
             seconds["encode"] = 0.0  # the text embeddings are cached
         return seconds, tiling
 
@@ -60,7 +60,7 @@ class WorkUnitPrices:
         Raises:
             ValueError: If the decoding does not fit into memory.
         """
-        if geometry.layout.clips:
+        if geometry.layout.is_video:
             self._check(self._forecaster.decode_activations(geometry), f"decoding frames of {geometry.size}")
             return None
         if geometry not in self._tilings:

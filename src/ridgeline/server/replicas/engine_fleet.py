@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import msgspec
 
-from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, EventCallback, StepObserver
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.text_processor import TextProcessor
@@ -89,7 +89,7 @@ class EngineFleet:
         """Remove a replica without requests in progress from the fleet."""
         assert not replica.live, "a replica with unfinished requests must not be removed"
         del self.replicas[replica.number]
-        self._gone += replica.llm.heard
+        self._gone += replica.llm.messages_received
         self.deal()
         self._say_changed()
 
@@ -141,12 +141,12 @@ class EngineFleet:
         return sum(len(each.live) for each in self.replicas.values()) + len(self._waiting)
 
     @property
-    def heard(self) -> int:
+    def messages_received(self) -> int:
         """The number of messages from all engines, including removed ones."""
-        return self._gone + sum(each.llm.heard for each in self.replicas.values())
+        return self._gone + sum(each.llm.messages_received for each in self.replicas.values())
 
     @property
-    def awaited(self) -> int:
+    def num_awaited(self) -> int:
         """Always 0, so that the health monitor does not end the server for one engine that hangs.
 
         replica_supervisor.py ends that engine instead.
@@ -161,7 +161,7 @@ class EngineFleet:
     def submit(
         self,
         spec: GenerationRequest,
-        take: Take,
+        take: EventCallback,
         *,
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
@@ -233,7 +233,7 @@ class _RoutedRequest:
         self,
         fleet: EngineFleet,
         spec: GenerationRequest,
-        take: Take,
+        take: EventCallback,
         added: Callable[[int], None] | None,
         begun: Callable[[], None] | None,
     ) -> None:

@@ -37,15 +37,15 @@ class ReplicaResources:
     """The CPU cores and GPUs of a cluster that one replica reserves."""
 
     cores: int
-    cards: int = 0
+    gpus: int = 0
 
     def within(self, resources: Mapping[str, float]) -> bool:
         """Return whether Ray's resource counts include these cores and GPUs."""
-        return resources.get("CPU", 0) >= self.cores and resources.get("GPU", 0) >= self.cards
+        return resources.get("CPU", 0) >= self.cores and resources.get("GPU", 0) >= self.gpus
 
     @override
     def __str__(self) -> str:
-        parts = [(self.cores, "core"), (self.cards, "card")]
+        parts = [(self.cores, "core"), (self.gpus, "card")]
         return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count)
 
 
@@ -67,7 +67,7 @@ class RayCluster:
     def actor(self, share: ReplicaResources) -> Any:
         """Return a new Ray actor, which Ray places on a machine with these resources free."""
         made = self._ray.remote(EngineActor)
-        return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
+        return made.options(num_cpus=share.cores, num_gpus=share.gpus, max_restarts=0).remote()
 
     def kill(self, actor: Any) -> None:
         """Kill a Ray actor, whatever it is doing."""
@@ -154,7 +154,7 @@ class RayProcessHandle:
         self.listening: ActorAddress | None = None
 
     @property
-    def far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the engine's Ray actor runs on another machine."""
         assert self.listening is not None
         return self.listening.far
@@ -210,7 +210,7 @@ class RayProcessHandle:
         """The process id and the machine of the engine's Ray actor, as text."""
         if self.listening is None:
             return "not placed yet"
-        return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'on this machine'}"
+        return f"process {self.listening.pid} {f'at {self.listening.host}' if self.is_remote else 'on this machine'}"
 
     def exit_reason(self) -> str:
         """Return why the process ended, as far as is known: only that it is gone."""

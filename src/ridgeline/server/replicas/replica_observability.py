@@ -123,7 +123,7 @@ class FleetMonitor:
         self._known = dict(replicas)
         others = [self._of[number].metrics for number in sorted(replicas) if number]
         own = [each.metrics for each in self._of.values()]
-        self.metrics.beside = others + [each for each in self.metrics.beside if each not in own]
+        self.metrics.others = others + [each for each in self.metrics.others if each not in own]
 
     # -- requests: Observer -------------------------------------------------------------------------------------------
 

@@ -73,7 +73,9 @@ class ReplicaSupervisor:
     def look(self, seconds: float) -> None:
         """Check all replicas, `seconds` after the last check, and scale their number."""
         for replica in list(self.fleet.replicas.values()):
-            self._look_at(replica, self._seen.setdefault(replica, _ReplicaSnapshot(True, replica.llm.why, 0)), seconds)
+            self._look_at(
+                replica, self._seen.setdefault(replica, _ReplicaSnapshot(True, replica.llm.death_reason, 0)), seconds
+            )
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
         self._scale()
 
@@ -84,13 +86,13 @@ class ReplicaSupervisor:
             if llm.alive:
                 logger.warning("replica %d is running again, %s", replica.number, replica.where())
             else:
-                logger.warning("replica %d died: %s; it is restarting", replica.number, llm.why)
+                logger.warning("replica %d died: %s; it is restarting", replica.number, llm.death_reason)
             self.fleet.deal()
-        elif not llm.alive and llm.why != seen.why:
-            logger.error("replica %d: %s; the server tries again", replica.number, llm.why)
-        seen.why = llm.why
-        waits = llm.awaited > 0 and llm.alive and llm.heard == seen.heard
-        seen.heard, seen.still = llm.heard, seen.still + seconds if waits else 0.0
+        elif not llm.alive and llm.death_reason != seen.why:
+            logger.error("replica %d: %s; the server tries again", replica.number, llm.death_reason)
+        seen.why = llm.death_reason
+        waits = llm.num_awaited > 0 and llm.alive and llm.messages_received == seen.heard
+        seen.heard, seen.still = llm.messages_received, seen.still + seconds if waits else 0.0
         if seen.still >= self._stalled_seconds:
             seen.still = 0.0
             logger.error(
@@ -161,5 +163,5 @@ def end(replica: EngineReplica) -> None:
     """Kill a replica's process, which is then started again."""
     process = replica.llm.host
     assert isinstance(process, EngineProcess)
-    if process.place is not None:
-        process.place.end(at_once=True)
+    if process.handle is not None:
+        process.handle.end(at_once=True)

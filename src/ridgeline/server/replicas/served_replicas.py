@@ -12,7 +12,7 @@ from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.text_processor import TextProcessor
-from ridgeline.engine.worker.engine_process import EngineProcess, texts_beside
+from ridgeline.engine.worker.engine_process import EngineProcess, load_text_processor_async
 from ridgeline.engine.worker.engine_process import EngineStart as StartMessage
 from ridgeline.engine.worker.process_handle import ProcessHandle
 from ridgeline.insight.traffic.routers import ReplicaRouter
@@ -59,7 +59,7 @@ class ServedReplicas:
         """
         logger.info("loading %s, replicas: %d", self.name, self.count)
         starter = await _ReplicaStarter.of(self)
-        with self.one.bar() as progress:
+        with self.one.progress_bar() as progress:
             starts = [starter.start(number, None if number else progress) for number in range(self.count)]
             started = await asyncio.gather(*(asyncio.create_task(each) for each in starts), return_exceptions=True)
         replicas = [each for each in started if isinstance(each, EngineReplica)]
@@ -80,7 +80,7 @@ class ServedReplicas:
         observability = Observability(service, engines, settings, settings.models[0])
         watching = asyncio.create_task(watch.run())
         try:
-            async with self.one.behind_routes(fleet, service, queue, observability, settings) as serving:
+            async with self.one.serve_engine(fleet, service, queue, observability, settings) as serving:
                 yield serving
         finally:
             watching.cancel()
@@ -116,7 +116,7 @@ class _ReplicaStarter:
         """Return a factory for a served model; it raises the errors of `load_text_processor`."""
         one = served.one
         settings = one.settings or EngineSettings()
-        texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)
+        texts = await load_text_processor_async(one.model, settings, dummy_weights=one.dummy_weights)
         return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
 
     async def start(self, number: int, progress: Progress | None = None) -> EngineReplica:
@@ -128,15 +128,15 @@ class _ReplicaStarter:
             one.dummy_weights,
             one.threads,
             self.device,
-            "" if one.maker else INSPECTOR,
-            one.maker,
+            "" if one.engine_factory else INSPECTOR,
+            one.engine_factory,
             one.devices,
             number,
             transfer=one.transfer,
         )
         process = EngineProcess(start, self.texts, math.inf, progress, lambda: served.new_place(number))
         await process.begin()
-        return EngineReplica(number, AsyncLLM(process), lambda: served.where(process.place))
+        return EngineReplica(number, AsyncLLM(process), lambda: served.where(process.handle))
 
 
 def _close(replicas: Sequence[EngineReplica]) -> None:

@@ -139,7 +139,7 @@ async def chat_generation(
     tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    most = room_for(len(prompt), model, asked, model.texts.most_tokens)
+    most = room_for(len(prompt), model, asked, model.texts.max_new_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model, most, logprobs)
     if tools is not None:
@@ -155,7 +155,7 @@ async def chat_generation(
         service_tier=fields.service_tier or "",
         arrived=arrived,
     )
-    generation = Generation(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [spec], fields.stream)
+    generation = Generation(new_id("chatcmpl-"), model.response_name(fields.model), ROUTE, [spec], fields.stream)
     return generation, ChatResponseWriter(fields, model, tools)
 
 
@@ -206,7 +206,7 @@ class ChatResponseWriter:
     def scores(self, generation: Generation) -> list[PromptScores]:
         """Return an empty `PromptScores` for the prompt, which collects scores as the engine computes them."""
         listed = self.fields.prompt_logprobs is not None
-        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.specs]
+        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.requests]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
         """Return the complete body of a chat response that is not streamed."""
@@ -224,7 +224,7 @@ class ChatResponseWriter:
 
     def of_prompt(self, prompt: Sequence[int], scores: PromptScores) -> dict[str, object]:
         """Return the response fields about the prompt: its token ids and log-probabilities, if requested."""
-        told = dict(scores.told)
+        told = dict(scores.response_fields)
         if self.fields.return_token_ids:
             told["prompt_token_ids"] = prompt
         return told
@@ -294,8 +294,8 @@ class ChatChunks(Chunks):
         super().take(prompt, event)
 
     @override
-    def has_news(self, index: int, event: Event) -> bool:
-        return super().has_news(index, event) or bool(self._calls.get(index))
+    def has_content(self, index: int, event: Event) -> bool:
+        return super().has_content(index, event) or bool(self._calls.get(index))
 
     def _without_calls(self, index: int, event: Event) -> str:
         """Return the text of an event without its tool calls, which are stored for the next chunk."""
@@ -326,7 +326,7 @@ class ChatChunks(Chunks):
 
     @override
     def first(self) -> dict[str, object]:
-        return self._answer.of_prompt(self.generation.specs[0].prompt, self.scores[0])
+        return self._answer.of_prompt(self.generation.requests[0].prompt, self.scores[0])
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

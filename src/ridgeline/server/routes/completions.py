@@ -77,7 +77,7 @@ async def completion_generation(
         arrived=arrived,
     )
     specs = [structs.replace(first, prompt=prompt) for prompt in prompts]
-    generation = Generation(new_id("cmpl-"), model.called(fields.model), ROUTE, specs, fields.stream)
+    generation = Generation(new_id("cmpl-"), model.response_name(fields.model), ROUTE, specs, fields.stream)
     return generation, CompletionResponseWriter(fields, model)
 
 
@@ -100,7 +100,7 @@ class CompletionResponseWriter:
     def scores(self, generation: Generation) -> list[PromptScores]:
         """Return an empty `PromptScores` per prompt, which collects scores as the engine computes them."""
         listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
-        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
+        return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.requests]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
         """Return the complete body of a completion response that is not streamed."""
@@ -123,7 +123,7 @@ class CompletionResponseWriter:
         self, generation: Generation, index: int, choice: Choice, scores: PromptScores
     ) -> dict[str, object]:
         writer = ChoiceWriter(self, generation, index, scores)
-        writer.say(choice.text)
+        writer.add_text(choice.text)
         async for part in slices(choice.tokens):
             writer.add(part)
         return writer.entry(choice.finish)
@@ -144,7 +144,7 @@ class ChoiceWriter:
             scores: The log-probabilities of the prompt, which must be complete at the first token or entry.
         """
         self._fields, self._index, self._scores = answer.fields, index, scores
-        self._prompt = prompt = generation.specs[index // generation.params.n].prompt
+        self._prompt = prompt = generation.requests[index // generation.params.n].prompt
         self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
         tokenizer, params = answer.model.tokenizer, generation.params
         self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
@@ -170,7 +170,7 @@ class ChoiceWriter:
         self._place(tokens)
         return bisect_right(self._waiting, self._sent + len(text))
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add text to the next entry of a completion choice.
 
         Call this before `add`, because the tokens' offsets lie in this text.
@@ -207,7 +207,7 @@ class ChoiceWriter:
             if first:
                 entry["prompt_token_ids"] = self._prompt
         self._text, self._tokens = "", []
-        return {**entry, **self._scores.told} if first else entry
+        return {**entry, **self._scores.response_fields} if first else entry
 
     def _continued(self) -> CompletionLogprobs:
         """Return the log-probabilities of the choice, started at its first token, after those of an echoed prompt."""
@@ -228,7 +228,7 @@ class CompletionChunks(Chunks):
         super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
         self._writers = [
             ChoiceWriter(answer, generation, generation.index(index, choice), self.scores[index])
-            for index in range(len(generation.specs))
+            for index in range(len(generation.requests))
             for choice in range(generation.params.n)
         ]
 
@@ -236,7 +236,7 @@ class CompletionChunks(Chunks):
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         writer = self._writers[index]
         ready = None if event.finish is not None else writer.ready(state.tokens, event.text)
-        writer.say(event.text)
+        writer.add_text(event.text)
         writer.add(state.take(event, ready))
         return writer.entry(event.finish)
 

@@ -49,12 +49,12 @@ async def run(service: Service, generation: Generation, take: Take, progress: Pr
     Raises:
         ApiError: If a prompt is rejected or fails.
     """
-    if len(generation.specs) == 1:
+    if len(generation.requests) == 1:
         await _run_one(service, generation, 0, take, progress)
         return
     try:
         async with asyncio.TaskGroup() as group:
-            for prompt in range(len(generation.specs)):
+            for prompt in range(len(generation.requests)):
                 group.create_task(_run_one(service, generation, prompt, take, progress))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
@@ -155,7 +155,7 @@ async def gather(service: Service, generation: Generation, scores: Sequence[Prom
     Raises:
         ApiError: If a prompt is rejected or fails.
     """
-    completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.specs]
+    completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.requests]
     usage = Usage(generation.prompt_tokens)
 
     def take(prompt: int, event: Event) -> None:

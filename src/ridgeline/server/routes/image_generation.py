@@ -119,7 +119,7 @@ class ImageGeneration:
     @property
     def live(self) -> InFlightImageRequest:
         """A new in-flight request of the image service for this generation."""
-        kept = self.pipeline.kept(self.plan)
+        kept = self.pipeline.step_cache_bytes(self.plan)
         return InFlightImageRequest(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
 
     @property
@@ -167,7 +167,7 @@ class ImageGeneration:
 
     def usage(self) -> dict[str, object]:
         """Return the token usage: the tokens of the prompts and the latent tokens of the images."""
-        texts, drawn = sum(map(len, self.plan.texts)), self.plan.geometry.tokens * self.fields.n
+        texts, drawn = sum(map(len, self.plan.token_ids)), self.plan.geometry.tokens * self.fields.n
         return {
             "input_tokens": texts,
             "input_tokens_details": {"text_tokens": texts, "image_tokens": 0},

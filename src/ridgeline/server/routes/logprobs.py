@@ -153,7 +153,7 @@ class PromptScores:
         self._taken += len(scores)
 
     @cached_property
-    def told(self) -> Mapping[str, object]:
+    def response_fields(self) -> Mapping[str, object]:
         """The response fields with the collected data: `prompt_logprobs`, if the request wants it."""
         return {} if self._list is None else {"prompt_logprobs": self._list.json()}
 

@@ -79,7 +79,7 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
     """
     if model.encoder:
         return _beside_encoder(prompt, model, asked, unstated)
-    room, left = model.room, model.room - prompt
+    room, left = model.max_sequence_positions, model.max_sequence_positions - prompt
     if left < (1 if asked is None else asked):
         coming = (
             "" if asked == 0 else f" and {'at least 1 more' if asked is None else f'{asked} more'} must fit after it"
@@ -101,7 +101,7 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
             "prompt",
             code="context_length_exceeded",
         )
-    left = model.room - len(model.texts.start)
+    left = model.max_sequence_positions - len(model.texts.start)
     if asked is not None and asked > left:
         raise invalid(
             f"{asked} tokens are requested, but the model's decoder has room for {left}: give max_tokens "

@@ -26,7 +26,7 @@ class ServedModel:
     """The tokenizer and the chat templates of the model."""
     context: int
     """The most positions that a sequence of the model may have."""
-    room: int
+    max_sequence_positions: int
     """The most positions of a sequence that also fit into the KV cache."""
     vocabulary: int
     """The number of token ids in the model's vocabulary."""
@@ -38,7 +38,7 @@ class ServedModel:
     """The description of the vectors of an embedding or rerank model; None for a model that generates text."""
     encoder: int = 0
     """The most prompt positions that the encoder takes; 0 for a model without an encoder."""
-    hears: bool = False
+    reads_audio: bool = False
     """Whether the model's encoder reads audio instead of text."""
     created: int = field(default_factory=lambda: int(time.time()))
     """The time at which the server began to serve the model, in Unix seconds."""
@@ -78,13 +78,13 @@ class ServedModel:
         """Return the adapter that a model name selects; "" for the base model."""
         return name if name in self.adapters else ""
 
-    def called(self, name: str) -> str:
+    def response_name(self, name: str) -> str:
         """Return the model name in the response to a request for this name."""
         return self.adapter(name) or self.name
 
     def check_generates(self) -> None:
         """Raise ApiError if the model does not generate text from text: a speech, embedding or rerank model."""
-        if self.hears:
+        if self.reads_audio:
             raise invalid(
                 "the model transcribes speech: use /v1/audio/transcriptions", "model", code="unsupported_model"
             )

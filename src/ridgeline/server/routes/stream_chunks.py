@@ -41,7 +41,7 @@ class ChoiceState:
 
     tokens: list[Sampled] = field(default_factory=list)
     """Tokens that are not sent yet, because their text was not safe to show."""
-    told: int = 0
+    sent_tokens: int = 0
     """The number of the choice's tokens that were sent."""
     begun: bool = False
     """Whether a chunk of the choice was sent."""
@@ -56,10 +56,10 @@ class ChoiceState:
             ready: The number of tokens to return; None for all.
         """
         if event.output_tokens is not None:
-            del self.tokens[max(event.output_tokens - self.told, 0) :]
+            del self.tokens[max(event.output_tokens - self.sent_tokens, 0) :]
         tokens = tuple(self.tokens[:ready])
         del self.tokens[: len(tokens)]
-        self.told += len(tokens)
+        self.sent_tokens += len(tokens)
         return tokens
 
 
@@ -115,7 +115,7 @@ class Chunks(ABC):
             after: Prompt positions computed after the step.
         """
         cached = self.usage.cached.setdefault(prompt, before)
-        told = {"total": len(self.generation.specs[prompt].prompt), "cache": cached, "processed": after}
+        told = {"total": len(self.generation.requests[prompt].prompt), "cache": cached, "processed": after}
         self.put([], {"prompt_progress": {"prompt": prompt, **told}})
 
     def take(self, prompt: int, event: Event) -> None:
@@ -127,7 +127,7 @@ class Chunks(ABC):
             state.tokens.append(event.token)
         if event.prompt_logprobs is not None:
             self.scores[prompt].take(event.prompt_logprobs)
-        if not self.has_news(index, event):
+        if not self.has_content(index, event):
             return
         choice = self.choice(prompt, index, state, event)
         if not state.begun and self.generation.params.prompt_logprobs is not None:
@@ -139,7 +139,7 @@ class Chunks(ABC):
             beside |= self.first()
         self.put([choice], beside)
 
-    def has_news(self, index: int, event: Event) -> bool:
+    def has_content(self, index: int, event: Event) -> bool:
         """Return whether an engine event has anything to send: text, reasoning or a finish reason."""
         return bool(event.text or event.reasoning or event.finish is not None)
 

@@ -250,7 +250,7 @@ class ToolCalls:
                 self.by_index[call.index] = CallDelta(
                     call.index, old.id or call.id, old.name or call.name, old.arguments + call.arguments
                 )
-            for index in delta.undone:
+            for index in delta.withdrawn:
                 del self.by_index[index]
 
     def body(self) -> list[dict[str, object]]:

@@ -27,7 +27,7 @@ ROUTE = "/page/trace"
 
 def traceable(model: ServedModel) -> bool:
     """Return whether a model continues texts; a model with an encoder or with vector output does not."""
-    return model.vectors is None and not model.hears and not model.texts.start
+    return model.vectors is None and not model.reads_audio and not model.texts.start
 
 
 class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
@@ -90,7 +90,12 @@ class TraceApi:
             for name in ("temperature", "top_k", "top_p", "min_p")
         }
         return RecordingRequest(
-            self._model.called(fields.model), fields.prompt, ids, **given, seed=fields.seed, max_pause=fields.max_pause
+            self._model.response_name(fields.model),
+            fields.prompt,
+            ids,
+            **given,
+            seed=fields.seed,
+            max_pause=fields.max_pause,
         )
 
     async def _answer(self, question: bytes) -> bytes:

@@ -14,7 +14,15 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from ridgeline.engine.embedding_llm import check_embeds, check_scores, cut, pair_ids, prompt_text, relevance, text_ids
+from ridgeline.engine.embedding_llm import (
+    check_embeds,
+    check_scores,
+    pair_ids,
+    prompt_text,
+    relevance,
+    text_ids,
+    truncate_dimensions,
+)
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.worker.engine_messages import VectorInfo
@@ -72,14 +80,14 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
     model.check_name(fields.model)
     info = _vectors(model, check_embeds, "input")
     said = model.texts.embedding
-    _refused("dimensions", lambda: cut(said, np.zeros(info.width, np.float32), fields.dimensions))
+    _refused("dimensions", lambda: truncate_dimensions(said, np.zeros(info.width, np.float32), fields.dimensions))
     before = _refused("prompt_name", lambda: prompt_text(said, fields.prompt_name))
     inputs = _inputs(fields.input)
     prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before, fields.add_special_tokens))
     values = await _run(service, model, EMBEDDINGS, prompts)
     as_text, data = fields.encoding_format == "base64", EncodedList()
     async for part in slices(list(enumerate(values))):
-        shortened = [(index, cut(said, vector, fields.dimensions)) for index, vector in part]
+        shortened = [(index, truncate_dimensions(said, vector, fields.dimensions)) for index, vector in part]
         data.add(
             [
                 {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector.tolist()}
@@ -195,9 +203,11 @@ def _pair(query: str, document: str, model: ServedModel, info: VectorInfo) -> li
 
 def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
     """Return the token ids unchanged, or raise ApiError if there are more than the model takes."""
-    if len(ids) <= model.room:
+    if len(ids) <= model.max_sequence_positions:
         return ids
-    message = f"{param}: a text has {len(ids)} tokens, but the model's context is {model.room}: shorten it"
+    message = (
+        f"{param}: a text has {len(ids)} tokens, but the model's context is {model.max_sequence_positions}: shorten it"
+    )
     raise invalid(message, param, code="context_length_exceeded")
 
 

@@ -70,8 +70,8 @@ class VideoJob:
     """The number of denoiser passes that the step cache shortened."""
 
     def __post_init__(self) -> None:
-        kept = self.pipeline.kept(self.plan)
-        self.live = InFlightImageRequest(self.id, self.model, 1, self._held_bytes(), kept, clip=True)
+        kept = self.pipeline.step_cache_bytes(self.plan)
+        self.live = InFlightImageRequest(self.id, self.model, 1, self._held_bytes(), kept, is_video=True)
 
     def _held_bytes(self) -> int:
         """Return the bytes of frames held until the last is decoded; 0 for MP4, which is written as they come."""
@@ -206,8 +206,8 @@ def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:
         frames = float(fields.seconds) * fields.fps
     except ValueError:
         frames = math.nan
-    if not 0 < frames <= 2 * layout.most_frames:
-        most = layout.most_frames / fields.fps
+    if not 0 < frames <= 2 * layout.max_frames:
+        most = layout.max_frames / fields.fps
         raise invalid(
             f"seconds: give a number above 0 and, at {fields.fps:g} frames per second, at most {most:g}", "seconds"
         )

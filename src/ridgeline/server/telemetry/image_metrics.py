@@ -51,7 +51,7 @@ class ImageMetrics(MetricsRegistry):
         """Record a rejected request under the code of its error, which never has text of a client."""
         self._of(live.model, "admission_rejected", error.code).inc()
 
-    def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
+    def on_work_unit(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
         """Record the times of a finished work unit, and count the image or video that it completed."""
         if live.phase == "queue":
             waited = (told.started - live.arrived) * NANOSECONDS
@@ -59,7 +59,7 @@ class ImageMetrics(MetricsRegistry):
         self._of(live.model, "step_seconds", told.stage).observe(told.seconds)
         self._of(live.model, "step_predicted_seconds", told.stage).observe(told.predicted)
         if told.image is not None:
-            self._of(live.model, "clips" if live.clip else "images").inc()
+            self._of(live.model, "clips" if live.is_video else "images").inc()
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
         """Record the end of a request by its kind, and record the duration if it succeeded."""

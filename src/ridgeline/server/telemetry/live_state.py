@@ -83,7 +83,7 @@ class LiveState:
         self._renewed = -FRAME_SECONDS
         self._ticking: asyncio.Task[None] | None = None
         self._last_step = -1
-        self._picture: asyncio.Future[bytes | None] | None = None
+        self._snapshot_future: asyncio.Future[bytes | None] | None = None
         self._taken = 0.0
         self._llm.page_observers.append(partial(service.on_loop, self._paged))
 
@@ -120,10 +120,12 @@ class LiveState:
         Concurrent requests share a snapshot, because the engine stops for each.
         """
         loop = asyncio.get_running_loop()
-        if self._picture is None or (self._picture.done() and loop.time() - self._taken > FRAME_SECONDS):
-            self._picture, self._taken = loop.create_future(), loop.time()
-            self._look(partial(self._show, self._picture), pages=True)
-        data = await asyncio.shield(self._picture)
+        if self._snapshot_future is None or (
+            self._snapshot_future.done() and loop.time() - self._taken > FRAME_SECONDS
+        ):
+            self._snapshot_future, self._taken = loop.create_future(), loop.time()
+            self._look(partial(self._show, self._snapshot_future), pages=True)
+        data = await asyncio.shield(self._snapshot_future)
         if data is None:
             raise gone()
         return Response(data, media_type="application/json")

@@ -56,7 +56,7 @@ class MetricsRegistry:
             made.update((family.name, _series(self.registry, family, prefix, common, context)) for family in each)
         shared = {PREFIX + family.name for family in families if family.shared}
         self._exposed = _Exposed(self.registry, shared, None if alias is None else f"{alias}:")
-        self.beside: list[MetricsRegistry] = []
+        self.others: list[MetricsRegistry] = []
         """The metrics of other models or engines of the server, which are exported together with these."""
         self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
 
@@ -108,7 +108,7 @@ class MetricsRegistry:
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format 0.0.4."""
-        parts = (self, *self.beside)
+        parts = (self, *self.others)
         for part in parts:
             part.refresh()
         return generate_latest(_Merged([part._exposed for part in parts]))

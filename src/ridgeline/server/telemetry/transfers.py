@@ -31,10 +31,12 @@ class TransferLog:
                     "no KV pages came from %s: %s; this engine computes the prompt", message.peer, message.reason
                 )
         elif message.up:
-            logger.info("the prefill engine at %s is connected; its KV pages arrive at %s", message.peer, message.said)
+            logger.info(
+                "the prefill engine at %s is connected; its KV pages arrive at %s", message.peer, message.description
+            )
         else:
             logger.warning(
                 "the prefill engine at %s is not available: %s; this engine computes the prompts",
                 message.peer,
-                message.said,
+                message.description,
             )

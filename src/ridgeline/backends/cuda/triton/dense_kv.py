@@ -16,7 +16,7 @@ import triton.language as tl
 from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 from ridgeline.backends.cuda.triton.paged_attention_kernels import kept, sequence_of
 
-ROOM = 128
+ROW_MULTIPLE = 128
 """The multiple to which the positions of each sequence are padded in a dense copy of keys and values.
 
 It is the size of the largest tile of keys, so that no tile contains positions of two sequences.

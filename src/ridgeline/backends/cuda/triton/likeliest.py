@@ -60,7 +60,7 @@ def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.con
     tl.store(out_R3 + r * 3 + 2, most)
 
 
-def likeliest(x_RV: Tensor) -> Tensor:
+def argmax_logits(x_RV: Tensor) -> Tensor:
     """Return the first column with the largest logit of each fp32 row, and that logit twice, as float64 [R, 3].
 
     The sampler expects the logits before and after changes, which are equal here.

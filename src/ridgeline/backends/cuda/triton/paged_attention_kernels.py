@@ -188,7 +188,7 @@ def decode(
 
 
 @triton.jit(do_not_specialize_on_alignment=["row_B"])
-def together(
+def combine_splits(
     out, parts, sums, row_B, sinks, heads,
     HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip

@@ -198,13 +198,13 @@ class _Stored:
     @classmethod
     def of(cls, codes: Codes, unused: Tensor) -> "_Stored":
         """Return the Triton kernels' arguments for a quantised matrix; `unused` replaces missing tensors."""
-        zeros, lows = codes.zeros_OG, codes.lows_OG
+        zeros, lows = codes.zeros_OG, codes.minima_OG
         return cls(
             codes.scales_OG,
             zeros if isinstance(zeros, Tensor) else unused,
             unused if lows is None else lows,
             0.0 if isinstance(zeros, Tensor) else zeros,
-            codes.outputs,
+            codes.outputs_per_scale,
             codes.scales_OG.shape[1],
             codes.group,
             {"KIND": codes.kind, "HAS_ZEROS": isinstance(zeros, Tensor), "HAS_LOWS": lows is not None},

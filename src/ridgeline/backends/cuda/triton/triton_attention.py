@@ -187,7 +187,7 @@ class TritonPagedAttention:
             BLOCK_N=64, **self._constants, **self._early, num_warps=4, num_stages=3,
         )  # fmt: skip
         if splits > 1:
-            paged_attention_kernels.together[(count, self.heads)](
+            paged_attention_kernels.combine_splits[(count, self.heads)](
                 out_THW, parts, sums, one.row_B, self._sinks, self.heads, HAS_SINKS=self.scoring.sinks_H is not None,
                 SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2, **self._early,
             )  # fmt: skip
@@ -224,9 +224,9 @@ class TritonPagedAttention:
         k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
         v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
         constants = {name: self._constants[name] for name in _GATHERED}
-        dense_kv.gather[(several.rows // dense_kv.ROOM, self.kv_heads)](
+        dense_kv.gather[(several.rows // dense_kv.ROW_MULTIPLE, self.kv_heads)](
             k_RD, v_RW, several.rows, pages, several.offset_C, several.length_C, several.begin_C, len(several),
-            *self._pages, *self.scales, BLOCK_N=dense_kv.ROOM, **constants, **self._early, num_warps=8,
+            *self._pages, *self.scales, BLOCK_N=dense_kv.ROW_MULTIPLE, **constants, **self._early, num_warps=8,
         )  # fmt: skip
         return k_RD, v_RW
 

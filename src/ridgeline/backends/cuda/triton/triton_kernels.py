@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.backends.cuda.triton import product, triton_activation, triton_norm
-from ridgeline.backends.cuda.triton.likeliest import likeliest
+from ridgeline.backends.cuda.triton.likeliest import argmax_logits
 from ridgeline.core.ops.matrix.operands import Operands
 
 
@@ -51,7 +51,7 @@ class TritonKernels:
 
     def likeliest(self, x_RV: Tensor) -> Tensor:
         """Return the first column with the largest logit of each row, and that logit twice, as float64 [R, 3]."""
-        return likeliest(x_RV)
+        return argmax_logits(x_RV)
 
     def gated(self, gate_TF: Tensor, up_TF: Tensor, name: str) -> Tensor | None:
         """Return act(gate) * up -> [T, F], or None if there is no kernel for the activation (a name in config.json)."""

@@ -87,8 +87,8 @@ class PixelAttention(nn.Module):
         spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
         self.group_norm = w.norm(width, silu=False)
         self.qkv = Projections({"to_q": spec, "to_k": spec, "to_v": spec})
-        reach = AttentionPattern("full", space=space)
-        self.attend = Attention(0, 1, KVSpec(1, width, width, reach, w.dtype, at_once=True))
+        reach = AttentionPattern("full", query_axis=space)
+        self.attend = Attention(0, 1, KVSpec(1, width, width, reach, w.dtype, whole_sequences=True))
         self.to_out = nn.ModuleList([Linear(spec)])
         self.add = ResidualAdd(width, w.dtype)
 

@@ -254,7 +254,7 @@ def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNor
 
     def norm(heads: int) -> HeadNorm:
         if d.shard.size > 1:
-            return DividedNorm(d, heads, d.shard.of_heads(heads))
+            return DividedNorm(d, heads, d.shard.for_kv_heads(heads))
         return RMSNorm(heads * d.head_dim, d.eps, d.dtype, cast_last=cast_last)
 
     return norm(d.heads), norm(d.kv_heads)

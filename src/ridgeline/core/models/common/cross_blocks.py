@@ -16,7 +16,7 @@ from ridgeline.core.models.common.blocks import HeadNorm, norms_over_heads
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
 from ridgeline.core.models.common.denoiser import LATENTS, TEXT
 from ridgeline.core.models.common.dimensions import Dimensions
-from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.encoder import uncached_kv_spec
 from ridgeline.core.models.common.modulated import PART, ResidualStream, embedder, enter, entry
 from ridgeline.core.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
 from ridgeline.core.ops.attention import Attention
@@ -29,9 +29,9 @@ from ridgeline.core.ops.row_ops import JoinColumns
 from ridgeline.core.ops.timestep import TimestepSinusoids
 from ridgeline.core.ops.work import AttentionPattern
 
-OF_LATENTS = AttentionPattern("full", space=LATENTS)
+OF_LATENTS = AttentionPattern("full", query_axis=LATENTS)
 """The pattern of self-attention over the latents of an image."""
-OF_TEXT = AttentionPattern("cross", space=LATENTS, keys=TEXT)
+OF_TEXT = AttentionPattern("cross", query_axis=LATENTS, key_axis=TEXT)
 """The pattern of cross-attention from latents to a text."""
 
 
@@ -43,7 +43,7 @@ class CrossStyle:
     """The rotary embedding of queries and keys; None if positions are added to the tokens."""
     heads: bool
     """Whether a denoiser's queries and keys are normalised, over all heads at once."""
-    crossing: bool
+    cross_attention_norm: bool
     """Whether a denoiser's blocks have a norm before cross-attention."""
     bias: bool
     """Whether a denoiser's query, key and value projections have a bias."""
@@ -64,7 +64,7 @@ class TextAttention(nn.Module):
         self.k_norm: HeadNorm | None = None
         if style.heads:
             self.q_norm, self.k_norm = norms_over_heads(d)
-        self.attend = Attention(-1, d.own_heads, looks_at(d, OF_TEXT))
+        self.attend = Attention(-1, d.own_heads, uncached_kv_spec(d, OF_TEXT))
         self.o_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
 
     def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,11 +110,13 @@ class CrossBlock(nn.Module):
         super().__init__()
         self.factors = ConditionTable(PART * 2, d.hidden, d.dtype)
         self.norm1 = entry(d, first)
-        rows = Attention(-1, d.own_heads, looks_at(d, OF_LATENTS), rope=style.rope)
+        rows = Attention(-1, d.own_heads, uncached_kv_spec(d, OF_LATENTS), rope=style.rope)
         qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden, bias=style.bias))
         norms = norms_over_heads(d) if style.heads else None
         self.attn1 = SelfAttention(d, rows, qkv, output_bias=True, head_norms=norms)
-        self.norm2 = GatedAddLayerNorm(d.hidden, d.eps, d.dtype) if style.crossing else AddGated(d.hidden, d.dtype)
+        self.norm2 = (
+            GatedAddLayerNorm(d.hidden, d.eps, d.dtype) if style.cross_attention_norm else AddGated(d.hidden, d.dtype)
+        )
         self.attn2 = TextAttention(d, style)
         self.norm3 = AddShiftedLayerNorm(d.hidden, d.eps, d.dtype)
         up, down = d.column(d.hidden, d.width, bias=True), d.row(d.width, d.hidden, bias=True)

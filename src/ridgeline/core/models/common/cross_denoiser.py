@@ -23,8 +23,8 @@ from ridgeline.core.models.common.cross_blocks import (
     CrossStyle,
 )
 from ridgeline.core.models.common.denoiser import (
+    CONDITIONS,
     LATENTS,
-    PICTURES,
     TEXT,
     Denoiser,
     Prepared,
@@ -32,7 +32,7 @@ from ridgeline.core.models.common.denoiser import (
     check_texts,
     for_each,
     only,
-    patched,
+    patch_grid,
     without,
 )
 from ridgeline.core.models.common.dimensions import Dimensions
@@ -71,7 +71,7 @@ class CrossGrid:
         *frames, height, width = size
         if frames == [0]:
             raise ValueError(f"latents of {_written(size)} have no frames; give at least one")
-        grid = cls(frames[0] if frames else 1, *patched((height, width), side), side)
+        grid = cls(frames[0] if frames else 1, *patch_grid((height, width), side), side)
         if most is not None and max(grid.frames, grid.rows, grid.columns) > most:
             fitting = (most, most * side, most * side)[3 - len(size) :]
             raise ValueError(
@@ -130,7 +130,7 @@ class CrossSizes:
     """Numbers per token of the text encoder's states."""
     text: int | None
     """Rows to which every text is padded; None if texts are not padded."""
-    most: int | None
+    max_positions: int | None
     """The maximum number of patch positions on each axis; None without a limit."""
     sinusoids: int
     """Size of the sinusoidal embedding of a timestep."""
@@ -162,7 +162,7 @@ class CrossDenoiser(Denoiser):
     Only `read` computes rows of texts, so that a pass with a prepared text computes none.
     """
 
-    spaces = (LATENTS, TEXT, PICTURES)
+    row_axes = (LATENTS, TEXT, CONDITIONS)
     block_lists = ("blocks",)
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, final: Dimensions) -> None:
@@ -221,7 +221,7 @@ class CrossDenoiser(Denoiser):
         grid = self.grid(tuple(latents_PCHW.shape[2:]))
         levels, runs = _runs(t, clips, grid.count)
         lengths = {LATENTS: [grid.count] * clips, TEXT: self._text_lengths(prepared.lengths)}
-        latents_PKTHW = latents_PCHW if self.clips else latents_PCHW[:, :, None]
+        latents_PKTHW = latents_PCHW if self.generates_video else latents_PCHW[:, :, None]
         # In float64, as t is: training steps are integers, and fp32 would round to other numbers.
         times_R = (torch.tensor(levels, dtype=torch.float64) * self.sizes.scale).float().to(device)
         told = self._told(grid, len(runs), device) if self.sizes.sized else ()
@@ -229,7 +229,7 @@ class CrossDenoiser(Denoiser):
         patches_NF = grid.patches(latents_PKTHW).to(self.storage.dtype)
         rows_NF = self.denoise(patches_NF, times_R, prepared.rows, layout, walk)
         out_PKTHW = grid.latents(rows_NF, clips)[:, : self.channels].to(latents_PCHW.dtype)
-        return out_PKTHW if self.clips else out_PKTHW[:, :, 0]
+        return out_PKTHW if self.generates_video else out_PKTHW[:, :, 0]
 
     def denoise(
         self,
@@ -272,10 +272,10 @@ class CrossDenoiser(Denoiser):
             ValueError: If the size has the wrong number of axes, does not divide into patches, or exceeds the
                 positions.
         """
-        if len(size) != 2 + self.clips:
-            wanted = "frames, height and width" if self.clips else "height and width"
+        if len(size) != 2 + self.generates_video:
+            wanted = "frames, height and width" if self.generates_video else "height and width"
             raise ValueError(f"latents have the size {' x '.join(map(str, size))}; this denoiser needs {wanted}")
-        return CrossGrid.of(size, self.patch, self.sizes.most)
+        return CrossGrid.of(size, self.patch, self.sizes.max_positions)
 
     def _told(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
         """Return the height and width of the image in pixels and their ratio, each fp32 [runs]."""
@@ -308,7 +308,7 @@ class CrossDenoiser(Denoiser):
         `levels` is the number of runs of tokens per image that have a noise level of their own.
         """
         latents, lengths = self.grid(size).count, self._text_lengths(texts)
-        rows = {LATENTS: latents * len(texts), TEXT: sum(lengths), PICTURES: levels * len(texts)}
+        rows = {LATENTS: latents * len(texts), TEXT: sum(lengths), CONDITIONS: levels * len(texts)}
         full = AttentionSum(1, latents, latents * latents, latents, latents)
         cross = [AttentionSum(1, latents, latents * length, length) for length in lengths]
         attention = {OF_LATENTS: AttentionWork.of([full] * len(texts)), OF_TEXT: AttentionWork.of(cross)}
@@ -316,7 +316,7 @@ class CrossDenoiser(Denoiser):
 
     @override
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        return only(self.work((1, self.patch, self.patch)[not self.clips :], texts), TEXT)
+        return only(self.work((1, self.patch, self.patch)[not self.generates_video :], texts), TEXT)
 
     @override
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
@@ -327,10 +327,10 @@ class CrossDenoiser(Denoiser):
         return without(self.work(size, texts, levels=levels), TEXT)
 
     @override
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         dtype, sizes = self.storage.dtype, self.sizes
         text = self.read(torch.empty(rows[TEXT], self.text_width, dtype=dtype))
-        runs = rows[PICTURES]
+        runs = rows[CONDITIONS]
         lengths = {space: [count] for space, count in rows.items()}
         grid, positions_N3 = CrossGrid(1, 1, 1, self.patch), torch.empty(rows[LATENTS], 3, dtype=torch.int64)
         layout = CrossLayout(grid, [1] * runs, lengths, positions_N3, self._told(grid, runs) if sizes.sized else ())

@@ -289,7 +289,7 @@ class Decoder(Model):
         head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, bias, split="column", shard=d.vocabulary_shard)
         self.lm_head = LMHead(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
-        self.note_kept()
+        self.collect_cache_specs()
         table = f"{self.trunk_name}.{embedding}"
         self.ties = {"lm_head.matrix.weight": f"{table}.weight"} if tied else {}
         if tied:
@@ -311,7 +311,7 @@ class Decoder(Model):
         self.has_head, self.ties = False, {}
         if self.tables is not None:
             del self.tables.uses["lm_head.weight"]
-        self.passed_over = (*self.passed_over, r"lm_head\.weight")
+        self.ignored_tensors = (*self.ignored_tensors, r"lm_head\.weight")
 
     def stop_after(self, *layers: int) -> None:
         """Make the model return hidden states after these numbers of layers, before any norm, and no logits.
@@ -331,9 +331,12 @@ class Decoder(Model):
         if self.has_head:
             self.drop_head()
         trunk.stop_after(*layers)
-        self.note_kept()
+        self.collect_cache_specs()
         left_out = "|".join(str(layer) for layer in range(last, every))
-        self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
+        self.ignored_tensors = (
+            *self.ignored_tensors,
+            rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)",
+        )
 
     def disable_kv_cache(self) -> None:
         """Run and price every sequence whole in one step from now on, without a KV cache.
@@ -342,7 +345,7 @@ class Decoder(Model):
         """
         for _, op in self.ops():
             op.disable_kv_cache()
-        self.note_kept()
+        self.collect_cache_specs()
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ TEXT: RowAxis = "text"
 """The name of one kind of a denoiser's rows: text tokens, padding included."""
 JOINT: RowAxis = "joint"
 """The name of one kind of a denoiser's rows: latent and text tokens, each image's next to its text's."""
-PICTURES: RowAxis = "pictures"
+CONDITIONS: RowAxis = "pictures"
 """The name of one kind of a denoiser's rows: one condition per image, computed from its noise level."""
 
 
@@ -91,7 +91,7 @@ class Denoiser(PricedModule):
     A model that predicts noise reads latents alpha x image + sigma x noise with alpha^2 + sigma^2 = 1, and t is a
     training step divided by the number of all steps (Ho et al., arXiv:2006.11239).
     """
-    clips = False
+    generates_video = False
     """Whether the model generates video instead of images.
 
     Latents are then [videos, channels, frames, height, width], and sizes begin with the frames.
@@ -185,7 +185,7 @@ class Denoiser(PricedModule):
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
         """Return the rows and the attention of preparing texts with these numbers of tokens."""
-        return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
+        return Work({}, len(texts), {reach: AttentionWork() for reach in self.attention_patterns})
 
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """Return the rows and the attention of one denoising pass whose texts are already prepared.
@@ -223,18 +223,18 @@ def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
 
 def only(work: Work, space: RowAxis) -> Work:
     """Return the rows and attention of a step that belong to one kind of rows (row axis)."""
-    attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
+    attention = {reach: own if reach.query_axis == space else AttentionWork() for reach, own in work.attention.items()}
     return Work({space: work.rows[space]}, work.sequences, attention)
 
 
 def without(work: Work, space: RowAxis) -> Work:
     """Return the rows and attention of a step except those of one kind of rows (row axis)."""
     rows = {other: count for other, count in work.rows.items() if other != space}
-    attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}
+    attention = {reach: AttentionWork() if reach.query_axis == space else own for reach, own in work.attention.items()}
     return Work(rows, work.sequences, attention)
 
 
-def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
+def patch_grid(size: tuple[int, ...], side: int) -> tuple[int, int]:
     """Return the rows and columns of patches, `side` x `side` latents each, of a size (height, width) in latents.
 
     Raises:

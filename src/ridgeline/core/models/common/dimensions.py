@@ -12,7 +12,7 @@ from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.shard import Shard
-from ridgeline.core.ops.work import AttentionPattern, windowed
+from ridgeline.core.ops.work import AttentionPattern, sliding_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Dimensions:
             Indivisible: If heads do not divide over the ranks; it names the KV heads first, because there are fewer of
                 them.
         """
-        self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
+        self.shard.for_kv_heads(self.kv_heads).part(self.kv_heads, "KV heads")
         return self.shard.part(self.heads, "heads")
 
     @property
@@ -74,14 +74,14 @@ class Dimensions:
 
     def kv_spec(self, window: int | None = None, *, chunk: int | None = None) -> KVSpec:
         """Return the KV-cache spec of a layer of this rank, optionally with a sliding window or a chunk size."""
-        reach = windowed(window) if chunk is None else AttentionPattern("chunked", chunk)
-        heads = self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
+        reach = sliding_window(window) if chunk is None else AttentionPattern("chunked", chunk)
+        heads = self.shard.for_kv_heads(self.kv_heads).part(self.kv_heads, "KV heads")
         return KVSpec(heads, self.head_dim, self.head_dim, reach, self.dtype, self.storage.kv)
 
     def qkv(self, *, bias: bool = False) -> dict[str, MatrixSpec]:
         """Return the specs of separate query, key and value projections."""
         wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        kv = self.column(self.hidden, narrow, bias=bias, shard=self.shard.of_heads(self.kv_heads))
+        kv = self.column(self.hidden, narrow, bias=bias, shard=self.shard.for_kv_heads(self.kv_heads))
         return {"q_proj": self.column(self.hidden, wide, bias=bias), "k_proj": kv, "v_proj": kv}
 
     def gate_up(self, *, bias: bool = False, width: int | None = None) -> dict[str, MatrixSpec]:

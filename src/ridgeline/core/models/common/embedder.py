@@ -86,9 +86,9 @@ class Embedder(Model):
             trunk.drop_head()
         self.trunk, self.stage_names, self.elsewhere = trunk, tuple(stages), dict(elsewhere or {})
         self.context, self.vocabulary, self.storage = trunk.context, trunk.vocabulary, trunk.storage
-        self.kv_specs, self.segments, self.passed_over = trunk.kv_specs, trunk.segments, trunk.passed_over
+        self.kv_specs, self.token_types, self.ignored_tensors = trunk.kv_specs, trunk.token_types, trunk.ignored_tensors
         self.mode, self.labels, self.width = mode, labels, labels or width or hidden
-        self.squashed = squashed
+        self.applies_sigmoid = squashed
         self.pooling = None if mode == "last" else Pooling(mode, hidden, trunk.storage.dtype)
         for name, stage in stages.items():
             self.add_module(name, stage)
@@ -106,8 +106,8 @@ class Embedder(Model):
 
     @property
     @override
-    def whole(self) -> bool:
-        return self.mode != "last" or self.trunk.whole
+    def needs_whole_prompt(self) -> bool:
+        return self.mode != "last" or self.trunk.needs_whole_prompt
 
     @override
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:

@@ -15,7 +15,7 @@ class Encoder(Model):
     """An encoder model: a backbone that returns hidden states, without a head."""
 
     has_head = False
-    whole = True
+    needs_whole_prompt = True
 
     def __init__(
         self, d: Dimensions, trunk: nn.Module, name: str, *, segments: int = 1, mode: PoolingMode | None = None
@@ -31,7 +31,7 @@ class Encoder(Model):
             mode: The pooling of states that the architecture prescribes; None if it prescribes none.
         """
         super().__init__()
-        self.context, self.vocabulary, self.storage, self.segments = d.context, d.vocabulary, d.storage, segments
+        self.context, self.vocabulary, self.storage, self.token_types = d.context, d.vocabulary, d.storage, segments
         self.mode = mode
         self.trunk_name, self.kv_specs = name, ()
         self.add_module(name, trunk)
@@ -44,6 +44,6 @@ class Encoder(Model):
         return out_RD
 
 
-def looks_at(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:
+def uncached_kv_spec(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:
     """Return the cache format of attention whose keys and values are all in the step, one KV head per query head."""
-    return KVSpec(d.own_heads, d.head_dim, d.head_dim, reach, d.dtype, at_once=True)
+    return KVSpec(d.own_heads, d.head_dim, d.head_dim, reach, d.dtype, whole_sequences=True)

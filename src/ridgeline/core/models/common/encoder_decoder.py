@@ -174,7 +174,7 @@ class EncoderDecoder(Model):
     `ties` says so.
     """
 
-    encodes = True
+    has_cross_attention = True
 
     def __init__(
         self, d: Dimensions, encoder_context: int, *, head_scale: float | None = None, head_bias: bool = False
@@ -197,8 +197,8 @@ class EncoderDecoder(Model):
         """Add the head to an encoder-decoder, record its KV caches and tie parameters, once the stacks are built."""
         self.lm_head = LMHead(self._head, scale=self._head_scale)
         self.all_gather = self._gathers
-        self.note_kept()
-        keeping = [op.layer for _, op in self.ops_of(Attention) if op.spec.kept]
+        self.collect_cache_specs()
+        keeping = [op.layer for _, op in self.ops_of(Attention) if op.spec.is_cached]
         assert keeping == list(range(len(self.kv_specs)))
         self.ties = ties
         self.tie()

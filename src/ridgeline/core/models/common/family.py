@@ -66,7 +66,7 @@ class Family:
     model_type: str
     """The `model_type` that identifies a model family in a config without `architectures`."""
     build: Builder
-    trunk: str = "model."
+    backbone_prefix: str = "model."
     """The prefix of tensor names that checkpoints of the bare model (without a head) leave out."""
     renames: tuple[tuple[str, str], ...] = ()
     """Pairs of a part of a tensor's name in checkpoints and the name here, if it differs from similar families'."""
@@ -79,7 +79,7 @@ class Family:
     kind: FamilyKind = "decoder"
     upcast_from: tuple[str, ...] = ()
     """Recipes whose weights the loader widens to the model's dtype, because no op runs on them."""
-    widens_fp16: bool = False
+    upcasts_fp16: bool = False
     """Whether an fp16 model runs in fp32, because its hidden states exceed the range of fp16."""
     prefixes: tuple[tuple[str, str], ...] = ()
     """Pairs of a prefix of the checkpoint's names and the model's prefix; any of the pairs may apply to a name."""
@@ -89,7 +89,7 @@ class Family:
         return architecture in (self.architecture, *self.also)
 
     @property
-    def encodes(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """Whether a family's models are text encoder-decoders: an encoder reads the prompt.
 
         The decoder then begins with a start token of its own.
@@ -97,11 +97,11 @@ class Family:
         return self.kind == "encoder-decoder"
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         """Whether a family's models generate output, which encoders do not."""
         return self.kind != "encoder"
 
-    def own_name(self, name: str) -> str:
+    def model_name(self, name: str) -> str:
         """Return the model's name of a module or tensor, from its name in a checkpoint."""
         theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
         name = ours + name.removeprefix(theirs)
@@ -114,9 +114,9 @@ class Family:
 
         The lists of modules in the configs of checkpoints use it too.
         """
-        return self.spellings(name)[0]
+        return self.checkpoint_names(name)[0]
 
-    def spellings(self, name: str) -> tuple[str, ...]:
+    def checkpoint_names(self, name: str) -> tuple[str, ...]:
         """Return every name that checkpoints and lists of modules use for a module or tensor of the model.
 
         The usual name is first, then those of older or newer tools, of the text model alone and of the bare model.
@@ -124,4 +124,4 @@ class Family:
         for theirs, ours in reversed(self.renames):
             name = name.replace(ours, theirs)
         begun = (theirs + name.removeprefix(ours) for theirs, ours in self.prefixes if name.startswith(ours))
-        return tuple(dict.fromkeys((*begun, name, name.removeprefix(self.trunk))))
+        return tuple(dict.fromkeys((*begun, name, name.removeprefix(self.backbone_prefix))))

@@ -35,7 +35,7 @@ class ImageAutoencoder(PricedModule):
         """The number of pixels per latent on each side."""
         self.decoder_spaces: tuple[RowAxis, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
         self.encoder_spaces: tuple[RowAxis, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
-        self.spaces = self.decoder_spaces + self.encoder_spaces
+        self.row_axes = self.decoder_spaces + self.encoder_spaces
 
     @abstractmethod
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> object:
@@ -98,10 +98,10 @@ class ImageAutoencoder(PricedModule):
         grids = dict(zip(spaces, self._grids(latents), strict=True))
         rows = {space: grid.rows for space, grid in grids.items()}
         attention = {
-            reach: AttentionWork.of(_of_image(reach, grids[reach.space]) for _ in range(latents.images))
-            if reach.space in grids
+            reach: AttentionWork.of(_of_image(reach, grids[reach.query_axis]) for _ in range(latents.images))
+            if reach.query_axis in grids
             else AttentionWork()
-            for reach in self.reaches
+            for reach in self.attention_patterns
         }
         return Work(rows, latents.images, attention)
 

@@ -38,7 +38,7 @@ def build_decoder(
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", tied_by_default))
 
 
-def read_trunk(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
+def build_backbone(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """Read a Llama config and return its sizes and its backbone, which is the model without the head.
 
     It has grouped-query attention from Llama 2 70B on; without `num_key_value_heads` every query head has its own KV

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
-from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
+from ridgeline.core.models.common.denoiser import CONDITIONS, JOINT, LATENTS, TEXT, Denoiser, Texts, for_each
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.mmdit_blocks import (
     DoubleBlock,
@@ -97,7 +97,7 @@ class MMDiT(Denoiser):
     """The denoiser of FLUX; checkpoints call it FluxTransformer2DModel or Flux2Transformer2DModel."""
 
     # Joint rows come before image rows, because they include them: a trace then has more joint rows as well.
-    spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    row_axes = (JOINT, TEXT, LATENTS, CONDITIONS)
     block_lists = ("transformer_blocks", "single_transformer_blocks")
     text_first = True
 
@@ -210,7 +210,7 @@ class MMDiT(Denoiser):
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         work = Work.whole(self.grid(size).lengths(texts))
-        return replace(work, rows={**work.rows, PICTURES: len(texts)})
+        return replace(work, rows={**work.rows, CONDITIONS: len(texts)})
 
     def grid(self, size: tuple[int, ...]) -> MMDiTGrid:
         """Return the grid of patches of an image of `size` latents.
@@ -228,11 +228,11 @@ class MMDiT(Denoiser):
         return self._last[1]
 
     @override
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
         joint = TokenLayout.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
         layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)
-        pictures, dtype = rows[PICTURES], self.storage.dtype
+        pictures, dtype = rows[CONDITIONS], self.storage.dtype
         self.denoise(
             torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype),
             torch.empty(pictures),

@@ -17,7 +17,7 @@ from ridgeline.core.models.common.blocks import head_norms
 from ridgeline.core.models.common.decoder import MLP
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.core.models.common.dimensions import Dimensions
-from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.encoder import uncached_kv_spec
 from ridgeline.core.models.common.modulated import PART, Factors, ResidualStream, enter, entry
 from ridgeline.core.models.common.token_layout import MMDiTLayout
 from ridgeline.core.ops.activation import ActivatedProjections, GatedActivation
@@ -253,4 +253,4 @@ def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tupl
 def _attention(d: Dimensions, style: MMDiTStyle) -> Attention:
     """Return the attention over all joint rows of an image and its text."""
     rope = Rope(d.head_dim, style.theta, interleaved=True)
-    return Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=JOINT)), rope=rope)
+    return Attention(-1, d.own_heads, uncached_kv_spec(d, AttentionPattern("full", query_axis=JOINT)), rope=rope)

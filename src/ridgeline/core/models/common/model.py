@@ -23,7 +23,7 @@ WeightChoice = Callable[[WeightSlot], WeightFormat | None]
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRows:
+class ImagePlaceholders:
     """The layout of an image in a prompt: a run of placeholder tokens, which the rows of the image encoder replace."""
 
     placeholder: int
@@ -48,9 +48,9 @@ class Model(PricedModule):
     """Number of token ids that the model reads."""
     adapters: AdapterRows | None = None
     """The assignment of a step's rows to LoRA adapters; None if no adapter is loaded."""
-    encodes = False
+    has_cross_attention = False
     """Whether sequences attend to the output of an encoder."""
-    images: PlacedRows | None = None
+    images: ImagePlaceholders | None = None
     """The layout of images in a prompt; None if prompts may not contain images."""
     encoder_context = 0
     """The maximum number of positions of a model's encoder."""
@@ -62,12 +62,12 @@ class Model(PricedModule):
     """Whether the model returns one result per text, in the text's last row."""
     sampled_vocab_size: int | None = None
     """The number of logits, which are those of the first token ids; None for all ids."""
-    segments = 1
+    token_types = 1
     """Number of texts that the model distinguishes in one prompt (BERT's token types).
 
     The ids of the second text are shifted by the size of the vocabulary.
     """
-    spaces: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
+    row_axes: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
     """The kinds of rows that a step has: token rows, rows with logits, and encoder rows."""
 
     @abstractmethod
@@ -106,9 +106,9 @@ class Model(PricedModule):
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
     @override
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.has_encoder else 0
-        kv = Uncached([StepSegment(tokens, tokens, encoded, encodes=bool(encoded))])
+        kv = Uncached([StepSegment(tokens, tokens, encoded, runs_encoder=bool(encoded))])
         ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))
         width = self.encoder_width if self.images is None else self.images.width
         read_E = torch.empty(encoded, width) if width else ids_E
@@ -120,12 +120,12 @@ class Model(PricedModule):
     @property
     def has_encoder(self) -> bool:
         """Whether the model has an encoder, of text, audio or images."""
-        return self.encodes or self.images is not None
+        return self.has_cross_attention or self.images is not None
 
     @property
-    def whole(self) -> bool:
+    def needs_whole_prompt(self) -> bool:
         """Whether a prompt must run in one step, for bidirectional attention or to pool all positions."""
-        return any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
+        return any(reach.is_bidirectional and reach.query_axis == TOKENS for reach in self.attention_patterns)
 
     def store(self, choose: WeightChoice) -> None:
         """Set the weight formats of all matrices and of the token table, before any weight is loaded.
@@ -135,10 +135,10 @@ class Model(PricedModule):
         path, table = self._token_table()
         self._store_op(path, table, choose)
         for path, op in self.ops():
-            places = op.places()
+            places = op.weight_slots()
             kinds = {place.kind for place in places.values()}
             if "head" in kinds and self.tied:
-                op.store(dict.fromkeys(places, table.stored))
+                op.set_weight_formats(dict.fromkeys(places, table.stored))
             elif "embedding" not in kinds:
                 self._store_op(path, op, choose)
         self.tie()
@@ -146,13 +146,13 @@ class Model(PricedModule):
     def _store_op(self, path: str, op: Op, choose: WeightChoice) -> None:
         """Set the weight formats of an op's slots, which are named as in the checkpoint."""
         name, chosen = self.module_name(path), dict[str, WeightFormat | None]()
-        for key, place in op.places().items():
+        for key, place in op.weight_slots().items():
             chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
-        op.store(chosen)
+        op.set_weight_formats(chosen)
 
-    def note_kept(self) -> None:
+    def collect_cache_specs(self) -> None:
         """Set `kv_specs` to the cache formats of the model's ops."""
-        self.kv_specs = tuple(op.kept_spec for _, op in self.ops() if op.kept_spec is not None)
+        self.kv_specs = tuple(op.cache_spec for _, op in self.ops() if op.cache_spec is not None)
 
     def _token_table(self) -> tuple[str, Embedding]:
         """Return the token embedding with its path: the one that the head is tied to, else the first.

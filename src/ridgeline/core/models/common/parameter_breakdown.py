@@ -27,7 +27,7 @@ class ParameterBreakdown:
     """The bytes of all parameters of a model as stored, scales included."""
 
 
-def bill(model: Model) -> ParameterBreakdown:
+def parameter_breakdown(model: Model) -> ParameterBreakdown:
     """Return the number of parameters by part of a model, on meta or with weights.
 
     For a model that is divided over ranks, it counts the parameters of one rank.

@@ -19,7 +19,7 @@ from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 OpT = TypeVar("OpT", bound=Op)
 
-Told = Callable[[str, Op, tuple[Any, ...], Any], None]
+CallListener = Callable[[str, Op, tuple[Any, ...], Any], None]
 """The callback for a call of an op: it receives the op's path, the op, its inputs and its result."""
 
 
@@ -30,13 +30,13 @@ class PricedModule(BackendModule, ABC):
     """The backend that executes a model's ops."""
     storage: StorageConfig
     """The dtype, the KV format and the tensor-parallel rank of a model."""
-    spaces: tuple[RowAxis, ...]
+    row_axes: tuple[RowAxis, ...]
     """The kinds of rows (row axes) that a step has; `trace_calls` needs a number of rows for each."""
     ties: Mapping[str, str] = {}
     """The parameters that share another's tensor, such as a head that is the embedding: path to path."""
     tables: TokenTables | None = None
     """The token tables of a model, if checkpoints may store them in several ways."""
-    passed_over: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
     """Patterns of checkpoint tensors that a model does not load."""
     recipe: str = ""
     """The name of the quantisation recipe of a model's matrices; "" if they are in the model's dtype."""
@@ -48,26 +48,26 @@ class PricedModule(BackendModule, ABC):
         """The dtype of all the model's numbers that no weight format quantises."""
         return self.storage.dtype
 
-    def trace_calls(self, rows: Mapping[RowAxis, int], told: Told) -> None:
+    def trace_calls(self, rows: Mapping[RowAxis, int], told: CallListener) -> None:
         """Run every part of one step on meta tensors, without weights, and report each op's call to `told` in order.
 
         The cost model uses it to see which ops run over which rows. It works whether or not weights are loaded. `rows`
         is the number of rows by row axis.
         """
-        with self.outlined(told):
-            self._outline(rows)
+        with self.on_meta(told):
+            self._run_on_meta(rows)
 
     @contextmanager
-    def outlined(self, told: Told) -> Iterator[None]:
+    def on_meta(self, told: CallListener) -> Iterator[None]:
         """Report each op's call to `told` while the context is open, with a model whose parameters are on meta.
 
         Tensors that are created inside the context are on the meta device too.
         """
-        with listening(self.ops(), told), torch.device("meta"), torch.inference_mode(), _emptied(self):
+        with call_hooks(self.ops(), told), torch.device("meta"), torch.inference_mode(), _emptied(self):
             yield
 
     @abstractmethod
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         """Run every part of a step once, on tensors that are created on the meta device."""
 
     @property
@@ -80,9 +80,9 @@ class PricedModule(BackendModule, ABC):
         return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
-    def reaches(self) -> frozenset[AttentionPattern]:
+    def attention_patterns(self) -> frozenset[AttentionPattern]:
         """The attention patterns of a model's attention and recurrence ops, which are the keys of `Work.attention`."""
-        return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
+        return frozenset(op.attention_pattern for _, op in self.ops() if op.attention_pattern is not None)
 
     @property
     def tied(self) -> bool:
@@ -129,7 +129,7 @@ class PricedModule(BackendModule, ABC):
         self.ties = ties
         self.tie()
         tables.renamed = {tensor: places.get(tensor, "") for tensor in there}
-        tables.settled = True
+        tables.resolved = True
 
     def _has(self, path: str) -> bool:
         """Return whether the model has a module at a path."""
@@ -145,7 +145,7 @@ class PricedModule(BackendModule, ABC):
         table = self.get_submodule(path if there else first)
         assert isinstance(table, StoredModule)
         with torch.device("meta"):
-            self.get_submodule(parent).add_module(name, table.another())
+            self.get_submodule(parent).add_module(name, table.unfilled_copy())
 
     def module_name(self, path: str) -> str:
         """Return the checkpoint's name of the module with a `weight` at a path, before the family's renames."""
@@ -159,14 +159,14 @@ class PricedModule(BackendModule, ABC):
     @property
     def weights_run(self) -> bool:
         """Whether ops can run in a model's weight formats, whatever the KV format is."""
-        return all(module.runs for _, module in self.stored_modules())
+        return all(module.is_runnable for _, module in self.stored_modules())
 
     def refuse_division(self) -> None:
         """Raise Indivisible if ranks would cut a group or block of weights that a checkpoint stores together."""
         for _, module in self.stored_modules():
-            module.refuse_division()
+            module.check_divisible()
 
-    def expand(self) -> None:
+    def create_parameters(self) -> None:
         """Create a model's parameters that pricing does not need, before a loader fills them."""
         for _, module in self.stored_modules():
             module.create_parameters()
@@ -206,7 +206,7 @@ class PricedModule(BackendModule, ABC):
         Tied parameters have no tensor of their own. Neither have modules inside a module that loads all of its tensors
         itself (`takes_all`).
         """
-        within = tuple(f"{path}." for path, module in self.stored_modules() if module.takes_all)
+        within = tuple(f"{path}." for path, module in self.stored_modules() if module.loads_submodules)
         return {
             self.checkpoint_name(f"{path}.{name}"): (module, name)
             for path, module in self.stored_modules()
@@ -228,7 +228,9 @@ class PricedModule(BackendModule, ABC):
 
 
 @contextmanager
-def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]) -> Iterator[None]:
+def call_hooks(
+    ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]
+) -> Iterator[None]:
     """Report each call of some ops to `told` when the call ends, while the context is open."""
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))

@@ -214,7 +214,7 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
     return LongRope(factors["long_factor" if context > original else "short_factor"], magnitude)
 
 
-def read_turned(fields: Fields) -> tuple[bool, ...]:
+def read_rotary_layers(fields: Fields) -> tuple[bool, ...]:
     """Return for each layer whether it rotates by position: from `no_rope_layers` (1: yes), else all but every n-th."""
     listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
     if not listed:

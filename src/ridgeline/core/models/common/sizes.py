@@ -39,7 +39,7 @@ class HeadSharing:
     """The number of KV heads of each layer."""
     bytes_per_token: float
     """The KV-cache bytes of one token under a form of attention."""
-    less: float
+    reduction: float
     """The factor by which a form of attention needs fewer KV-cache bytes than MHA."""
 
 
@@ -94,7 +94,7 @@ def _latents(attends: list[LatentAttention]) -> tuple[HeadSharing, ...]:
 
 def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:
     """Return the KV-cache sizes of MHA, of the model's own form and of MQA, without duplicates."""
-    attends = [op for op in attends if op.spec.kept] or attends
+    attends = [op for op in attends if op.spec.is_cached] or attends
     each = sum(op.spec.bytes_per_token / op.spec.heads * op.heads for op in attends)
     own = sum(op.spec.bytes_per_token for op in attends)
     one = sum(op.spec.bytes_per_token / op.spec.heads for op in attends)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT, check_texts, patched
+from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT, check_texts, patch_grid
 from ridgeline.core.ops.work import RowAxis
 
 
@@ -68,7 +68,7 @@ class ImageGrid:
         return torch.cartesian_prod(torch.arange(self.rows), torch.arange(self.columns))
 
 
-PLACED = 4  # coordinates with which a text's tokens have places
+TEXT_POSITION_AXES = 4  # coordinates with which a text's tokens have places
 """The number of coordinates with which text tokens have positions too."""
 
 
@@ -95,7 +95,7 @@ class MMDiTGrid(ImageGrid):
         Raises:
             ValueError: If the size does not divide into patches.
         """
-        return cls(*patched(size, side), side)
+        return cls(*patch_grid(size, side), side)
 
     def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
         """Return the number of rows of each image by kind (row axis), for texts with these numbers of tokens.
@@ -120,7 +120,7 @@ class MMDiTGrid(ImageGrid):
         """Return the positions of one image's joint rows, int64 [rows, coordinates], for a text of `text` tokens."""
         positions = torch.zeros(text + self.count, coordinates, dtype=torch.int64)
         positions[text:, 1:3] = self.coordinates()
-        if coordinates == PLACED:
+        if coordinates == TEXT_POSITION_AXES:
             positions[:text, -1] = torch.arange(text)
         return positions
 
@@ -192,7 +192,7 @@ class ZImageGrid(ImageGrid):
             ValueError: If the size does not divide into patches, or exceeds the positions.
         """
         height, width = size
-        grid = cls(*patched(size, side), side, places)
+        grid = cls(*patch_grid(size, side), side, places)
         if grid.rows > places[1] or grid.columns > places[2]:
             raise ValueError(
                 f"latents of {height} x {width} exceed the model's positions; "

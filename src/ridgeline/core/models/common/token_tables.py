@@ -18,13 +18,13 @@ class TokenTables:
     """
     ties: Mapping[str, str]
     """The table name that each tied table name shares its tensor with, in transformers' order of tying."""
-    apart: Collection[str] = ()
+    untied: Collection[str] = ()
     """The table names that the config unties; they are tied only if a checkpoint lacks them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The parameter that each table tensor of a checkpoint fills; "" if an equal tensor fills it already."""
     notes: tuple[str, ...] = ()
     """Lines that say how the config's tying contradicts the checkpoint's tables."""
-    settled: bool = False
+    resolved: bool = False
     """Whether the token tables have been matched to a checkpoint."""
 
     @property
@@ -32,7 +32,7 @@ class TokenTables:
         """The tensor names that a checkpoint may have for any of the token tables."""
         return frozenset((*self.ties, *self.ties.values()))
 
-    def held(self, there: Collection[str], same: Callable[[str, str], bool]) -> dict[str, str]:
+    def resolve_ties(self, there: Collection[str], same: Callable[[str, str], bool]) -> dict[str, str]:
         """Return the checkpoint tensor of each table name, as `PreTrainedModel.tie_weights` of transformers 5 chooses.
 
         Args:
@@ -46,7 +46,7 @@ class TokenTables:
         pairs = list(self.ties.items())
         for number, (target, source) in enumerate(pairs, start=1):
             if target in held and source in held:
-                if target not in self.apart and self._same(held[target], held[source], same):
+                if target not in self.untied and self._same(held[target], held[source], same):
                     held[target] = held[source]
             elif target in held:
                 held[source] = held[target]

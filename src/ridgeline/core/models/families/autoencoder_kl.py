@@ -182,7 +182,7 @@ class AutoencoderKL(ImageAutoencoder):
         return peak_bytes(self, (latents.rows, self.channels), lambda x_PC: self._decode(x_PC, grids))
 
     @override
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         """Run a VAE's encoder and decoder once on meta tensors with these numbers of rows."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.embedder import Embedder, read_labels
-from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.encoder import Encoder, uncached_kv_spec
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.storage import StorageConfig
@@ -55,7 +55,7 @@ class BertHeads(nn.Module):
         spec = d.column(d.hidden, d.hidden, bias=True)
         self.head_dim = d.head_dim
         self.qkv = Projections({"query": spec, "key": spec, "value": spec})
-        self.attend = Attention(layer, d.own_heads, looks_at(d))
+        self.attend = Attention(layer, d.own_heads, uncached_kv_spec(d))
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ridgeline.core.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.embedder import Embedder
-from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.encoder import Encoder, uncached_kv_spec
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.storage import StorageConfig
@@ -49,7 +49,7 @@ class ClipBackbone(nn.Module):
         self.wanted = RowPicker()
         self.embeddings = ClipEmbeddings(d)
         self.encoder = ClipLayers(
-            ClipBlock(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers)
+            ClipBlock(d, Attention(layer, d.own_heads, uncached_kv_spec(d, CAUSAL))) for layer in range(d.layers)
         )
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 

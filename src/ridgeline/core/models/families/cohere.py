@@ -32,7 +32,7 @@ def _decoder(fields: Fields, d: Dimensions, rope: Rope, attends: list[Attention]
         over = None
         if head_norms:
             queries = HeadLayerNorm(d.heads, d.head_dim, d.eps, d.dtype, d.shard)
-            keys = HeadLayerNorm(d.kv_heads, d.head_dim, d.eps, d.dtype, d.shard.of_heads(d.kv_heads))
+            keys = HeadLayerNorm(d.kv_heads, d.head_dim, d.eps, d.dtype, d.shard.for_kv_heads(d.kv_heads))
             over = queries, keys
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=over)
         return ParallelBlock(attention, GatedMLP(d, d.gate_up()), first=attend.layer == 0, norms=norms)

@@ -67,7 +67,7 @@ class LatentSelfAttention(nn.Module):
         self.q_b_proj = None if q_rank is None else Linear(d.column(q_rank, wide))
         self.kv_a_layernorm = RMSNorm(sizes.latent, LATENT_EPS, d.dtype)
         spec = KVSpec(1, sizes.kept, 0, CAUSAL, d.dtype, d.storage.kv)
-        kv_b = d.column(sizes.latent, d.heads * (sizes.plain + sizes.value))
+        kv_b = d.column(sizes.latent, d.heads * (sizes.nope + sizes.value))
         self.attend = LatentAttention(layer, d.own_heads, sizes, kv_b, spec, rope=rope, scale=scale)
         self.o_proj = Linear(d.row(d.heads * sizes.value, d.hidden, bias=bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
@@ -78,7 +78,7 @@ class LatentSelfAttention(nn.Module):
         q_TO, kept_TE = self.down(x_TD)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             q_TO = self.q_b_proj(self.q_a_layernorm(q_TO))
-        latent_TC, turned_TR = torch.split(kept_TE, [self.sizes.latent, self.sizes.turned], dim=-1)
+        latent_TC, turned_TR = torch.split(kept_TE, [self.sizes.latent, self.sizes.rotary], dim=-1)
         q_THD = q_TO.view(len(q_TO), -1, self.sizes.key)
         out_TO = self.attend(q_THD, self.kv_a_layernorm(latent_TC), turned_TR, kv, angles)
         out: Tensor = self.all_reduce(self.o_proj(out_TO))
@@ -119,7 +119,7 @@ def _build(
     fields.require_off("moe_layer_freq", 1)
     d = read_dimensions(fields, storage, kv_heads=heads, head_dim=latents.key)
     bias = fields.flag("attention_bias", False)
-    rope = read_rope(fields, latents.turned, RopeDefaults(interleaved=interleaved))
+    rope = read_rope(fields, latents.rotary, RopeDefaults(interleaved=interleaved))
     scale = read_scale(fields, latents.key)
     dense = fields.natural("first_k_dense_replace")
     shared = fields.natural("n_shared_experts") * sizes.width
@@ -130,7 +130,7 @@ def _build(
         return Block(d, attention, feed_forward, first=layer == 0)
 
     built = build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
-    built.passed_over = further_layers(fields, d.layers, "num_nextn_predict_layers")
+    built.ignored_tensors = further_layers(fields, d.layers, "num_nextn_predict_layers")
     return built
 
 

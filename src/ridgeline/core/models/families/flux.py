@@ -8,7 +8,7 @@ from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.mmdit import MMDiT, MMDiTSizes
 from ridgeline.core.models.common.mmdit_blocks import MMDiTStyle
 from ridgeline.core.models.common.storage import StorageConfig
-from ridgeline.core.models.common.token_layout import PLACED
+from ridgeline.core.models.common.token_layout import TEXT_POSITION_AXES
 
 _RENAMES = (
     (".net.0.proj.", ".linear_in."),
@@ -49,7 +49,7 @@ def build(fields: Fields, storage: StorageConfig) -> MMDiT:
 
 def build_second(fields: Fields, storage: StorageConfig) -> MMDiT:
     """Build the denoiser of a FLUX.2 config (klein and dev)."""
-    axes = _axes(fields, (32,) * PLACED)
+    axes = _axes(fields, (32,) * TEXT_POSITION_AXES)
     channels, ratio = fields.count("in_channels", 128), fields.positive("mlp_ratio", 3.0)
     eps = fields.positive("eps", 1e-6)
     d = _dimensions(fields, storage, axes, layers=8, heads=48, ratio=ratio, activation="silu", eps=eps)

@@ -20,8 +20,8 @@ from ridgeline.core.models.common.dimensions import Dimensions, divided, read_ac
 from ridgeline.core.models.common.encoder_decoder import ProjectionNames, attention_op
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
-from ridgeline.core.models.common.llama_decoder import read_trunk
-from ridgeline.core.models.common.model import Model, PlacedRows
+from ridgeline.core.models.common.llama_decoder import build_backbone
+from ridgeline.core.models.common.model import ImagePlaceholders, Model
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.embedding import EitherEmbedding, Embedding, IndexedEmbedding, PlacedEmbedding
@@ -179,7 +179,7 @@ class JanusReader(Decoder):
         """
         trunk.embed_tokens = PlacedEmbedding(d.vocabulary, d.hidden, d.dtype)
         super().__init__(d, trunk, tied=tied)
-        self.images = PlacedRows(placeholder, tower.patches, tower.channels * tower.patch**2)
+        self.images = ImagePlaceholders(placeholder, tower.patches, tower.channels * tower.patch**2)
         self.vision_model, self.aligner = tower, aligner
         aligner.sees = True
 
@@ -264,7 +264,7 @@ class JanusDrawer(Model):
         trunk.embed_tokens = embeddings
         self.model = trunk
         self.generation_head = head
-        self.note_kept()
+        self.collect_cache_specs()
 
     @override
     def hidden(
@@ -317,7 +317,7 @@ def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]
         raise Indivisible("Janus cannot be divided over devices; give --devices 1")
     text = fields.inner("text_config", "torch_dtype", "dtype")
     text.require("model_type", "llama")
-    d, trunk = read_trunk(text, storage)
+    d, trunk = build_backbone(text, storage)
     text.ignore("tie_word_embeddings")  # the outer config states it
     return d, trunk
 

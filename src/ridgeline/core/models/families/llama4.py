@@ -14,7 +14,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
-from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_turned
+from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_rotary_layers
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types
 from ridgeline.core.ops.attention import Attention
@@ -85,7 +85,7 @@ def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNor
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Build the text model of a Llama 4 config."""
-    turned, mixtures = read_turned(fields), read_mixtures(fields)
+    turned, mixtures = read_rotary_layers(fields), read_mixtures(fields)
     d, chunks = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_chunks(fields, turned)
     rope, scale = read_rope(fields, d.head_dim, _ROPE), read_query_scale(fields)
     bias, width = fields.flag("attention_bias", False), fields.count("intermediate_size_mlp", 16_384)

@@ -51,7 +51,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
         return Block(d, attention, Mixture(d, sizes, rule, names=("w1", "w3", "w2")), first=layer == 0)
 
     built = build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
-    built.passed_over = further_layers(fields, d.layers, "num_mtp_modules")
+    built.ignored_tensors = further_layers(fields, d.layers, "num_mtp_modules")
     return built
 
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, read_activation
 from ridgeline.core.models.common.embedder import Embedder, read_labels
-from ridgeline.core.models.common.encoder import Encoder, looks_at
+from ridgeline.core.models.common.encoder import Encoder, uncached_kv_spec
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_own_rope, rope_sections
@@ -185,7 +185,7 @@ def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder,
 
     def block(layer: int) -> ModernBertBlock:
         reach = AttentionPattern("local", near) if sliding[layer] else FULL
-        attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=ropes[sliding[layer]])
+        attend = Attention(layer, d.own_heads, uncached_kv_spec(d, reach), rope=ropes[sliding[layer]])
         qkv = d.fused("Wqkv", *[d.hidden] * 3, bias=biases["attention"])
         attention = SelfAttention(d, attend, qkv, output_bias=biases["attention"])
         gate_up = d.fused("Wi", d.width, d.width, bias=biases["mlp"])

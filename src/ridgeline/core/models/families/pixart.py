@@ -100,12 +100,12 @@ def build(fields: Fields, storage: StorageConfig) -> PixArt:
         patch=patch,
         text_width=fields.count("caption_channels"),
         text=None,
-        most=None,
+        max_positions=None,
         sinusoids=_SINUSOIDS,
         scale=_TRAIN_STEPS,
         sized=sized,
     )
-    style = CrossStyle(None, heads=False, crossing=False, bias=fields.flag("attention_bias", True))
+    style = CrossStyle(None, heads=False, cross_attention_norm=False, bias=fields.flag("attention_bias", True))
     interpolation = fields.positive("interpolation_scale", max(side // 64, 1))
     return PixArt(d, sizes, style, max(side // patch, 1), interpolation)
 

@@ -6,7 +6,7 @@ from ridgeline.core.models.common.dimensions import read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
-from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_turned
+from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_rotary_layers
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
@@ -29,7 +29,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
     heads = fields.count("num_attention_heads")
     kv_heads = heads if "num_key_value_heads" in fields.values and not fields.has("num_key_value_heads") else 4
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", kv_heads))
-    rope, turned = read_rope(fields, d.head_dim, RopeDefaults(2_000_000.0)), read_turned(fields)
+    rope, turned = read_rope(fields, d.head_dim, RopeDefaults(2_000_000.0)), read_rotary_layers(fields)
     windows = read_windows(fields, turned)
     bias, mlp_bias = fields.flag("attention_bias", False), fields.flag("mlp_bias", False)
 

@@ -84,7 +84,7 @@ class RelativeBias(StoredModule):
         return self.weight.T[:, bucket]
 
     @override
-    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
         return {name: self.shard.slice(full, 1)}
 
 
@@ -179,7 +179,7 @@ class T5(EncoderDecoder):
         self.tables = TokenTables(
             {_OF_DECODER: "shared", _OF_ENCODER: "encoder.embed_tokens", _HEAD: "lm_head.matrix"},
             dict.fromkeys((_OF_ENCODER, _OF_DECODER, _HEAD), _SHARED),
-            apart=() if tied else (_HEAD,),
+            untied=() if tied else (_HEAD,),
         )
 
     @override
@@ -387,17 +387,17 @@ def _read_dimensions(fields: Fields, storage: StorageConfig, layers: int, activa
 
 FAMILIES = (
     Family(
-        "T5ForConditionalGeneration", "t5", build, "", _RENAMES, _IGNORED, widens_fp16=True, kind="encoder-decoder"
+        "T5ForConditionalGeneration", "t5", build, "", _RENAMES, _IGNORED, upcasts_fp16=True, kind="encoder-decoder"
     ),
     Family(
-        "UMT5ForConditionalGeneration", "umt5", build_umt5, "", _RENAMES, _IGNORED, widens_fp16=True,
+        "UMT5ForConditionalGeneration", "umt5", build_umt5, "", _RENAMES, _IGNORED, upcasts_fp16=True,
         kind="encoder-decoder",
     ),
     Family(
-        "T5EncoderModel", "t5", build_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True, kind="encoder"
+        "T5EncoderModel", "t5", build_encoder, "", _RENAMES, _BESIDE_ENCODER, upcasts_fp16=True, kind="encoder"
     ),
     Family(
-        "UMT5EncoderModel", "umt5", build_umt5_encoder, "", _RENAMES, _BESIDE_ENCODER, widens_fp16=True,
+        "UMT5EncoderModel", "umt5", build_umt5_encoder, "", _RENAMES, _BESIDE_ENCODER, upcasts_fp16=True,
         kind="encoder",
     ),
 )  # fmt: skip

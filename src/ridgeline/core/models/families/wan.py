@@ -32,7 +32,7 @@ _MAX_PATCH = 64
 class Wan(CrossDenoiser):
     """The Wan denoiser; checkpoints call it WanTransformer3DModel."""
 
-    clips = True
+    generates_video = True
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle) -> None:
         super().__init__(d, sizes, style, d)
@@ -85,12 +85,14 @@ def build(fields: Fields, storage: StorageConfig) -> Wan:
         patch=patch[1],
         text_width=fields.count("text_dim", 4096),
         text=_TEXT,
-        most=d.context,
+        max_positions=d.context,
         sinusoids=_even(fields, "freq_dim", 256),
         scale=_TRAIN_STEPS,
     )
     rope = Rope(head_dim, _THETA, interleaved=True)
-    return Wan(d, sizes, CrossStyle(rope, heads=True, crossing=fields.flag("cross_attn_norm", True), bias=True))
+    return Wan(
+        d, sizes, CrossStyle(rope, heads=True, cross_attention_norm=fields.flag("cross_attn_norm", True), bias=True)
+    )
 
 
 def _even(fields: Fields, name: str, default: int) -> int:

@@ -37,7 +37,7 @@ from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 FRAMES: Final = 2
 """The log-mel frames per row of Whisper's encoder, whose second convolution halves their number."""
-MOMENT: Final = 0.02
+SECONDS_PER_ROW: Final = 0.02
 """The seconds of audio per row of Whisper's encoder, which is two frames of 10 ms.
 
 Timestamps have the same spacing.

@@ -18,9 +18,9 @@ from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
 from ridgeline.core.models.common.denoiser import (
+    CONDITIONS,
     JOINT,
     LATENTS,
-    PICTURES,
     TEXT,
     Denoiser,
     Prepared,
@@ -29,7 +29,7 @@ from ridgeline.core.models.common.denoiser import (
     without,
 )
 from ridgeline.core.models.common.dimensions import Dimensions
-from ridgeline.core.models.common.encoder import looks_at
+from ridgeline.core.models.common.encoder import uncached_kv_spec
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.modulated import ResidualStream
@@ -162,7 +162,7 @@ class ZImageFinalLayer(nn.Module):
 def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
     """Return Z-Image's attention over all of an image's rows of one kind (the row axis `space`)."""
     rope = Rope(d.head_dim, theta, interleaved=True)
-    attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
+    attend = Attention(-1, d.own_heads, uncached_kv_spec(d, AttentionPattern("full", query_axis=space)), rope=rope)
     qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
     return SelfAttention(d, attend, qkv, head_norms=head_norms(replace(d, eps=_HEAD_EPS)))
 
@@ -210,7 +210,7 @@ class ZImage(Denoiser):
     """The Z-Image denoiser; checkpoints call it ZImageTransformer2DModel."""
 
     # Joint rows come before image rows, because they include them: a trace then has more joint rows as well.
-    spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    row_axes = (JOINT, TEXT, LATENTS, CONDITIONS)
     block_lists = ("noise_refiner", "layers")
 
     def __init__(self, d: Dimensions, sizes: ZImageSizes) -> None:
@@ -337,7 +337,7 @@ class ZImage(Denoiser):
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         work = Work.whole(self.grid(size).lengths(texts))
-        return replace(work, rows={**work.rows, PICTURES: len(texts)})
+        return replace(work, rows={**work.rows, CONDITIONS: len(texts)})
 
     @override
     def prepare_work(self, texts: Sequence[int]) -> Work:
@@ -364,7 +364,7 @@ class ZImage(Denoiser):
         return self._last[1]
 
     @override
-    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
+    def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
         axes, dtype = len(self.sizes.axes), self.storage.dtype
         positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}
         padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
@@ -373,7 +373,7 @@ class ZImage(Denoiser):
         joint = TokenLayout.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
         layout = ZImageLayout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
         patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype)
-        self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
+        self.denoise(patches_NF, torch.empty(rows[CONDITIONS]), text_MD, layout)
 
 
 def build(fields: Fields, storage: StorageConfig) -> ZImage:

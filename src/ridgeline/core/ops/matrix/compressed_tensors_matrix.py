@@ -44,7 +44,7 @@ class SignedMatrix(PrequantisedMatrix):
                 check_dtype(full, torch.int32)
                 check_shape(full, self.spec.inputs)
                 unordered = bool((full < 0).any())  # the initial value, before calibration assigns groups
-                return self.put_groups(self.side_by_side() if unordered else full)
+                return self.put_groups(self.consecutive_groups() if unordered else full)
         return self.put_codes(self.of_inputs(self.bytes_of(full)))
 
     def bytes_of(self, full: Tensor) -> Tensor:

@@ -250,12 +250,12 @@ class GGUFMatrix(PrequantisedMatrix):
     @property
     @override
     def _codes(self) -> Codes:
-        return replace(super()._codes, zeros_OG=float(self._type.zero or 0), lows_OG=self.low)
+        return replace(super()._codes, zeros_OG=float(self._type.zero or 0), minima_OG=self.low)
 
     @override
-    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+    def random_parameters(self, block: Tensor) -> dict[str, Tensor]:
         """Return random codes and scales for a GGUF matrix, with minima that make the middle code zero."""
-        made = super().drawn(block)
+        made = super().random_parameters(block)
         return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
 
     @override
@@ -263,16 +263,16 @@ class GGUFMatrix(PrequantisedMatrix):
         """Unpack the GGUF blocks of this rank's rows into codes, scales and minima."""
         check_dtype(full, torch.uint8)
         check_shape(full, self.spec.outputs, self.spec.inputs // self._type.numbers * self._type.nbytes)
-        codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored.layout)
+        codes, scale, low = unpack_blocks(self.of_inputs(self.of_outputs(full)), self.stored.layout)
         if not torch.isfinite(scale).all() or not (low is None or torch.isfinite(low).all()):
             raise ValueError("has scales that are NaN or infinity; the file is broken, fetch it again")
         taken = {"codes": packed(codes, self.kind), "scale": scale}
         return taken if low is None else {**taken, "low": low}
 
     @override
-    def refuse_division(self) -> None:
+    def check_divisible(self) -> None:
         """Raise Indivisible if ranks would cut a group of inputs or a GGUF block, which may be longer than a group."""
-        super().refuse_division()
+        super().check_divisible()
         spec, numbers = self.spec, self._type.numbers
         if spec.split == "row" and self.inputs % numbers:
             raise Indivisible(
@@ -281,7 +281,7 @@ class GGUFMatrix(PrequantisedMatrix):
             )
 
 
-def taken_apart(raw_OB: Tensor, layout: str) -> _Parts:
+def unpack_blocks(raw_OB: Tensor, layout: str) -> _Parts:
     """Unpack rows of GGUF blocks of one type, uint8 [O, B], a few megabytes at a time."""
     own = _TYPES[layout].apart
     pieces = [own(piece) for piece in torch.split(raw_OB, max(1, _ROWS // raw_OB.shape[1]))]

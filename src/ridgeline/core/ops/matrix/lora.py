@@ -44,11 +44,11 @@ class AdapterRows:
 
     def __init__(self) -> None:
         self.parts: Sequence[AdapterSlice] = ()
-        self.own_N = self.rest = torch.empty(0, dtype=torch.int64, device="cpu")
+        self.adapter_rows_N = self.rest = torch.empty(0, dtype=torch.int64, device="cpu")
         self.whole = False
         self.count = 0
 
-    def choose(self, adapters: Sequence[int], counts: Sequence[int], device: torch.device) -> None:
+    def set_step(self, adapters: Sequence[int], counts: Sequence[int], device: torch.device) -> None:
         """Record which rows of a step use which LoRA adapter.
 
         Args:
@@ -69,13 +69,15 @@ class AdapterRows:
         for number, numbers in sorted(rows.items()):
             parts.append(AdapterSlice(number, len(own), len(own) + len(numbers)))
             own += numbers
-        self.own_N, self.rest = (torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (own, rest))
+        self.adapter_rows_N, self.rest = (
+            torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (own, rest)
+        )
         self.parts, self.count, self.whole = parts, first, own == list(range(first))
 
     def of(self, x_TI: Tensor) -> Tensor:
         """Select the rows of a tensor that have a LoRA adapter: [N, ...]."""
         assert len(x_TI) == self.count, f"{len(x_TI)} rows run, but adapters were chosen for {self.count}"
-        return x_TI if self.whole else x_TI.index_select(0, self.own_N)
+        return x_TI if self.whole else x_TI.index_select(0, self.adapter_rows_N)
 
 
 class AdaptedMatrix(Matrix):
@@ -107,7 +109,7 @@ class AdaptedMatrix(Matrix):
 
     @property
     @override
-    def alone(self) -> bool:
+    def has_no_adapter_rows(self) -> bool:
         """Whether the running step uses no LoRA adapter, so that the base matrix's product is the result."""
         return not self.rows.parts
 
@@ -120,15 +122,15 @@ class AdaptedMatrix(Matrix):
         if not self.rows.parts or x_TI.is_meta:
             return y_TO
         added_NO = self._added(self.rows.of(x_TI)).to(y_TO.dtype)
-        return y_TO.add_(added_NO) if self.rows.whole else y_TO.index_add_(0, self.rows.own_N, added_NO)
+        return y_TO.add_(added_NO) if self.rows.whole else y_TO.index_add_(0, self.rows.adapter_rows_N, added_NO)
 
     @override
-    def values(self) -> Tensor:
+    def dequantised(self) -> Tensor:
         """Return the weights of the base matrix, without LoRA adapters."""
-        return self.base.values()
+        return self.base.dequantised()
 
     @override
-    def computed(self, x_TI: Tensor) -> Tensor:
+    def reference_product(self, x_TI: Tensor) -> Tensor:
         return self.product(x_TI)
 
     def adapted(self, x_NI: Tensor) -> Tensor:
@@ -161,8 +163,8 @@ class AdaptedMatrix(Matrix):
 
     @property
     @override
-    def runs(self) -> bool:
-        return self.base.runs
+    def is_runnable(self) -> bool:
+        return self.base.is_runnable
 
     @property
     @override
@@ -170,9 +172,9 @@ class AdaptedMatrix(Matrix):
         return self.base.number_format
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the parameter count and bytes, by format, of the base matrix alone, which every step reads."""
-        return self.base.shares()
+        return self.base.storage_shares()
 
     @override
     def tensors(self) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class MatrixSpec:
     """
 
     @property
-    def own_inputs(self) -> int:
+    def local_inputs(self) -> int:
         """The number of a matrix's inputs on this rank."""
         return self.shard.part(self.inputs, "inputs") if self.split == "row" else self.inputs
 
@@ -63,7 +63,7 @@ class MatrixSpec:
         return tuple(self.shard.part(n, "outputs") for n in parts) if self.split == "column" else parts
 
     @property
-    def own_outputs(self) -> int:
+    def local_outputs(self) -> int:
         """The number of a matrix's outputs on this rank."""
         return sum(self.own_parts)
 
@@ -82,7 +82,7 @@ class MatrixBackend(LowRankBackend):
 
     def product(self, matrix: "Matrix", x_TI: Tensor) -> Tensor:
         """Return the product x W^T + b [T, O] of rows with a stored matrix."""
-        return matrix.computed(x_TI)
+        return matrix.reference_product(x_TI)
 
 
 class Matrix(StoredModule, ABC):
@@ -97,7 +97,7 @@ class Matrix(StoredModule, ABC):
     def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
         super().__init__()
         self.spec, self.stored = spec, stored
-        self.inputs, self.outputs = spec.own_inputs, spec.own_outputs
+        self.inputs, self.outputs = spec.local_inputs, spec.local_outputs
         self.bias = weight(self.outputs, dtype=spec.dtype) if spec.bias else None
 
     def product(self, x_TI: Tensor) -> Tensor:
@@ -121,16 +121,16 @@ class Matrix(StoredModule, ABC):
         return None
 
     @property
-    def alone(self) -> bool:
+    def has_no_adapter_rows(self) -> bool:
         """Whether the product with `operands` is a matrix's whole result in the running step, without LoRA adapters."""
         return True
 
     @abstractmethod
-    def values(self) -> Tensor:
+    def dequantised(self) -> Tensor:
         """Return a matrix's weights without the bias [O, I], in the model's dtype."""
 
     @abstractmethod
-    def computed(self, x_TI: Tensor) -> Tensor:
+    def reference_product(self, x_TI: Tensor) -> Tensor:
         """Compute a matrix product in PyTorch, for rows that are not on the meta device."""
 
     @property
@@ -139,7 +139,7 @@ class Matrix(StoredModule, ABC):
         return arithmetic(self.spec.dtype, self.stored)
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the parameter count and bytes of a weight and of its bias, which is in the model's dtype."""
         count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
         nbytes = count * self.spec.dtype.itemsize if stored is None else stored.nbytes(self.outputs, self.inputs)
@@ -150,7 +150,7 @@ class Matrix(StoredModule, ABC):
     def tensors(self) -> tuple[str, ...]:
         return ("weight", "bias") if self.spec.bias else ("weight",)
 
-    def own(self, name: str, full: Tensor) -> Tensor:
+    def shard_of(self, name: str, full: Tensor) -> Tensor:
         """Return this rank's part of a matrix's weight or bias from the checkpoint."""
         spec = self.spec
         if name == "bias" and full.dim() == 2 and len(full) == 1:  # BART checkpoints store the bias of the logits so
@@ -173,7 +173,7 @@ class Matrix(StoredModule, ABC):
         return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
 
     @override
-    def another(self) -> "Matrix":
+    def unfilled_copy(self) -> "Matrix":
         other = type(self)(self.spec, self.stored)
         other.unnamed = self.unnamed
         return other

@@ -35,9 +35,9 @@ class Codes:
     """The scales of a matrix in fp32, bf16 or fp16, with one row for every `outputs` outputs."""
     zeros_OG: Tensor | float = 0.0
     """The zero points of a matrix: uint8, one per scale, or one number for all."""
-    outputs: int = 1
+    outputs_per_scale: int = 1
     """The number of outputs that share a scale."""
-    lows_OG: Tensor | None = None
+    minima_OG: Tensor | None = None
     """The minima of GGUF formats such as Q4_K, fp32, one per scale; code x scale + minimum replaces the zero point."""
     interleaved: bool = False
     """Whether a matrix's codes, scales and zero points are interleaved as in core/ops/matrix/interleaved.py.

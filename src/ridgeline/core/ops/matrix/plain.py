@@ -27,16 +27,16 @@ class PlainMatrix(Matrix):
         return None if self.spec.transposed else Operands(self.weight, self.own_bias)
 
     @override
-    def values(self) -> Tensor:
+    def dequantised(self) -> Tensor:
         return self.weight.t() if self.spec.transposed else self.weight
 
     @override
-    def computed(self, x_TI: Tensor) -> Tensor:
-        return functional.linear(x_TI, self.values(), self.own_bias)
+    def reference_product(self, x_TI: Tensor) -> Tensor:
+        return functional.linear(x_TI, self.dequantised(), self.own_bias)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        return {name: self.own(name, full)}
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        return {name: self.shard_of(name, full)}
 
 
 class PricedMatrix(PlainMatrix):
@@ -47,5 +47,5 @@ class PricedMatrix(PlainMatrix):
 
     @property
     @override
-    def runs(self) -> bool:
+    def is_runnable(self) -> bool:
         return False

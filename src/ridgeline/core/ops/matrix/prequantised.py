@@ -74,10 +74,10 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return held_RI if self.order is None else torch.empty_like(held_RI).index_copy_(1, self.order.long(), held_RI)
 
     @override
-    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+    def random_parameters(self, block: Tensor) -> dict[str, Tensor]:
         """Return random codes, scales and zero points for a quantised matrix, with inputs in their natural order."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
-        return super().drawn(block) | order
+        return super().random_parameters(block) | order
 
     @override
     def tensors(self) -> tuple[str, ...]:
@@ -89,9 +89,9 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return super().dtype_of(name) if name == "bias" else None
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return a quantised matrix's parameter count and bytes as the checkpoint stores them."""
-        return Matrix.shares(self)
+        return Matrix.storage_shares(self)
 
     @property
     @override
@@ -100,11 +100,11 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return held - self.stored.nbytes(self.outputs, self.inputs)
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        return {name: self.own(name, full)} if name == "bias" else self.put(name, full)
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        return {name: self.shard_of(name, full)} if name == "bias" else self.put(name, full)
 
     @override
-    def refuse_division(self) -> None:
+    def check_divisible(self) -> None:
         """Raise Indivisible if the ranks would cut a block of weights that share a scale."""
         spec, stored = self.spec, self.stored
         rows, group = stored.block
@@ -161,7 +161,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         self._waiting["codes"] = own_OB
         return self._put_in_order()
 
-    def side_by_side(self) -> Tensor:
+    def consecutive_groups(self) -> Tensor:
         """Return the group of each input over all ranks, for groups of consecutive inputs: int32 [I]."""
         inputs = self.spec.inputs
         return torch.arange(inputs, dtype=torch.int32) // (self.stored.block[1] or inputs)
@@ -175,7 +175,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         Raises:
             ValueError: If the config declares no order but the checkpoint has one, or if the groups differ in size.
         """
-        wanted_I = self.side_by_side()
+        wanted_I = self.consecutive_groups()
         order_I = groups_I.argsort(stable=True)
         if self.order is None and not torch.equal(groups_I, wanted_I):
             raise ValueError(

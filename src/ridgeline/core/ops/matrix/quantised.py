@@ -151,14 +151,14 @@ class QuantisedMatrix(Matrix):
         return self.stored.kind == "w8a8"
 
     @override
-    def shares(self) -> tuple[StorageShare, ...]:
+    def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return a quantised matrix's parameter count and its bytes in memory: codes, scales, zero points and bias."""
-        _, *bias = super().shares()
+        _, *bias = super().storage_shares()
         held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
         return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
 
     @override
-    def values(self) -> Tensor:
+    def dequantised(self) -> Tensor:
         return self.dense().to(self.spec.dtype)
 
     def rows(self, picked_R: Tensor) -> Tensor:
@@ -177,11 +177,11 @@ class QuantisedMatrix(Matrix):
         codes_RB = codes_OB if picked_R is None else codes_OB[picked_R]
 
         def of_rows(each_OG: Tensor) -> Tensor:
-            return each_OG[every_R // own.outputs].float()
+            return each_OG[every_R // own.outputs_per_scale].float()
 
         scale_RG, zeros = of_rows(own.scales_OG), own.zeros_OG
-        if own.lows_OG is not None:
-            low_RG = of_rows(own.lows_OG)
+        if own.minima_OG is not None:
+            low_RG = of_rows(own.minima_OG)
         else:
             low_RG = -scale_RG * (of_rows(zeros) if isinstance(zeros, Tensor) else zeros)
         scale_RI, low_RI = (
@@ -190,7 +190,7 @@ class QuantisedMatrix(Matrix):
         return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
     @override
-    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+    def random_parameters(self, block: Tensor) -> dict[str, Tensor]:
         """Return random parameters of a quantised matrix except the bias, from one repeated block with one scale."""
         largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
         scale = float(block.float().abs().max()) / largest
@@ -204,7 +204,7 @@ class QuantisedMatrix(Matrix):
         return made
 
     @override
-    def computed(self, x_TI: Tensor) -> Tensor:
+    def reference_product(self, x_TI: Tensor) -> Tensor:
         if self.rounds_rows:
             y_TO = functional.linear(rounded_rows(x_TI), self.dense()).to(x_TI.dtype)
             return y_TO if self.own_bias is None else y_TO + self.own_bias
@@ -216,9 +216,9 @@ class QuantisedMatrix(Matrix):
         return self.spec.dtype
 
     @override
-    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Quantise this rank's part of a plain weight while it is loaded; keep a bias as it is."""
-        own = self.own(name, full)
+        own = self.shard_of(name, full)
         if name == "bias":
             return {name: own}
         if full.dtype != self.spec.dtype:

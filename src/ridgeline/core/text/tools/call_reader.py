@@ -24,7 +24,7 @@ class CallSink:
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self.name: str | None = None
-        self.told = self.done = False
+        self.reported = self.done = False
         self.pending: list[str] = []
 
     def take_name(self, name: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ridgeline.core.text.json_form import JSON_FORM
+from ridgeline.core.text.json_form import JSON_LAYOUT
 from ridgeline.core.text.tokenizer import Tokenizer
 from ridgeline.core.text.tools.tool_formats import ToolFormat
 from ridgeline.core.text.vocabulary import literal_pattern
@@ -61,7 +61,7 @@ def forced_calls(
 
 def _guided(schema: Mapping[str, Any]) -> str:
     """Return a JSON schema as text with the engine's layout of JSON, which the schema cannot override."""
-    return json.dumps({**schema, "x-guidance": JSON_FORM}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": JSON_LAYOUT}, ensure_ascii=False)
 
 
 def _literal(tool_format: ToolFormat, tokenizer: Tokenizer, text: str) -> str:

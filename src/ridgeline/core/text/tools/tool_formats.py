@@ -23,8 +23,8 @@ NewCall = Callable[[], CallSink]
 class CallLayout:
     """The text that a chat template writes around tool calls.
 
-    The order is `start`; for each call `before`, its name, `middle`, its arguments and `after`; `between` each two
-    calls; and `end`.
+    The order is `start`; for each call `before`, its name, `middle`, its arguments and `after`; `between`
+    each two calls; and `end`.
     """
 
     start: str

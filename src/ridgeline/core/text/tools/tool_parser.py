@@ -43,7 +43,7 @@ class ToolDelta:
     """The new text of a response outside tool calls."""
     calls: tuple[CallDelta, ...] = ()
     """The new data of the tool calls in a response."""
-    undone: tuple[int, ...] = ()
+    withdrawn: tuple[int, ...] = ()
     """The indices of tool calls that were reported but turned out not to be valid."""
 
 
@@ -102,7 +102,7 @@ class ToolParser:
             piece = text[start : start + _PIECE]
             while piece:
                 piece = self._read_text(piece) if self._section is None else self._read_section(piece)
-        self._tell_call()
+        self._report_call()
         return self._delta()
 
     def finish(self, *, cut: bool = False) -> ToolDelta:
@@ -114,14 +114,14 @@ class ToolParser:
                 forced call is kept as soon as its name is known.
         """
         if self._forced:
-            self._tell_before_arguments()
+            self._report_unfinished_call()
         if self._section is None:
             half_marker = self._opening.flush().safe
             if not (self._forced or (cut and self.complete)):
-                self._say(half_marker)
+                self._release_text(half_marker)
         elif self._call is not None or not self.complete:
-            self._break_off(cut or self._forced)
-        if not (self._index or (self._call is not None and self._call.told)):
+            self._abort_section(cut or self._forced)
+        if not (self._index or (self._call is not None and self._call.reported)):
             self._content.append(self._blanks)
         return self._delta()
 
@@ -135,17 +135,17 @@ class ToolParser:
                 self._begin("")
                 return begun
         result = self._opening.push(text)
-        self._say(result.safe)
+        self._release_text(result.safe)
         if result.matched is not None:
             self._opening = StopMatcher([self._format.opening])
             if self._marker_id is not None and not self._markers:
-                self._say(result.matched)  # spelled by other tokens
+                self._release_text(result.matched)  # spelled by other tokens
             else:
                 self._markers -= self._marker_id is not None
                 self._begin(result.matched)
         return result.rest
 
-    def _say(self, text: str) -> None:
+    def _release_text(self, text: str) -> None:
         """Release response text, and hold back the white space at its end."""
         body = text.rstrip()
         if body:
@@ -174,7 +174,7 @@ class ToolParser:
                 self._section.send(c)
             except Malformed:
                 self._finish_call()
-                self._break_off()
+                self._abort_section()
                 return text[at:]  # it may begin a marker
             except StopIteration:
                 self._finish_call()
@@ -188,12 +188,12 @@ class ToolParser:
         """Record the current tool call as whole, if it is complete."""
         if self._call is None or not self._call.done:
             return
-        self._tell_call()
+        self._report_call()
         self.complete += 1
         self._index += 1
         self._call, self._raw, self._blanks = None, [], ""
 
-    def _tell_before_arguments(self) -> None:
+    def _report_unfinished_call(self) -> None:
         """Report a forced tool call that ends before its arguments, if its function is known.
 
         The function is also known if only one was offered.
@@ -201,41 +201,42 @@ class ToolParser:
         if self._call is None and self._begun and not self._index:
             self._call = CallSink(self._names)
         call = self._call
-        if call is None or call.told or (self._index and not self._several):
+        if call is None or call.reported or (self._index and not self._several):
             return
         if call.name is None and len(self._names) == 1 and not self._index:
             (call.name,) = self._names
         if call.name is not None:
             self._calls.append(CallDelta(self._index, self._new_id(), call.name))
-            call.told = True
+            call.reported = True
 
-    def _break_off(self, cut: bool = False) -> None:
+    def _abort_section(self, cut: bool = False) -> None:
         """End a section of tool calls; its text after the last whole call becomes ordinary text.
 
-        If `cut`, the text is dropped when a call has been reported or is complete, or when calls are forced.
+        If `cut`, the text is dropped when a call has been reported or is complete, or when calls are
+        forced.
         """
-        told = self._call is not None and self._call.told
+        told = self._call is not None and self._call.reported
         if told and not cut:
             self._undone.append(self._index)
         self._index += told
         if not (cut and (told or self.complete or self._forced)):
-            self._say("".join(self._raw))
+            self._release_text("".join(self._raw))
         self._section, self._call, self._raw = None, None, []
 
-    def _tell_call(self) -> None:
+    def _report_call(self) -> None:
         """Report the new data of the current tool call."""
         call = self._call
         if call is None or call.name is None or (self._index and not self._several):
             return
-        if not (call.told or call.pending):
+        if not (call.reported or call.pending):
             return  # wait until its arguments begin
         arguments = "".join(call.pending)
         call.pending.clear()
-        if not call.told:
+        if not call.reported:
             self._calls.append(CallDelta(self._index, self._new_id(), call.name, arguments))
         elif arguments:
             self._calls.append(CallDelta(self._index, arguments=arguments))
-        call.told = True
+        call.reported = True
 
     def _new_id(self) -> str:
         """Return a random tool-call id in the form that the tool format requires."""

@@ -172,6 +172,6 @@ def _binding(cost: Cost, device: Device) -> BindingRoof:
     nbytes = cost.memory_bytes
     bandwidth = device.bandwidth_of(nbytes)
     if compute_seconds(cost, device) <= nbytes / bandwidth:
-        return BindingRoof(device.place_of(nbytes), bandwidth, "B/s")
+        return BindingRoof(device.memory_level_of(nbytes), bandwidth, "B/s")
     busiest = max(cost.flops, key=lambda name: cost.flops[name] / device.peak(name))
     return BindingRoof(busiest, device.peak(busiest), "FLOP/s")

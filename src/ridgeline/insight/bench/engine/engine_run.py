@@ -41,7 +41,7 @@ class EngineRun:
     """The number of times the engine preempted a request, which was then recomputed."""
 
 
-def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
+def check_capacity(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
     """Check that no request exceeds the context or the KV memory.
 
     Raises:
@@ -115,7 +115,7 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
         if not empty and not filled:
             filled = len(plans)
     steps = tuple(
-        EngineStep(plan.work(engine.reaches), tokens, seconds)
+        EngineStep(plan.work(engine.attention_patterns), tokens, seconds)
         for plan, (seconds, tokens) in zip(plans, ended, strict=True)
     )
     assert sum(step.tokens for step in steps) == sum(ask.output for ask in asks), (

@@ -79,18 +79,18 @@ def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentB
 
 
 def _noun(ledger: ImageLedger) -> str:
-    return "video" if ledger.plan.geometry.layout.clips else "image"
+    return "video" if ledger.plan.geometry.layout.is_video else "image"
 
 
 def _request(ledger: ImageLedger) -> Facts:
     plan = ledger.plan
     steps = f"{plan.schedule.steps} steps, {plan.passes} passes"
-    second = "" if plan.second is None else f", {plan.second.scale:g} for the second expert"
+    second = "" if plan.second_guidance is None else f", {plan.second_guidance.scale:g} for the second expert"
     guidance = "off" if plan.guidance.negative is None else f"{plan.scale:g} (w = {plan.guidance.scale:g}{second})"
     if plan.guidance.embedded is not None:
         guidance = f"{plan.guidance.embedded:g}, an input of the denoiser"
     frames = f"{plan.geometry.frames} frames of " if _noun(ledger) == "video" else ""
-    tokens = " and ".join(str(len(text)) for text in plan.texts)
+    tokens = " and ".join(str(len(text)) for text in plan.token_ids)
     return Facts(
         (
             ("prompt", repr(plan.request.prompt)),
@@ -188,7 +188,7 @@ def image_json(ledger: ImageLedger) -> dict[str, Any]:
         "size": str(plan.geometry.size),
         "frames": plan.geometry.frames,
         "tokens": plan.geometry.tokens,
-        "text_tokens": [len(text) for text in plan.texts],
+        "text_tokens": [len(text) for text in plan.token_ids],
         "steps": plan.schedule.steps,
         "step": ledger.number,
         "passes": plan.passes,

@@ -23,8 +23,8 @@ def draw_panels(ledger: ImageLedger) -> Panels | None:
 
 
 def _bands(ledger: ImageLedger) -> Iterator[Band]:
-    if ledger.pull is not None:
-        yield _pull(ledger.pull, ledger.plan.guidance.scale)
+    if ledger.guidance_delta is not None:
+        yield _pull(ledger.guidance_delta, ledger.plan.guidance.scale)
     if ledger.words is not None:
         yield _words(ledger.words)
 
@@ -82,8 +82,8 @@ def _grey(pixels_CHW: Tensor) -> Lines:
 def panels_json(ledger: ImageLedger) -> dict[str, Any]:
     """Return a trace's guidance and word-attention data as JSON, without decoded images."""
     fields: dict[str, Any] = {}
-    if ledger.pull is not None:
-        fields["pull"] = {"norms": ledger.pull.norms, "relative": ledger.pull.relative}
+    if ledger.guidance_delta is not None:
+        fields["pull"] = {"norms": ledger.guidance_delta.norms, "relative": ledger.guidance_delta.relative}
     if ledger.words is not None:
         words = [{"text": word.text, "mean": word.mean, "weights": word.weights} for word in ledger.words.words]
         shares = {name: getattr(ledger.words, name) for name in ("template", "patches", "padding")}

@@ -119,7 +119,7 @@ def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
 def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """Yield sentences on how a step was measured, its floor, and the cost of its score matrix."""
     kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
-    held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.place}"
+    held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.memory_level}"
     parts = [f"{step.name}: floor {humanize.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
     yield "; ".join(parts)
     if ledger.at_hand and ledger.ops(step.name).measured:

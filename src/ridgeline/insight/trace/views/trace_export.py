@@ -67,7 +67,7 @@ def _step(ledger: StepLedger, step: LedgerStep) -> dict[str, Any]:
         "logit_rows": step.work.logit_rows,
         "sequences": step.work.sequences,
         "working_set": step.working_set,
-        "place": step.place,
+        "place": step.memory_level,
         **_total(ledger.total(step.name)),
         "host_s": step.host,
         "ops": _total(ledger.ops(step.name)),

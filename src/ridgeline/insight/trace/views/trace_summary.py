@@ -36,7 +36,8 @@ def summary(ledger: Ledger) -> Document:
 
 
 def _legend(step: LedgerStep) -> str:
-    held = f"{humanize.say(step.working_set, 'B')} of weights and KV in {step.place.replace('memory', 'main memory')}"
+    level = step.memory_level.replace("memory", "main memory")
+    held = f"{humanize.say(step.working_set, 'B')} of weights and KV in {level}"
     return (
         f"at best: with perfect kernels and {held}; predicted: with Ridgeline's kernels, from this device's "
         f"calibration or data sheet; measured: the median of {step.repeats} steps"

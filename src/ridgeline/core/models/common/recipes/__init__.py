@@ -7,14 +7,14 @@ each format to which they can be quantised.
 """
 
 from ridgeline.core.models.common.recipes.config import SECTIONS, method_of, quantised_recipe, read_recipe
-from ridgeline.core.models.common.recipes.perplexity import costly_format
+from ridgeline.core.models.common.recipes.perplexity import quality_warning
 from ridgeline.core.models.common.recipes.recipe import (
     PLAIN,
     WITH_HEAD,
     Recipe,
     recipe_named,
     recipe_names,
-    running_names,
+    runnable_format_names,
     uniform,
 )
 
@@ -23,12 +23,12 @@ __all__ = [
     "SECTIONS",
     "WITH_HEAD",
     "Recipe",
-    "costly_format",
     "method_of",
+    "quality_warning",
     "quantised_recipe",
     "read_recipe",
     "recipe_named",
     "recipe_names",
-    "running_names",
+    "runnable_format_names",
     "uniform",
 ]

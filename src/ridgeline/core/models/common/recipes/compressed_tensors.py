@@ -61,7 +61,7 @@ def read(section: Fields) -> Recipe:
     formats = list(dict.fromkeys(group.stored for group in groups))
     name = " and ".join(dict.fromkeys(map(_called, formats)))
     narrowest = min(stored.bits for stored in formats)
-    return Recipe(f"compressed-tensors {name}", narrowest, lambda _: choose, _kv(section), passed_over=INPUT_SCALES)
+    return Recipe(f"compressed-tensors {name}", narrowest, lambda _: choose, _kv(section), ignored_tensors=INPUT_SCALES)
 
 
 def _called(stored: WeightFormat) -> str:
@@ -197,4 +197,4 @@ def stated_kv(name: str) -> KVFormat:
     Only fp8 scales are read, so only fp8 runs.
     """
     known = kv_format_named(name)
-    return replace(known, code="fp8" if name == "fp8" else "", stated=True)
+    return replace(known, code="fp8" if name == "fp8" else "", scales_in_checkpoint=True)

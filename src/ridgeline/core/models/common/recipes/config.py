@@ -28,7 +28,7 @@ from ridgeline.core.models.common.recipes.recipe import (
     Recipe,
     recipe_named,
     recipe_names,
-    running_names,
+    runnable_format_names,
     stored_in,
 )
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS as GGUF_BLOCKS
@@ -111,7 +111,7 @@ def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = F
     """
     kinds = LINEAR if head else BLOCKS
     unread = INPUT_SCALES if stored.code == "fp8" else ()
-    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), passed_over=unread)
+    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), ignored_tensors=unread)
 
 
 def _unconverted(section: Fields, *names: str) -> Matcher:
@@ -324,13 +324,14 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
     if plain is not None:
         raise ValueError(
             f"--weights is {weights!r}, but the checkpoint's weights are in {format_of(fields.dtype).name} and are "
-            f"never converted to another unquantised format; leave it out, or give one of {', '.join(running_names())}"
+            "never converted to another unquantised format; leave it out, or give one of "
+            f"{', '.join(runnable_format_names())}"
         )
-    bare, running = weights.removesuffix(WITH_HEAD), ", ".join(running_names())
+    bare, running = weights.removesuffix(WITH_HEAD), ", ".join(runnable_format_names())
     if bare not in recipe_names():
         raise ValueError(f"unknown weight format {weights!r}; use one of {running}, optionally followed by {WITH_HEAD}")
     recipe = recipe_named(weights)
-    if bare not in running_names():
+    if bare not in runnable_format_names():
         raise ValueError(
             f"--weights is {weights!r}, which cannot run yet, only be priced (ridgeline plan, trace --priced); give "
             f"one of {running}"

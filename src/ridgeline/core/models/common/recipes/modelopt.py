@@ -72,7 +72,7 @@ def read(section: Fields) -> Recipe:
     def choose(place: WeightSlot) -> WeightFormat | None:
         return stored if place.kind in LINEAR and not place.is_named(excluded) else None
 
-    return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv, passed_over=INPUT_SCALES)
+    return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv, ignored_tensors=INPUT_SCALES)
 
 
 def _mixed(section: Fields, excluded: Matcher) -> Recipe:
@@ -105,7 +105,7 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
         f"modelopt {commonest.name} mixed",
         commonest.bits,
         lambda _: choose,
-        passed_over=INPUT_SCALES,
+        ignored_tensors=INPUT_SCALES,
         listed=tuple(by_name),
     )
 

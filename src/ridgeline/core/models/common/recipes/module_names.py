@@ -39,7 +39,7 @@ def begins_or_ends(section: Fields, entries: Sequence[str]) -> Matcher:
     names = frozenset(entry for entry in entries if _LITERAL.fullmatch(entry))
     patterns = [pattern(section, rf"(?:{e})(?:(?<=\.)|(?=\.|$))", e) for e in entries if e not in names]
     ends = tuple(entries)
-    return lambda name: name.endswith(ends) or not names.isdisjoint(beginnings(name)) or matches(patterns, name)
+    return lambda name: name.endswith(ends) or not names.isdisjoint(name_prefixes(name)) or matches(patterns, name)
 
 
 def contains(entries: Sequence[str]) -> Matcher:
@@ -67,7 +67,7 @@ def globs(entries: Sequence[str]) -> Matcher:
     """
     names = frozenset(entries)
     patterns = [entry for entry in entries if not _LITERAL.fullmatch(entry)]
-    return lambda name: not names.isdisjoint(beginnings(name)) or any(fnmatchcase(name, p) for p in patterns)
+    return lambda name: not names.isdisjoint(name_prefixes(name)) or any(fnmatchcase(name, p) for p in patterns)
 
 
 def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
@@ -86,7 +86,7 @@ def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
         raise section.refuse(f"the pattern {entry[:80]!r} is not a regular expression: {error}") from None
 
 
-def beginnings(name: str) -> set[str]:
+def name_prefixes(name: str) -> set[str]:
     """Return a name's prefixes that end at a dot, and the name: a, a.b and a.b.c of `a.b.c`."""
     parts = name.split(".")
     return {".".join(parts[: count + 1]) for count in range(len(parts))}

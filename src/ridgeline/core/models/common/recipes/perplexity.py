@@ -45,7 +45,7 @@ def measured_perplexity() -> Perplexity:
     return Perplexity(**read_toml(FILE))
 
 
-def costly_format(name: str) -> str | None:
+def quality_warning(name: str) -> str | None:
     """Return a warning if a weight format raises perplexity by more than MOST_RISE, with numbers and alternatives.
 
     Return None for any other format, and for one that was not measured (an unquantised format).

@@ -31,7 +31,7 @@ class Recipe:
     """The format of cached keys and values; None for the model's dtype."""
     unread: tuple[str, ...] = ()
     """The keys of a config's quantisation section that no code has read."""
-    passed_over: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
     """Patterns of checkpoint tensors that a model in this recipe does not load."""
     listed: tuple[str, ...] = ()
     """The modules that a config lists one by one with a format; the model must have all of them."""
@@ -84,6 +84,6 @@ def recipe_named(name: str) -> Recipe:
     return Recipe(name, stored.bits, lambda _: stored_in(stored, LINEAR | {"embedding"}))
 
 
-def running_names() -> tuple[str, ...]:
+def runnable_format_names() -> tuple[str, ...]:
     """Return the weight formats to which a plain checkpoint can be quantised while it is loaded."""
     return tuple(known.name for known in WEIGHT_FORMATS if known.code)
