@@ -55,11 +55,9 @@ class Memory(Op):
         return self.slots.product(x_TD)
 
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """As Op.cost."""
         return self.cost_of(work.rows[space]) if work.rows.get(space) else NO_COST
 
     def cost_of(self, rows: int) -> Cost:
-        """As Op.cost_of."""
         return Cost({"fp32": 2.0 * rows * self.gathered_ranks * HIDDEN * HIDDEN})
 
     def signature(self) -> Hashable:
@@ -70,19 +68,15 @@ class Memory(Op):
         return self.slots.storage_shares()
 
     def weight_slots(self) -> Mapping[str, WeightSlot]:
-        """As Op.weight_slots."""
         return {"slots": self.slots.spec.place("matrix", "slots")}
 
     def set_weight_formats(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.set_weight_formats."""
         self.slots = matrix_of(self.slots.spec, stored["slots"])
 
     def adaptable_matrices(self) -> Mapping[str, Matrix]:
-        """As Op.adaptable_matrices."""
         return {"slots": self.slots}
 
     def attach_adapter(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
-        """As Op.attach_adapter."""
         adapted = AdaptedMatrix(self.slots, rows)
         adapted.adapt(number, added)
         self.slots = adapted
@@ -106,40 +100,32 @@ class Memory(Op):
 
     @property
     def idle_parameters(self) -> int:
-        """As Op.idle_parameters."""
         return 100
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """As Op.features."""
         return (self.experts, GatheredRows())
 
     @property
     def experts(self) -> ExpectedExperts:
-        """As Op.experts."""
         return ExpectedExperts(4, 1)
 
     def experts_hit(self, inputs: tuple[Any, ...]) -> int:
-        """As Op.experts_hit."""
         return len(inputs[0])
 
     @property
     def attention_pattern(self) -> AttentionPattern:
-        """As Op.attention_pattern."""
         return CAUSAL
 
     @property
     def cache_spec(self) -> CacheSpec | None:
-        """As Op.cache_spec."""
         return None if self.whole_sequences else SPEC
 
     def disable_kv_cache(self) -> None:
-        """As Op.disable_kv_cache."""
         self.whole_sequences = True
 
     @property
     def score_heads(self) -> int:
-        """As Op.score_heads."""
         return 5
 
 

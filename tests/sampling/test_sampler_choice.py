@@ -83,8 +83,8 @@ def test_nothing_is_looked_up_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_kernels_of_a_backend_are_called() -> None:
-    """The sampling kernel for rows of any kind, where the logits are in this machine's memory; on a device
-    `likeliest`, for greedy rows that ask for nothing else."""
+    """The sampling kernel for rows of any kind, where the logits are in this machine's memory; on a device `likeliest`,
+    for greedy rows that ask for nothing else."""
     backend, logits = Counts(), torch.randn(3, 40)
     NativeSampler(backend.sampling_kernel).score(logits, [1, 2, 3], [0, 0, 0])
     assert backend.sampled == [(3, 40)]

@@ -55,8 +55,7 @@ def frequent_names(stories: list[str]) -> set[str]:
 
 
 def mend_case(story: str, names: set[str]) -> str:
-    """`story`, all in lower case, with its capitals; `names` are those of all stories, its own come from "named
-    X"."""
+    """`story`, all in lower case, with its capitals; `names` are those of all stories, its own come from "named X"."""
     own = {name for name in NAMED.findall(story) if name not in ARTICLES and len(name) > 1}
     return "\n".join(mend_starts(mend_words(paragraph, names, own)) for paragraph in story.split("\n"))
 
