@@ -160,7 +160,7 @@ def test_why_it_took_longer(
     probed = replace(load_device("h100-sxm"), basis="probe")
     for command in ("diffusion_run", "image_tokens"):
         monkeypatch.setattr(f"ridgeline.cli.{command}.device_at", lambda *_: probed)
-    monkeypatch.setattr(Interference, "noted", noted)
+    monkeypatch.setattr(Interference, "recording", noted)
     drawn = REQUEST if model == "FOLDER" else ()
     ended = ridgeline("image", model.replace("FOLDER", str(folder)), PROMPT, *drawn, "-o", tmp_path / "cat.png")
     assert ended.code == OK, ended.err

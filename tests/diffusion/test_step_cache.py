@@ -126,7 +126,7 @@ def test_what_is_kept_is_what_is_said(subject: Subject, monkeypatch: pytest.Monk
         walks.append(walk(cache, pictures))
         return walks[-1]
 
-    monkeypatch.setattr(StepCache, "walk", noted)
+    monkeypatch.setattr(StepCache, "block_runner", noted)
     for seconds, images in ((one_by_one, 1), (all_at_once, 2)):
         walks.clear()
         asked = replace(subject.request, images=images, step_cache=0.1)
@@ -160,7 +160,7 @@ def test_all_but_the_first_pass_skip(subject: Subject, monkeypatch: pytest.Monke
     passes = subject.ours.plan(subject.request).guidance.passes(1)
     assert sorted(ran) == sorted([*range(len(handles))] * passes)
     assert sum(step.skipped for step in steps) == passes * (len(steps) - len(handles))
-    monkeypatch.setattr(StepCache, "walk", lambda *_: ByHand())
+    monkeypatch.setattr(StepCache, "block_runner", lambda *_: ByHand())
     by_hand = subject.steps(one_by_one, step_cache=ENDLESS)
     assert relative(latents(steps), latents(by_hand)) < TOLERANCE
 

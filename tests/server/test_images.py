@@ -486,7 +486,7 @@ def test_a_first_stride_that_takes_long_is_no_waiting(pipeline: Pipeline, monkey
             return stride(run)
 
         assert up.draw(**QUICK)["data"], "its price is known"
-        monkeypatch.setattr(drawer, "_stride", slow)
+        monkeypatch.setattr(drawer, "_run_work_unit", slow)
         up.service.deadlines.queue = 0.3
         first = threading.Thread(target=lambda: answers.append(up.draw(**QUICK)))
         first.start()

@@ -46,8 +46,8 @@ def asked(rate: float, slo: str, limits: Limits) -> SimulationQuery:
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adviser, "BUDGETS", BUDGETS)
-    monkeypatch.setattr(adviser, "PLACES", PLACES)
+    monkeypatch.setattr(adviser, "TOKEN_BUDGETS", BUDGETS)
+    monkeypatch.setattr(adviser, "REQUEST_LIMITS", PLACES)
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -69,8 +69,8 @@ def test_it_finds_what_the_whole_grid_has() -> None:
 @pytest.fixture(scope="module")
 def advised() -> Advice:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adviser, "BUDGETS", BUDGETS)
-        patch.setattr(adviser, "PLACES", PLACES)
+        patch.setattr(adviser, "TOKEN_BUDGETS", BUDGETS)
+        patch.setattr(adviser, "REQUEST_LIMITS", PLACES)
         return advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt)
 
 

@@ -165,7 +165,7 @@ def test_a_panic_is_one_line(
 def test_an_expression_that_takes_too_long(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place just below that limit: it would take seconds a place, and is given up."""
     tokenizer = load_tokenizer(make_folder(exploding("(x+)+y")))
-    monkeypatch.setattr(pipeline_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(pipeline_module, "ENCODE_TIMEOUT", 0.05)
     with pytest.raises(ValueError, match="takes longer than"):
         tokenizer.encode(("x" * 21 + " ") * 4)
 
