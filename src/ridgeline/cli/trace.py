@@ -15,7 +15,14 @@ from ridgeline.cli.console import say, status
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_at, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of, given_flags
-from ridgeline.cli.text_request import check_room, image_generation_warning, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.text_request import (
+    check_room,
+    image_generation_warning,
+    load,
+    prompt_ids,
+    read_prompt,
+    sampling_params,
+)
 from ridgeline.cli.trace_options import (
     DiffusionTraceFlags,
     TraceFileFlags,
@@ -193,7 +200,9 @@ class PricedTraceFlags:
         setup = Deployment(device, self.devices, self.weights, self.kv, engine=default_engine(device))
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
-        models = ModelCache(source.config, add_adapters_of(source, lora), partial(with_pooling, said=read_embedding(source)))
+        models = ModelCache(
+            source.config, add_adapters_of(source, lora), partial(with_pooling, said=read_embedding(source))
+        )
         case = models.scenario(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 

@@ -41,7 +41,7 @@ class StepShares:
     compute: float
     """The share of step time in steps that are compute bound rather than memory bound."""
     held: dict[str, float]
-    """The share of the replicas' time in which requests wait, by reason (`HELD`)."""
+    """The share of the replicas' time in which requests wait, by reason (`WAIT_REASONS`)."""
     longest: float
     """The duration of the longest step in seconds."""
 
