@@ -6,7 +6,7 @@ import pytest
 
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.catalogue import parameter_counts, pipeline_names
-from ridgeline.media.diffusion.image_comparison import PICTURE, positions
+from ridgeline.media.diffusion.image_comparison import IMAGE_LAYOUT, positions
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
@@ -53,7 +53,7 @@ def line_of(plan: PipelinePlan, picture: PipelinePlan) -> str:
 
 def test_the_page_has_every_release(plans: dict[str, PipelinePlan]) -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
-    lines = [line_of(plan, plans[PICTURE]) for plan in plans.values()]
+    lines = [line_of(plan, plans[IMAGE_LAYOUT]) for plan in plans.values()]
     missing = [line for line in lines if line not in page]
     assert not missing, "\n".join(["docs/images.md lacks", *missing])
 
@@ -77,13 +77,13 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
     """ "3 to 5 x the parameters, 10 to 100 x the latents of an image": in the plan of every clip, with whether it is
     so, and in none of a picture."""
     clips = [plan for plan in plans.values() if plan.geometry.frames > 1]
-    picture, counts = plans[PICTURE], parameter_counts()
+    picture, counts = plans[IMAGE_LAYOUT], parameter_counts()
     assert {plan.name for plan in clips} == set(SAID)
     for plan in clips:
         beside = plan.image_comparison
         assert beside is not None
         assert beside.parameters.own == counts[plan.name][0]
-        assert beside.parameters.picture == counts[PICTURE][0] == picture.parameters["denoisers"]
+        assert beside.parameters.picture == counts[IMAGE_LAYOUT][0] == picture.parameters["denoisers"]
         assert (beside.latents.own, beside.latents.picture) == (positions(plan.geometry), positions(picture.geometry))
         parameters, their_place, latents, place = SAID[plan.name]
         assert f"{parameters}; often quoted: 3 to 5, this is {their_place})" in beside.words

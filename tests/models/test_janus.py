@@ -16,7 +16,7 @@ from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.storage import StorageConfig
-from ridgeline.core.models.families.janus import JanusDrawer, JanusReader
+from ridgeline.core.models.families.janus import JanusImageModel, JanusReader
 from ridgeline.core.models.families.vq_autoencoder import build as build_vq
 from ridgeline.core.models.registry import image_generator_of
 from ridgeline.core.ops.kv_context import Uncached
@@ -82,7 +82,7 @@ def test_drawn_pictures(case: tuple[JanusForConditionalGeneration, Path], limits
     """Through the engine: the tokens of several pictures at once, over pages and in chunks, and their pixels."""
     theirs, folder = case
     ours, autoencoder = load_model(str(folder), draws=True), load_vq_autoencoder(str(folder))
-    assert isinstance(ours, JanusDrawer)
+    assert isinstance(ours, JanusImageModel)
     assert ours.side**2 == autoencoder.tokens == 9
     engine = token_engine(ours, limits=limits, prefix_cache=True)
     params = GREEDY_PICTURE

@@ -77,7 +77,7 @@ async def one_dies(up: Running, long: dict[str, str]) -> None:
     while sum(stream.first.is_set() for stream in heard.values()) < 8:
         await asyncio.sleep(0.001)
     victim, before = up.fleet.replicas[0], dict(up.fleet.replicas[0].live)
-    begun = sum(sent._told_of for sent in before)
+    begun = sum(sent._was_reported for sent in before)
     assert begun
     assert len(before) > begun
     kill(victim)

@@ -31,9 +31,9 @@ class PinnedBuffer:
     def __init__(self, numbers: Tensor) -> None:
         """Create the buffer of a device tensor; every `send` copies to this tensor."""
         self._numbers = numbers
-        self._on_card = numbers.device.type == "cuda" and torch.cuda.is_available()
-        self._host = torch.zeros(numbers.shape, dtype=numbers.dtype, pin_memory=self._on_card)
-        self._sent = torch.cuda.Event() if self._on_card else None  # type: ignore[no-untyped-call]
+        self._is_cuda = numbers.device.type == "cuda" and torch.cuda.is_available()
+        self._host = torch.zeros(numbers.shape, dtype=numbers.dtype, pin_memory=self._is_cuda)
+        self._sent = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
 
     def begin(self) -> NDArray[Any]:
         """Return the host buffer as a NumPy array with the numbers of the last `send`, for changes.

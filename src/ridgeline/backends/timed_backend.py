@@ -100,7 +100,7 @@ class OpTimer:
         """Replay a recorded step and add the time of its kernel calls to the op methods that made them.
 
         All calls of one method in the step count as one measured call. The step must have been registered with
-        `know`.
+        `register_graph`.
         """
         spent = dict[Part, float]()
         moments = graph.timed_replay(self.now)

@@ -87,7 +87,7 @@ def run_batch(
         check_apart({"--input-file": Path(source), "--output-file": Path(target)})
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
-    if fleet.asked:
+    if fleet.given:
         # The path is resolved because /dev/stdin is another file in another process.
         path = Path(source).resolve() if source != STANDARD and Path(source).is_file() else None
         _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)

@@ -80,10 +80,10 @@ def engine(
     warn_missing_kernels()
     roofs = RoofMeter(llm.threads, probe=probe, place=llm.loaded.device)
     rows: list[BenchRow] = []
-    with _progress() as told:
-        told("warming up")
+    with _progress() as on_progress:
+        on_progress("warming up")
         warm_up(llm.engine, known.values(), otherwise=chosen[0])
-        for row in measure(llm.engine, llm.loaded.price, chosen, rounds, roofs, told):
+        for row in measure(llm.engine, llm.loaded.price, chosen, rounds, roofs, on_progress):
             rows.append(row)
             if as_json:
                 print(json.dumps(row_json(row, roofs)), flush=True)

@@ -71,11 +71,11 @@ def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, outpu
         check_writable(path)
         if not output.force:
             check_new(path)
-    asked = _BenchServeOptions.of(url, load, data, target, output)
+    options_given = _BenchServeOptions.of(url, load, data, target, output)
     try:
-        with _progress() as told:
-            found = asyncio.run(_measure(asked, told))
-            found = _predicted(asked, found, told)
+        with _progress() as on_progress:
+            found = asyncio.run(_measure(options_given, on_progress))
+            found = _predicted(options_given, found, on_progress)
     except NoResponse as error:
         print(f"ridgeline: {one_line(error.reason)}", file=sys.stderr)
         raise typer.Exit(UNREACHABLE) from None
@@ -139,57 +139,57 @@ def _progress() -> Iterator[ShowProgress]:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindings:
+async def _measure(options_given: _BenchServeOptions, on_progress: ShowProgress) -> BenchFindings:
     """Query the server, warm it up and send all requests of the benchmark.
 
     Raises:
         NoResponse: If the server does not respond.
         ValueError: If the server refuses, does not have the model, or answers no request.
     """
-    job = asked.job
-    told(f"reading the models of {job.target.base}")
-    served = await fetch_server_info(job.target.base, job.target.headers, asked.target.model)
-    ignore = asked.target.ignore_eos
+    job = options_given.job
+    on_progress(f"reading the models of {job.target.base}")
+    served = await fetch_server_info(job.target.base, job.target.headers, options_given.target.model)
+    ignore = options_given.target.ignore_eos
     if ignore is None:
         ignore = served.takes_ignore_eos and job.data.output is not None
     target = msgspec.structs.replace(job.target, model=served.model, ignore_eos=ignore)
-    data = asked.data.fitted(job.data, served.context)
+    data = options_given.data.fitted(job.data, served.context)
     fitted = data != job.data
     if data.kind != "file" and data.vocabulary is None:
-        told("counting the tokens of two prompts")
+        on_progress("counting the tokens of two prompts")
         data = msgspec.structs.replace(data, wording=await measure_tokens_per_word(target))
     job = LoadJob(target, data, job.load)
-    if asked.load.warmup:
-        told("warming up")
-        await running.warm_up(job, asked.load.warmup)
+    if options_given.load.warmup:
+        on_progress("warming up")
+        await running.warm_up(job, options_given.load.warmup)
 
-    async def measure(job: LoadJob, told: ShowProgress, processes: int | None) -> BenchRun:
+    async def measure(job: LoadJob, on_progress: ShowProgress, processes: int | None) -> BenchRun:
         return await running.run(
-            job, processes, cores(), asked.slo, told, lambda: steps_by_phase(served, target.headers)
+            job, processes, cores(), options_given.slo, on_progress, lambda: steps_by_phase(served, target.headers)
         )
 
-    swept = await _sweep(asked, job, told, measure) if asked.load.sweep else None
-    run = await measure(job, told, asked.load.processes) if swept is None else swept.shown
-    if served.is_ridgeline and served.local and asked.target.predict_on is None:
+    swept = await _sweep(options_given, job, on_progress, measure) if options_given.load.sweep else None
+    run = await measure(job, on_progress, options_given.load.processes) if swept is None else swept.shown
+    if served.is_ridgeline and served.local and options_given.target.predict_on is None:
         served = replace(served, device=await calibrated_device(served, target.headers))
-    return BenchFindings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
+    return BenchFindings(served, job, run, options_given.slo, swept, dict(run.steps), fitted=fitted)
 
 
 async def _sweep(
-    asked: _BenchServeOptions,
+    options_given: _BenchServeOptions,
     job: LoadJob,
-    told: ShowProgress,
+    on_progress: ShowProgress,
     run: Callable[[LoadJob, ShowProgress, int | None], Awaitable[BenchRun]],
 ) -> Sweep:
     """Raise the rate until the server saturates.
 
     Each rate has prompts of its own, so that none is cached from the rate before.
     """
-    start, processes, level = asked.load.rate, asked.load.processes, 0
+    start, processes, level = options_given.load.rate, options_given.load.processes, 0
     if start is None:
-        told("measuring a single user, to start the sweep below that rate")
+        on_progress("measuring a single user, to start the sweep below that rate")
         alone = msgspec.structs.replace(job.load, users=1, requests=3, seconds=None, stop_overloaded=False)
-        lone = await run(msgspec.structs.replace(job, load=alone), told, processes)
+        lone = await run(msgspec.structs.replace(job, load=alone), on_progress, processes)
         took = lone.summary.latencies["E2E"]
         if took is None:
             raise running.no_answer(job, next(iter(lone.summary.reasons), ""))
@@ -200,8 +200,10 @@ async def _sweep(
         level += 1
         load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
         data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
-        told(f"{rate:.4g} requests/s")
-        found = await run(LoadJob(job.target, data, load), lambda at: told(f"{rate:.4g} requests/s: {at}"), processes)
+        on_progress(f"{rate:.4g} requests/s")
+        found = await run(
+            LoadJob(job.target, data, load), lambda at: on_progress(f"{rate:.4g} requests/s: {at}"), processes
+        )
         processes = found.processes if found.processes > 1 else processes
         return found
 
@@ -220,7 +222,7 @@ def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
     return {}
 
 
-def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgress) -> BenchFindings:
+def _predicted(options_given: _BenchServeOptions, found: BenchFindings, on_progress: ShowProgress) -> BenchFindings:
     """Return the benchmark's findings with a prediction for the same load added.
 
     The model is that of --predict, or a local Ridgeline server's own if it can be read here. Without --predict-on, the
@@ -229,17 +231,23 @@ def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgre
     """
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
-    name = asked.target.predict or ((served.root or served.model) if served.is_ridgeline and served.local else None)
+    name = options_given.target.predict or (
+        (served.root or served.model) if served.is_ridgeline and served.local else None
+    )
     if name is None or given is None or made is None:
         return found
-    told(f"predicting the speed of {name}")
-    device = _calibrated(served.device) if asked.target.predict_on is None else device_named(asked.target.predict_on)
+    on_progress(f"predicting the speed of {name}")
+    device = (
+        _calibrated(served.device)
+        if options_given.target.predict_on is None
+        else device_named(options_given.target.predict_on)
+    )
     if device is None:
         return replace(found, unpredicted=_UNCALIBRATED)
     try:
         predicted = predict(name, read_config(name), device, round(given.mean), round(made.mean))
     except ModelRefused:
-        if asked.target.predict is not None:
+        if options_given.target.predict is not None:
             raise
         return found
     return replace(found, predicted=predicted)

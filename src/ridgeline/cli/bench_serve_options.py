@@ -24,7 +24,7 @@ _SLACK = 1.1  # safety factor on lengths, because random words vary around the m
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
 
-_load, _asked, _server, _output = map(options.panel, ("Load", "Requests", "The server", "Output"))
+_load, _requests, _server, _output = map(options.panel, ("Load", "Requests", "The server", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class DataFlags:
 
     input: Annotated[
         str | None,
-        _asked(
+        _requests(
             f"The tokens of a prompt of random words: {options.LENGTHS}. Default: 512, or half of the context if it is "
             "too short.",
             "--input",
@@ -168,20 +168,22 @@ class DataFlags:
     ] = None
     output: Annotated[
         str | None,
-        _asked(
+        _requests(
             "The tokens of a response, in the same notation. Default: 128, or a quarter of the context if it "
             "is too short; with prompts from a file what the model generates.",
             "--output",
             "--random-output-len",
         ),
     ] = None
-    prefix: Annotated[int, _asked("The number of tokens at the start of the prompts that all share.")] = 0
-    prefixes: Annotated[int, _asked("The number of different shared prefixes.")] = 1
-    turns: Annotated[int, _asked("The number of turns of a conversation; each request includes the earlier turns.")] = 1
-    think: Annotated[str | None, _asked("The time between a response and the user's next request, like 2s.")] = None
+    prefix: Annotated[int, _requests("The number of tokens at the start of the prompts that all share.")] = 0
+    prefixes: Annotated[int, _requests("The number of different shared prefixes.")] = 1
+    turns: Annotated[
+        int, _requests("The number of turns of a conversation; each request includes the earlier turns.")
+    ] = 1
+    think: Annotated[str | None, _requests("The time between a response and the user's next request, like 2s.")] = None
     prompts: Annotated[
         Path | None,
-        _asked(
+        _requests(
             "A file with prompts: a ShareGPT .json, or JSON lines with prompt or messages (and max_tokens).",
             "--prompts",
             "--dataset-path",
@@ -189,7 +191,7 @@ class DataFlags:
     ] = None
     trace: Annotated[
         Path | None,
-        _asked(
+        _requests(
             "Use the lengths and shared prefixes of a trace and, without --rate and --concurrency, its "
             "times: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's JSONL, or the output of serve "
             "--record or bench serve --csv."
@@ -197,7 +199,7 @@ class DataFlags:
     ] = None
     token_ids: Annotated[
         int | None,
-        _asked(
+        _requests(
             "Send prompts of random token ids below this number instead of words: exact lengths, for "
             "/v1/completions only."
         ),

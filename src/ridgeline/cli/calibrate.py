@@ -127,13 +127,13 @@ def _products(c: Calibration) -> str:
 
 
 def _between_ops(host: HostTime) -> str:
-    step, asked, op, sequence, token, mib = (
+    step, per_step_launches, op, sequence, token, mib = (
         1e6 * seconds for seconds in (host.step, host.asked, host.op, host.sequence, host.token, host.byte * 2**20)
     )
     each = f"{step:.0f} us per step, {sequence:.0f} per sequence, {token:.2f} per token, {mib:.1f} per MiB moved"
     if host.prompts:
         each += f", {1e6 * host.prompts:.0f} if the step has prompts"
-    return f"{each}; a step without a recorded graph takes {asked:.0f} more, and {op:.1f} per op"
+    return f"{each}; a step without a recorded graph takes {per_step_launches:.0f} more, and {op:.1f} per op"
 
 
 def _curve(c: Calibration) -> DocumentTable:

@@ -107,8 +107,8 @@ class HttpChatBackend:
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
         """Yield a response of the server piece by piece; see `ChatBackend.answer`."""
-        asked = {"model": self.name, "messages": list(messages), "stream": True}
-        body = json.dumps({**asked, "stream_options": {"include_usage": True}, **self._fields})
+        payload = {"model": self.name, "messages": list(messages), "stream": True}
+        body = json.dumps({**payload, "stream_options": {"include_usage": True}, **self._fields})
         connection = self._connect()
         with closing(connection):
             response = self._request(connection, "POST", "/v1/chat/completions", body)
@@ -147,8 +147,8 @@ class HttpChatBackend:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"no server responds at {self.url}: {_why(error)}; start it or correct the URL") from None
         if response.status != 200:
-            said = _message(self._json(response.read(_MAX_BODY)))
-            raise ValueError(f"{self.url} responded with status {response.status}: {said}")
+            message = _message(self._json(response.read(_MAX_BODY)))
+            raise ValueError(f"{self.url} responded with status {response.status}: {message}")
         return response
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:

@@ -114,9 +114,9 @@ def _draw(
         say(skipped_line(plan, drawing.skipped))
     if settings.as_json:
         own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
-        told: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": settings.cfg_parallel}
-        told["compile_seconds"] = drawing.compiling
-        print(json.dumps({**told, **own}))
+        report: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": settings.cfg_parallel}
+        report["compile_seconds"] = drawing.compiling
+        print(json.dumps({**report, **own}))
 
 
 def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forecast:
@@ -179,16 +179,16 @@ class _DiffusionRun:
                 "includes"
             )
         steps, done = self._pipeline.denoise(self._plan, texts, pair), 0
-        with interruptible() as interrupt, counting_bar("step", self._plan.steps) as told:
+        with interruptible() as interrupt, counting_bar("step", self._plan.steps) as on_step:
             while (step := self._next(steps)) is not None:
                 done += 1
                 self.skipped += step.skipped
-                told(done)
+                on_step(done)
                 if step.last:
                     self._finish(step)
-                elif not interrupt.asked:
+                elif not interrupt.requested:
                     self._preview(step)
-                if interrupt.asked and done < self._plan.steps:
+                if interrupt.requested and done < self._plan.steps:
                     self._stop(step, done)
 
     def _next(self, steps: Iterator[DenoiseOutput]) -> DenoiseOutput | None:
@@ -237,7 +237,7 @@ class _DiffusionRun:
 
     def _stop(self, step: DenoiseOutput, done: int) -> None:
         """Save the current estimate of an unfinished group as latents, report what exists, and exit."""
-        said = (
+        message = (
             [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} finished"] if self._written else []
         )
         if not step.last:
@@ -245,12 +245,12 @@ class _DiffusionRun:
             for file, guess in zip(files, step.predicted_latents, strict=True):
                 file.save_latents(guess, stopped=f"step {step.number} of {step.total_steps}")
             shown = f" (preview of step {self._previewed}: {_listed([file.path for file in files])})"
-            said.append(
+            message.append(
                 "the latents of the unfinished rest are saved in "
                 f"{_listed([file.latents for file in files])}{shown if self._previewed else ''}; decode them with: "
                 f"{self._how(files[0])}{' --force' if self._previewed else ''}"
             )
-        say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
+        say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(message)}")
         raise typer.Exit(INTERRUPTED)
 
     def _how(self, file: MediaFile) -> str:

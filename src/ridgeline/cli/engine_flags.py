@@ -183,7 +183,7 @@ def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
     return None if parser is None else BY_PARSER[parser]
 
 
-def _check_format(option: str, asked: str, stored: "NumberFormat", why: str) -> None:
+def _check_format(option: str, requested: str, stored: "NumberFormat", why: str) -> None:
     """Raise ValueError for a number format that is not the model's own."""
-    if asked != "auto" and not stored.is_called(asked):
-        raise ValueError(f"{option} is {asked!r}; {why}: give auto")
+    if requested != "auto" and not stored.is_called(requested):
+        raise ValueError(f"{option} is {requested!r}; {why}: give auto")

@@ -30,7 +30,7 @@ def plan_lines(
     channels, *sides = plan.geometry.latents
     latents = " x ".join(map(str, reversed(sides)))
     texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.token_ids, _TEXTS, strict=False))
-    yield f"{pipeline.name}: {_pictures(plan)}"
+    yield f"{pipeline.name}: {_images_text(plan)}"
     yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; text tokens: {texts}"
     yield f"{_steps(plan)}{_together(plan, apart)}"
     memory = forecast.memory
@@ -47,7 +47,7 @@ def plan_lines(
         kept = f"keeps {_size(pipeline.step_cache_bytes(plan))}"
         yield f"step cache {plan.request.step_cache:g}: {kept}; the prediction assumes full passes, the upper limit"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
-    yield f"predicted: {stages} ({say_seconds(each)} per step) on {said_device(forecast.device)}"
+    yield f"predicted: {stages} ({say_seconds(each)} per step) on {describe_device(forecast.device)}"
 
 
 def _moves(plan: DiffusionPlan) -> bool:
@@ -68,7 +68,7 @@ def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
     return f"decode {_size(memory.decode)} {cut}" + (f"; it would be {would}" if would else "")
 
 
-def _pictures(plan: DiffusionPlan) -> str:
+def _images_text(plan: DiffusionPlan) -> str:
     """Return a text with the number, size and seeds of the images or videos."""
     images, noun = plan.request.images, _noun(plan)
     each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
@@ -100,7 +100,7 @@ def _size(nbytes: float) -> str:
     return say_gib(gib(nbytes))
 
 
-def said_device(device: Device) -> str:
+def describe_device(device: Device) -> str:
     """Return the title of the device that a prediction is for, with a remark if it is not calibrated."""
     return device.title if device.calibrated else f"{device.title}; {calibration(device)}"
 

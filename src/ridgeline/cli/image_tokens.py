@@ -12,7 +12,7 @@ import typer
 from ridgeline.cli.console import counting_bar, loading_bar, say
 from ridgeline.cli.diffusion_settings import DiffusionSettings
 from ridgeline.cli.image_files import IMAGE_MEDIUM, ImageFile, check_outputs, numbered
-from ridgeline.cli.image_forecast import measured_lines, said_device
+from ridgeline.cli.image_forecast import describe_device, measured_lines
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_at
 from ridgeline.cli.process_setup import INTERRUPTED
@@ -70,17 +70,17 @@ def draw_tokens(
     if output is not None:
         check_outputs(numbered(output, images), IMAGE_MEDIUM, force=force)
     with loading_bar(source.name) as progress:
-        drawer = load_image_generator(source, EngineSettings(device=settings.device), progress=progress)
-    torch.set_num_threads(threads_for(drawer.loaded.weight_bytes, threads))
-    plan = drawer.plan(prompt, images, seed)
+        generator = load_image_generator(source, EngineSettings(device=settings.device), progress=progress)
+    torch.set_num_threads(threads_for(generator.loaded.weight_bytes, threads))
+    plan = generator.plan(prompt, images, seed)
     paths = numbered(output or Path(f"{Path(source.name).name}-{plan.seed}.png"), images)
     if output is None:
         check_outputs(paths, IMAGE_MEDIUM, force=force)
-    forecast = drawer.forecast(plan, device_at(settings.place))
-    for line in plan_lines(source, drawer, plan, forecast):
+    forecast = generator.forecast(plan, device_at(settings.place))
+    for line in plan_lines(source, generator, plan, forecast):
         say(line)
     meanwhile = Interference()
-    measured = _draw(drawer, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
+    measured = _draw(generator, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
     # The prefill is measured together with the generation of tokens.
     expected = forecast.seconds
     predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
@@ -91,20 +91,20 @@ def draw_tokens(
 
 
 def plan_lines(
-    source: ModelSource, drawer: TokenImageGenerator, plan: TokenPlan, forecast: TokenForecast
+    source: ModelSource, generator: TokenImageGenerator, plan: TokenPlan, forecast: TokenForecast
 ) -> Iterator[str]:
     """Yield lines that describe a request to a model that generates images as tokens, not by diffusion.
 
     They state the image size, the forward passes, FLOPs and bytes, and the predicted seconds.
     """
-    side, one = drawer.pixels, plan.images == 1
+    side, one = generator.pixels, plan.images == 1
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
     yield f"{source.name}: {'one image' if one else f'{plan.images} images'} of {side}x{side} pixels, {seeds}"
     yield f"{plan.tokens} tokens per image, one per pass = {plan.tokens} passes; prompt tokens: {len(plan.prompt)}"
     flops, moved = three_digits(forecast.cost.total_flops / 1e9), three_digits(forecast.cost.memory_bytes / 1e9)
     yield f"{flops} GFLOP and {moved} GB of weights and KV in total; no guidance"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
-    yield f"predicted: {stages} on {said_device(forecast.device)}"
+    yield f"predicted: {stages} on {describe_device(forecast.device)}"
 
 
 def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
@@ -123,12 +123,12 @@ def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, f
 
 
 def _files(source: ModelSource, prompt: str, plan: TokenPlan, paths: list[Path]) -> list[ImageFile]:
-    said = {"prompt": prompt, "model": source.name, "tokens": plan.tokens}
-    return [ImageFile(path, {**said, "seed": plan.seed + image}) for image, path in enumerate(paths)]
+    metadata = {"prompt": prompt, "model": source.name, "tokens": plan.tokens}
+    return [ImageFile(path, {**metadata, "seed": plan.seed + image}) for image, path in enumerate(paths)]
 
 
 def _draw(
-    drawer: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
+    generator: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
 ) -> dict[str, float]:
     """Generate the tokens and write each image as soon as it is complete; return the seconds of both stages.
 
@@ -136,8 +136,8 @@ def _draw(
         typer.Exit: If the user interrupted the command.
     """
     measured = dict.fromkeys(("tokens", "decode"), 0.0)
-    steps, written = drawer.draw(plan), list[Path]()
-    with interruptible() as interrupt, counting_bar("token", plan.images * plan.tokens) as told:
+    steps, written = generator.draw(plan), list[Path]()
+    with interruptible() as interrupt, counting_bar("token", plan.images * plan.tokens) as on_token:
         while True:
             with meanwhile.recording():
                 start = perf_counter()
@@ -145,16 +145,16 @@ def _draw(
                 measured["tokens"] += perf_counter() - start
             if drawn is None:
                 return measured
-            told(drawn.tokens)
+            on_token(drawn.tokens)
             for image, tokens in drawn.finished.items():
                 with meanwhile.recording():
                     start = perf_counter()
-                    files[image].write([drawer.decode(tokens)])
+                    files[image].write([generator.decode(tokens)])
                     measured["decode"] += perf_counter() - start
                 written.append(files[image].path)
                 if not as_json:
                     print(files[image].path, flush=True)
-            if interrupt.asked and len(written) < plan.images:
+            if interrupt.requested and len(written) < plan.images:
                 steps.close()
                 there = f"; finished: {', '.join(map(str, written))}" if written else ""
                 say(f"stopped after {drawn.tokens:,} of {plan.images * plan.tokens:,} tokens{there}")

@@ -10,7 +10,7 @@ class Interrupt:
     """A flag that is set once the user asks to stop with Ctrl-C."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def interruptible() -> Iterator[Interrupt]:
         return
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        interrupt.asked = True
+        interrupt.requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, note)

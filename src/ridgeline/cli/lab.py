@@ -145,12 +145,12 @@ def memory(
     as_json: options.Json = False,
 ) -> None:
     """Count the users that fit on a GPU, subtraction by subtraction, for an 8B and a 70B model."""
-    card, names = device_named(device), model or ["llama-3-8b", "llama-3-70b"]
+    gpu, names = device_named(device), model or ["llama-3-8b", "llama-3-70b"]
     length = parse_tokens(context, "--context")
     for name in names:
         _check_writes(name)
-    users = [memory_lab.users_on(name, card, devices, length) for name in names]
-    _give(memory_lab.document(users, card, length), memory_lab.as_json(users, card, length), svg, as_json)
+    users = [memory_lab.users_on(name, gpu, devices, length) for name in names]
+    _give(memory_lab.document(users, gpu, length), memory_lab.as_json(users, gpu, length), svg, as_json)
 
 
 @lab.command()
@@ -200,9 +200,9 @@ def phases(
         config = read_config(model)
         recipe = read_recipe(config) if weights is None else recipe_named(weights)
         recipe = recipe if kv is None else replace(recipe, kv=kv_format_named(kv))
-        card = device_named(device)
-        room = _room(model, card, weights, kv, length)
-        both = phases_lab.compare(build(config, recipe=recipe), card, length, room=room)
+        gpu = device_named(device)
+        room = _room(model, gpu, weights, kv, length)
+        both = phases_lab.compare(build(config, recipe=recipe), gpu, length, room=room)
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
@@ -220,7 +220,7 @@ def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
 
 
-def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
+def _room(name: str, gpu: Device, weights: str | None, kv: str | None, context: int) -> int | None:
     """Return the number of users of a given context that fit on a device.
 
     Return None for a context of one token, or for a model whose users need something else than a KV cache of that
@@ -229,7 +229,7 @@ def _room(name: str, card: Device, weights: str | None, kv: str | None, context:
     family = family_of(read_config(name))
     if _encodes(name) or not family.generates or context < 2:
         return None
-    case = ModelCache(read_config(name)).scenario(Deployment(card, weights=weights, kv=kv))
+    case = ModelCache(read_config(name)).scenario(Deployment(gpu, weights=weights, kv=kv))
     return memory_of(case, PlanWorkload(input=context - 1, output=1)).users
 
 
@@ -309,8 +309,8 @@ def directions(
     as_json: options.Json = False,
 ) -> None:
     """Run the experiment on directions of meaning, with the built-in model or another one."""
-    asked = EXPERIMENTS["directions"] if model is None else queen_lab.experiment(model)
-    command_of(asked, _write)(svg=svg, as_json=as_json)
+    experiment = EXPERIMENTS["directions"] if model is None else queen_lab.experiment(model)
+    command_of(experiment, _write)(svg=svg, as_json=as_json)
 
 
 for _experiment in EXPERIMENTS.values():

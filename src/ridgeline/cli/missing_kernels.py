@@ -19,5 +19,5 @@ def missing_kernels_warning() -> str:
 
 def warn_missing_kernels() -> None:
     """Print a warning on stderr if there are no compiled CPU kernels."""
-    if said := missing_kernels_warning():
-        say(said)
+    if warning := missing_kernels_warning():
+        say(warning)

@@ -183,12 +183,12 @@ def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[str, str]:
+def adapter_of(given: Sequence[str] | None, purpose: str, otherwise: str) -> dict[str, str]:
     """Parse --lora for a command that accepts at most one adapter.
 
     Args:
         given: The values of --lora.
-        asked: What the adapter is for, such as "prompt", for the message.
+        purpose: What the adapter is for, such as "prompt", for the message.
         otherwise: The option that allows several adapters, for the message.
 
     Raises:
@@ -196,7 +196,7 @@ def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[
     """
     found = adapters_of(given, "--lora")
     if len(found) > 1:
-        raise ValueError(f"--lora is given more than once, but a {asked} uses one adapter; give one, or {otherwise}")
+        raise ValueError(f"--lora is given more than once, but a {purpose} uses one adapter; give one, or {otherwise}")
     return found
 
 

@@ -114,12 +114,12 @@ def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
         )
     found = []
     for path in paths:
-        told = read_object(path)
-        if told.get("format") != 1 or not isinstance(told.get("per_request"), dict):
+        content = read_object(path)
+        if content.get("format") != 1 or not isinstance(content.get("per_request"), dict):
             raise ValueError(
                 f"--traffic {path} has no run under load; give a file from bench serve --json or simulate --out"
             )
-        found.append({"name": path.name, "result": told})
+        found.append({"name": path.name, "result": content})
     return found
 
 
@@ -133,8 +133,8 @@ def _stored(weights: str, kv: str, devices: str) -> StoredModel:
     Raises:
         ValueError: If a format or number of devices is unknown.
     """
-    said = {"weights": weights, "kv": kv, "devices": devices}
-    return stored_of("&".join(f"{name}={value}" for name, value in said.items() if value != _AS_IT_IS))
+    stored = {"weights": weights, "kv": kv, "devices": devices}
+    return stored_of("&".join(f"{name}={value}" for name, value in stored.items() if value != _AS_IT_IS))
 
 
 def _tables(names: Sequence[str], ways: Sequence[StoredModel]) -> Mapping[str, Mapping[StoredModel, Any]]:
@@ -178,7 +178,7 @@ def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[
     return made
 
 
-def recordings(asked: Sequence[str] | None) -> list[Any]:
+def recordings(paths: Sequence[str] | None) -> list[Any]:
     """Return a recording per entry, read from a .json file of `/page/trace` or made from a prompt.
 
     None stands for the default prompt, and empty entries are skipped.
@@ -186,7 +186,7 @@ def recordings(asked: Sequence[str] | None) -> list[Any]:
     Raises:
         ValueError: If a prompt cannot be recorded or a file cannot be read.
     """
-    wanted = [each for each in ([_PROMPT] if asked is None else asked) if each]
+    wanted = [each for each in ([_PROMPT] if paths is None else paths) if each]
     files = {each: _read_recording(Path(each)) for each in wanted if each.endswith(".json")}
     prompts = [each for each in wanted if each not in files]
     made = files | _recorded_prompts(prompts)
@@ -215,7 +215,7 @@ def _read_recording(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If the file holds no recording of the current version.
     """
-    told = read_object(path)
-    if told.get("version") != VERSION or not isinstance(told.get("steps"), list):
+    content = read_object(path)
+    if content.get("version") != VERSION or not isinstance(content.get("steps"), list):
         raise ValueError(f"--trace {path} has no recording of version {VERSION}; give a response of POST /page/trace")
-    return told
+    return content

@@ -18,10 +18,10 @@ from ridgeline.cli.plan_options import (
     WorkloadFlags,
     add_adapters_of,
     check_short,
-    compared_cards,
+    compared_devices,
     given_flags,
     listed_options,
-    quoted_cards,
+    quoted_devices,
     sections_of,
     with_price,
 )
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def plan(
     setup: SetupFlags,
     workload: WorkloadFlags,
-    pictures: DiffusionFlags,
+    diffusion: DiffusionFlags,
     money: MoneyFlags,
     shown: DisplayFlags,
     model: options.OptionalConfigName = None,
@@ -66,7 +66,7 @@ def plan(
         known = list_json()
         print(json.dumps(known)) if as_json else show(list_document(known))
         return
-    devices = compared_cards(shown, setup.device)
+    devices = compared_devices(shown, setup.device)
     if model is None or (setup.device is None and devices is None):
         missing = "MODEL" if model is None else "--device"
         raise ValueError(
@@ -77,17 +77,17 @@ def plan(
         _refuse_short(source.title, shown)
         from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model
 
-        plan_diffusion(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
+        plan_diffusion(source, setup, workload, diffusion, money, shown, lora, as_json=as_json)
         return
-    if names := given_flags(pictures):
+    if names := given_flags(diffusion):
         raise ValueError(
             f"{source.title} generates no images: {listed_options(names)} for diffusion pipelines; leave out "
             f"{' and '.join(names)}"
         )
-    said = read_embedding(source)
-    if said is not None or not family_of(source.config).generates:
+    embedding = read_embedding(source)
+    if embedding is not None or not family_of(source.config).generates:
         _refuse_short(source.title, shown)
-        plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
+        plan_embedding(source, embedding, setup, workload, money, shown, lora, as_json=as_json)
         return
     sections = sections_of(shown, SECTIONS)
     add_adapters = add_adapters_of(source, lora)
@@ -130,11 +130,11 @@ def _plan(
 ) -> DeploymentPlan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
-    asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
+    requested, others = workload.workload(setup.max_batch_tokens), _others(device, money)
     config, stated = source.config, source.index_total_bytes
     batches = workload.batches()
     return make_plan(
-        source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
+        source.title, config, setup.setup(device), requested, others, workload.demand(), stated,
         batches if len(batches) > 1 else (), add_adapters,
     )  # fmt: skip
 
@@ -154,17 +154,17 @@ def _compare(
     add_adapters: AddAdapters | None,
 ) -> DeviceComparison:
     named = None if setup.device is None else device_named(setup.device).name
-    quoted, unpriced = quoted_cards(devices, money, named)
-    asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
+    quoted, unpriced = quoted_devices(devices, money, named)
+    requested, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
     models = ModelCache(source.config, add_adapters)
-    return compare(source.title, models, asked, wanted, quoted, workload.demand(), unpriced)
+    return compare(source.title, models, requested, wanted, quoted, workload.demand(), unpriced)
 
 
 def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: DeviceComparison | None) -> None:
     """Report prices of the user's file that belong to no known device."""
-    asked = [] if made is None else [made.case.device.name]
-    asked += [] if compared is None else [offer.device.name for offer in compared.offers]
-    if money.prices is not None and (unknown := money.unknown(asked)):
+    device_names = [] if made is None else [made.case.device.name]
+    device_names += [] if compared is None else [offer.device.name for offer in compared.offers]
+    if money.prices is not None and (unknown := money.unknown(device_names)):
         say(unknown)
 
 

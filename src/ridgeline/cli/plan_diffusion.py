@@ -10,10 +10,10 @@ from ridgeline.cli.plan_options import (
     MoneyFlags,
     SetupFlags,
     WorkloadFlags,
-    compared_cards,
+    compared_devices,
     given_flags,
     listed_options,
-    quoted_cards,
+    quoted_devices,
     sections_of,
     with_price,
 )
@@ -35,7 +35,7 @@ def plan_diffusion(
     source: ModelSource,
     setup: SetupFlags,
     workload: WorkloadFlags,
-    pictures: DiffusionFlags,
+    diffusion: DiffusionFlags,
     money: MoneyFlags,
     shown: DisplayFlags,
     lora: Sequence[str] | None,
@@ -50,18 +50,25 @@ def plan_diffusion(
     _check(source.title, setup, workload, lora)
     parts = build_on_meta(source, format_named(setup.weights or _USUAL).dtype)
     usual, price = PipelineDefaults.of(source, parts), PipelinePrice(parts)
-    asked = _asked(pictures)
+    given_options = _pipeline_options(diffusion)
 
-    def planned(card: Device) -> PipelinePlan:
+    def planned(gpu: Device) -> PipelinePlan:
         return PipelinePlan(
-            source.title, price, usual, card, asked, setup.devices, setup.memory_utilization, eager=pictures.eager
+            source.title,
+            price,
+            usual,
+            gpu,
+            given_options,
+            setup.devices,
+            setup.memory_utilization,
+            eager=diffusion.eager,
         )
 
-    devices = compared_cards(shown, setup.device)
+    devices = compared_devices(shown, setup.device)
     if devices is not None:
         named = None if setup.device is None else device_named(setup.device).name
-        quoted, unpriced = quoted_cards(devices, money, named)
-        plans = [planned(card) for card in quoted if setup.devices == 1 or card.link is not None]
+        quoted, unpriced = quoted_devices(devices, money, named)
+        plans = [planned(each) for each in quoted if setup.devices == 1 or each.link is not None]
         if not plans:
             raise ValueError("none of these devices has a link; give --devices 1, or devices with a link")
         shown_there = compare_pipeline_document(plans, unpriced)
@@ -73,10 +80,10 @@ def plan_diffusion(
     print(json.dumps(pipeline_json(plan))) if as_json else show(pipeline_document(plan, sections))
 
 
-def _asked(pictures: DiffusionFlags) -> PipelineOptions:
-    pictures.check()
-    size = None if pictures.size is None else Size.parse(pictures.size)
-    return PipelineOptions(size, pictures.steps, pictures.guidance, pictures.frames, pictures.count)
+def _pipeline_options(diffusion: DiffusionFlags) -> PipelineOptions:
+    diffusion.check()
+    size = None if diffusion.size is None else Size.parse(diffusion.size)
+    return PipelineOptions(size, diffusion.steps, diffusion.guidance, diffusion.frames, diffusion.count)
 
 
 def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:

@@ -10,10 +10,10 @@ from ridgeline.cli.plan_options import (
     MoneyFlags,
     SetupFlags,
     WorkloadFlags,
-    compared_cards,
+    compared_devices,
     given_flags,
     listed_options,
-    quoted_cards,
+    quoted_devices,
     sections_of,
     with_price,
 )
@@ -33,7 +33,7 @@ from ridgeline.util.document.terminal_renderer import show
 
 def plan_embedding(
     source: ModelSource,
-    said: EmbeddingConfig | None,
+    embedding: EmbeddingConfig | None,
     setup: SetupFlags,
     workload: WorkloadFlags,
     money: MoneyFlags,
@@ -46,7 +46,7 @@ def plan_embedding(
 
     Args:
         source: The model.
-        said: The embedding settings of the model's folder; None if it states none.
+        embedding: The embedding settings of the model's folder; None if it states none.
         setup: The deployment options.
         workload: The workload options.
         money: The price options.
@@ -60,19 +60,19 @@ def plan_embedding(
     _check(source.title, workload, lora)
     if setup.kv is not None and not family_of(source.config).generates:
         raise ValueError(f"{source.title} has no KV cache, because a text runs in one step; leave out --kv")
-    models = ModelCache(source.config, around=partial(with_pooling, said=said))
-    asked, devices = workload.workload(setup.max_batch_tokens), compared_cards(shown, setup.device)
+    models = ModelCache(source.config, around=partial(with_pooling, embedding=embedding))
+    requested, devices = workload.workload(setup.max_batch_tokens), compared_devices(shown, setup.device)
     if devices is not None:
         named = None if setup.device is None else device_named(setup.device).name
-        quoted, unpriced = quoted_cards(devices, money, named)
-        compared = compare_embedding(source.title, models, setup.setup(devices[0]), asked, quoted, unpriced)
+        quoted, unpriced = quoted_devices(devices, money, named)
+        compared = compare_embedding(source.title, models, setup.setup(devices[0]), requested, quoted, unpriced)
         shown_there = compare_embedding_document(compared)
         print(json.dumps(compare_embedding_json(compared))) if as_json else show(shown_there)
         return
     assert setup.device is not None
     sections = sections_of(shown, SECTIONS)
     device = with_price(device_named(setup.device), money)
-    made = embedding_plan(source.title, models, setup.setup(device), asked)
+    made = embedding_plan(source.title, models, setup.setup(device), requested)
     print(json.dumps(embedding_json(made))) if as_json else show(embedding_document(made, sections))
 
 

@@ -17,14 +17,14 @@ def list_json() -> dict[str, Any]:
         "pipelines": [_counted(name) for name in pipeline_names()],
         "cards": [
             {
-                "name": card.name,
-                "title": card.title,
-                "memory_bytes": card.memory,
-                "bandwidth": card.bandwidth,
-                "bf16": card.peaks.get("bf16"),
-                "dollars_per_hour": {s.seller: s.dollars[card.name] for s in sellers if card.name in s.dollars},
+                "name": device.name,
+                "title": device.title,
+                "memory_bytes": device.memory,
+                "bandwidth": device.bandwidth,
+                "bf16": device.peaks.get("bf16"),
+                "dollars_per_hour": {s.seller: s.dollars[device.name] for s in sellers if device.name in s.dollars},
             }
-            for card in catalogue_devices()
+            for device in catalogue_devices()
         ],
         "sellers": [{"seller": s.seller, "title": s.title, "date": s.date, "source": s.source} for s in sellers],
     }
@@ -37,15 +37,15 @@ def _counted(name: str) -> dict[str, Any]:
 
 def list_document(known: dict[str, Any]) -> Document:
     """Return the models, pipelines and devices of the catalogue as tables."""
-    models, pipelines, card_list = known["models"], known["pipelines"], known["cards"]
+    models, pipelines, device_list = known["models"], known["pipelines"], known["cards"]
     return Document(
-        f"{len(models)} models, {len(pipelines)} diffusion pipelines and {len(card_list)} devices",
+        f"{len(models)} models, {len(pipelines)} diffusion pipelines and {len(device_list)} devices",
         (
             DocumentTable(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
             DocumentTable(columns("pipeline", "denoiser", "active"), tuple(_model_row(model) for model in pipelines)),
             DocumentTable(
                 columns("device", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
-                tuple(_card_row(card) for card in card_list),
+                tuple(_device_row(device) for device in device_list),
             ),
             Paragraph(
                 f"$/h: the lowest and highest price of {_listed(known)}; docs/plan.md explains --seller and --prices."
@@ -60,11 +60,11 @@ def _model_row(model: dict[str, Any]) -> TableRow:
     return TableRow((model["name"], _billions(total), _billions(active) if active != total else ""))
 
 
-def _card_row(card: dict[str, Any]) -> TableRow:
-    peak, asked = card["bf16"], sorted(card["dollars_per_hour"].values())
-    memory, bandwidth = f"{gib(card['memory_bytes']):,.0f}", f"{card['bandwidth'] / 1e9:,.0f}"
+def _device_row(device: dict[str, Any]) -> TableRow:
+    peak, quoted = device["bf16"], sorted(device["dollars_per_hour"].values())
+    memory, bandwidth = f"{gib(device['memory_bytes']):,.0f}", f"{device['bandwidth'] / 1e9:,.0f}"
     teraflops = "" if peak is None else f"{peak / 1e12:,.0f}"
-    return TableRow((card["name"], card["title"], memory, bandwidth, teraflops, _range(asked)))
+    return TableRow((device["name"], device["title"], memory, bandwidth, teraflops, _range(quoted)))
 
 
 def _range(dollars: list[float]) -> str:

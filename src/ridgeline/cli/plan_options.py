@@ -70,7 +70,7 @@ def add_adapters_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapt
     return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
 
 
-_setup, _workload, _pictures, _money, _shown = map(
+_setup, _workload, _diffusion, _money, _shown = map(
     options.panel, ("Deployment", "Workload", "Diffusion", "Cost", "Display")
 )
 
@@ -187,16 +187,16 @@ def _in_seconds(limit: int | None) -> float | None:
 class DiffusionFlags:
     """The options for a request to a diffusion pipeline."""
 
-    size: Annotated[str | None, _pictures("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")] = None
-    steps: Annotated[int | None, _pictures("The number of denoising steps; with guidance each is two passes.")] = None
-    guidance: Annotated[float | None, _pictures("The guidance scale, as the release states it.")] = None
-    frames: Annotated[int | None, _pictures("The number of frames of a video, like 81.")] = None
-    count: Annotated[int, _pictures("The number of images of one prompt, one after the other.")] = 1
+    size: Annotated[str | None, _diffusion("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")] = None
+    steps: Annotated[int | None, _diffusion("The number of denoising steps; with guidance each is two passes.")] = None
+    guidance: Annotated[float | None, _diffusion("The guidance scale, as the release states it.")] = None
+    frames: Annotated[int | None, _diffusion("The number of frames of a video, like 81.")] = None
+    count: Annotated[int, _diffusion("The number of images of one prompt, one after the other.")] = 1
     eager: Annotated[
-        bool, _pictures("Price without fused kernels, as diffusers runs without torch.compile.", "--eager")
+        bool, _diffusion("Price without fused kernels, as diffusers runs without torch.compile.", "--eager")
     ] = False
     compile: Annotated[
-        bool, _pictures("Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile")
+        bool, _diffusion("Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile")
     ] = False
 
     def check(self) -> None:
@@ -247,18 +247,18 @@ class MoneyFlags:
         """
         return builtin_snapshots() if self.prices is None else read_prices(self.prices)
 
-    def unknown(self, asked: Iterable[str]) -> str:
+    def unknown(self, names: Iterable[str]) -> str:
         """Return a warning about prices in the user's file that belong to no known device; "" if there are none.
 
         A typo would otherwise silently leave a device without its price.
 
         Args:
-            asked: The names of devices that are known in addition to the catalogue.
+            names: The names of devices that are known in addition to the catalogue.
         """
-        known, others = (*device_names(), *asked), list[str]()
-        for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
-            near = similar_device_names(card, known)[:_OFFERED]
-            others.append(f"{card} (did you mean {' or '.join(near)}?)" if near else card)
+        known, others = (*device_names(), *names), list[str]()
+        for name in dict.fromkeys(name for each in self.sellers() for name in each.dollars if name not in known):
+            near = similar_device_names(name, known)[:_OFFERED]
+            others.append(f"{name} (did you mean {' or '.join(near)}?)" if near else name)
         return f"{self.prices} has prices of unknown devices: {', '.join(others)}" if others else ""
 
 
@@ -305,7 +305,7 @@ def named_sections(parts: Sequence[str] | None, known: Iterable[str]) -> tuple[s
     return check_sections((name.strip() for part in parts for name in part.split(",") if name.strip()), known)
 
 
-def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...] | None:
+def compared_devices(shown: DisplayFlags, device: str | None) -> tuple[Device, ...] | None:
     """Return the devices to compare, or None if no comparison was requested.
 
     These are the named devices and, with --compare, the whole catalogue.
@@ -322,11 +322,11 @@ def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...
     )
     if device is not None:
         names.insert(0, device)
-    named = {card.name: card for card in map(device_named, names)}
+    named = {each.name: each for each in map(device_named, names)}
     return tuple(((named if not shown.compare else {c.name: c for c in catalogue_devices()}) | named).values())
 
 
-def quoted_cards(
+def quoted_devices(
     devices: Sequence[Device], money: MoneyFlags, named: str | None
 ) -> tuple[tuple[Device, ...], Unpriced]:
     """Return the devices to rank, each once per seller that offers it, and a description of those without a price.
@@ -345,19 +345,19 @@ def quoted_cards(
             "--price is for the device of --device, which is missing: give --device, or --prices FILE for several "
             "devices"
         )
-    asked = sellers if money.seller is None else (seller_named(sellers, money.seller),)
+    quoting = sellers if money.seller is None else (seller_named(sellers, money.seller),)
     quoted = [
         quote
         for device in devices
         for quote in (
             [replace(device, price=given)]
             if given is not None and device.name == named
-            else quotes((device,), asked, over=money.prices is not None)
+            else quotes((device,), quoting, over=money.prices is not None)
         )
     ]
     lacking = {quote.name for quote in quoted if quote.price is None}
     elsewhere = tuple(each.seller for each in sellers if lacking & each.dollars.keys())
-    return tuple(quoted), Unpriced(_unpriced(money, asked[0].title), elsewhere)
+    return tuple(quoted), Unpriced(_unpriced(money, quoting[0].title), elsewhere)
 
 
 def _unpriced(money: MoneyFlags, title: str) -> str:

@@ -43,5 +43,5 @@ def quantize(
         )
     )
     say(f"not quantized: {', '.join(done.kept)}", style="dim")
-    if said := quality_warning(weights.lower()):
-        say_warnings([said])
+    if warning := quality_warning(weights.lower()):
+        say_warnings([warning])

@@ -29,15 +29,15 @@ def quiz(
         raise ValueError(f"there are no questions for {chapter!r}; the chapters are {', '.join(quizzes)}")
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # undecodable input is an invalid answer
-    rights = asked = 0
+    rights = total = 0
     for number, question in enumerate(quizzes[chapter], 1):
         print(_plain(f"{number}. {question.ask}"))
         answer = _chosen(question) if question.choices else _numeric(question)
         if answer is None:
             break
-        asked, rights = asked + 1, rights + answer
+        total, rights = total + 1, rights + answer
         print()
-    print(f"{rights} of {asked} correct at the first try")
+    print(f"{rights} of {total} correct at the first try")
 
 
 def _plain(text: str) -> str:
@@ -79,11 +79,11 @@ def _numeric(question: QuizQuestion) -> bool | None:
     unit = f" ({question.unit})" if question.unit else ""
     while (line := _read(f"a number{unit}> ")) is not None:
         try:
-            said = number_in(line)
+            value = number_in(line)
         except ValueError:
             say("enter a number")
             continue
-        right = question.judge(said)
+        right = question.judge(value)
         print(_plain(f"{'Correct' if right else 'Wrong'}: {question.answer.text}. {question.why}"))
         return right
     return None

@@ -29,7 +29,7 @@ class BatchFleet:
     ray_address: str | None = None
 
     @property
-    def asked(self) -> bool:
+    def given(self) -> bool:
         """Whether the batch runs on Ray, because of several replicas or a cluster address."""
         return self.replicas != 1 or self.ray_address is not None
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _READ = 1 << 30
 """The most bytes of a checkpoint to read from the page cache to measure the read speed; little next to a run."""
 
-_CARD = "h100-sxm"
+_EXAMPLE_GPU = "h100-sxm"
 
 _INPUT = "A file of requests in OpenAI's batch format, one per line; - reads standard input."
 _IMAGE = "An image for the prompt, for models that read images; give several, or repeat the option."
@@ -137,11 +137,11 @@ def run(
             print(json.dumps(_completion_json(completion, account, names) | _speculation_json(llm)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
-        if said := image_generation_warning(source):
-            say(said)
+        if warning := image_generation_warning(source):
+            say(warning)
 
 
-def _run_batch(others: dict[str, Any], *asked: Any) -> None:
+def _run_batch(others: dict[str, Any], *arguments: Any) -> None:
     """Answer the requests of a file, after refusing options that only apply to a single prompt."""
     from ridgeline.cli.batch_run import run_batch  # a single prompt does not need the server's imports
 
@@ -149,7 +149,7 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
         if value is not None and value is not False:
             shown = name if name == "prompt" else f"--{name.replace('_', '-')}"
             raise ValueError(f"{shown} is for a single prompt; leave it out and state it in each line of --input-file")
-    run_batch(*asked)
+    run_batch(*arguments)
 
 
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
@@ -341,15 +341,15 @@ def _measured(loading: LoadReport) -> str:
 
 def _priced(nbytes: float) -> str:
     """Return the minimum cold-start times from each disk, and the time to copy the weights to a GPU."""
-    card = load_device(_CARD)
+    gpu = load_device(_EXAMPLE_GPU)
     cold = ", ".join(
         f"{say_seconds(cold_start(nbytes, 0, disk).read)} from {disk.title} ({_speed(disk.bandwidth)})"
         for disk in disks()
     )
-    assert card.host_link is not None
+    assert gpu.host_link is not None
     return (
-        f"minimum cold start: {cold}; copying to a GPU adds {say_seconds(nbytes / card.host_link)} ({card.title}, "
-        f"{_speed(card.host_link)}) if the copy waits for the disk; other devices: plan --section loading"
+        f"minimum cold start: {cold}; copying to a GPU adds {say_seconds(nbytes / gpu.host_link)} ({gpu.title}, "
+        f"{_speed(gpu.host_link)}) if the copy waits for the disk; other devices: plan --section loading"
     )
 
 

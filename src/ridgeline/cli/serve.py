@@ -176,10 +176,10 @@ def serve(
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
         return _serve_language(writers[0], settings, engine, adapters, seed, replicas, split)
-    pictures = served_images(pipelines, engine.threads)
+    images = served_images(pipelines, engine.threads)
     if not writers:
-        return _run(pictures, settings, lambda url, drawer: say_images_ready(url, drawer, settings))
-    return _serve_together(writers[0], pictures, settings, engine, adapters, seed)
+        return _run(images, settings, lambda url, diffusion_engine: say_images_ready(url, diffusion_engine, settings))
+    return _serve_together(writers[0], images, settings, engine, adapters, seed)
 
 
 def _serve_language(
@@ -203,7 +203,7 @@ def _serve_language(
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
         known_device(priced_for())
 
-    if split.asked:
+    if split.given:
         assert served.settings is not None
         check_split(split, built, model.name, served.settings, engine.threads)
 
@@ -220,7 +220,7 @@ def _run_engines(
     served: ServedLLM, settings: ServerSettings, replicas: ReplicaFlags, ready: Callable[[str, EngineClient], None]
 ) -> int:
     """Run a server of a model on one engine or on several replicas."""
-    if not replicas.asked:
+    if not replicas.given:
         return _run(served, settings, ready)
     from ridgeline.server.replicas.ray_cluster import check_ray, ray_cluster
 
@@ -260,7 +260,7 @@ def _serve_priced(
 
 def _serve_together(
     model: ModelSource,
-    pictures: "ServedImages",
+    images: "ServedImages",
     settings: ServerSettings,
     engine: TextFlags,
     adapters: AdapterFlags,
@@ -272,7 +272,7 @@ def _serve_together(
         raise ValueError(
             "--device: next to a diffusion pipeline a language model runs on the CPU; leave it out, or serve it alone"
         )
-    together = ServedMultiModel(_served(model, settings, engine, adapters, seed), pictures)
+    together = ServedMultiModel(_served(model, settings, engine, adapters, seed), images)
 
     def ready(url: str, models: "MultiModelEngine") -> None:
         say_multi_model_ready(url, together, models, settings)
@@ -344,12 +344,16 @@ def served_images(models: Sequence[ModelSource], threads: int | None) -> "Served
     return ServedImages(named, lambda count: device_named("this", count), threads, loading_bar)
 
 
-def say_images_ready(url: str, drawer: "DiffusionEngine", settings: ServerSettings) -> None:
+def say_images_ready(url: str, diffusion_engine: "DiffusionEngine", settings: ServerSettings) -> None:
     """Log the address, the model names and the limits of a server of diffusion pipelines."""
-    names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
-    _say_serving(url, names, drawer.loop.threads, settings)
-    how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"
-    logger.info(f"Predicted step times are those of {drawer.device.title}{how}")
+    names = ", ".join(
+        diffusion_engine.pipelines
+        if len(diffusion_engine.pipelines) > 1
+        else settings.models or diffusion_engine.pipelines
+    )
+    _say_serving(url, names, diffusion_engine.loop.threads, settings)
+    how = "" if diffusion_engine.device.calibrated else " (not calibrated: ridgeline calibrate)"
+    logger.info(f"Predicted step times are those of {diffusion_engine.device.title}{how}")
     logger.info(f"limits: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
@@ -386,8 +390,8 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     if replicas > 1:
         threads = f"{replicas} replicas of {threads} each"
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}; its page: {url}/", extra={"fields": {"url": url}})
-    if said := missing_kernels_warning():
-        logger.warning(said)
+    if warning := missing_kernels_warning():
+        logger.warning(warning)
 
 
 def _say_warnings(llm: EngineClient) -> None:
@@ -397,8 +401,8 @@ def _say_warnings(llm: EngineClient) -> None:
 
 
 def _say_draws(model: ModelSource) -> None:
-    if said := image_generation_warning(model):
-        logger.warning(said)
+    if warning := image_generation_warning(model):
+        logger.warning(warning)
 
 
 def _drawing_limits(settings: ServerSettings) -> str:

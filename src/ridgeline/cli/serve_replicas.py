@@ -67,7 +67,7 @@ class ReplicaFlags:
     ] = None
 
     @property
-    def asked(self) -> bool:
+    def given(self) -> bool:
         """Whether the server may have several replicas, or runs on a Ray cluster."""
         return self.replicas != 1 or self.ray_address is not None or self.scale is not None
 
@@ -95,7 +95,7 @@ class ReplicaFlags:
         router_named(self.router or "least", 0)
         if self.router is not None and most_replicas(self) == 1:
             raise ValueError("--router needs --replicas 2 or more; leave it out")
-        if self.asked and pipelines:
+        if self.given and pipelines:
             raise ValueError(
                 f"--replicas is for language models, but {pipelines[0].name} generates images; leave one of them out"
             )

@@ -73,7 +73,7 @@ class SplitFlags:
     ] = None
 
     @property
-    def asked(self) -> bool:
+    def given(self) -> bool:
         """Whether prefill and decode are disaggregated in any way."""
         return self.split is not None or self.transfer() is not None
 
@@ -134,7 +134,7 @@ class SplitFlags:
             priced: The device of --priced; None if it was not given.
             stalled_seconds: The stall timeout of ServerSettings.
         """
-        if not self.asked:
+        if not self.given:
             if self.kv_timeout is not None:
                 raise ValueError("--kv-timeout is for --kv-from and --split; give one of them, or leave it out")
             return
@@ -149,7 +149,7 @@ class SplitFlags:
                 "simulate --split"
             )
         transfer = self.transfer()
-        if replicas.asked and (self.split is not None or (transfer is not None and transfer.listen is not None)):
+        if replicas.given and (self.split is not None or (transfer is not None and transfer.listen is not None)):
             raise ValueError(f"{option} sets the engines; leave out --replicas, --scale and --ray-address")
         self.counts()
         if self._timeout() >= stalled_seconds and (transfer is None or transfer.peers):
@@ -214,8 +214,8 @@ def served_split(flags: SplitFlags, one: ServedLLM) -> "ServedDisaggregated":
     prompts, answers = flags.counts()
     one = replace(one, settings=split_memory(one.settings or EngineSettings(), prompts + answers))
 
-    def answering(asked: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
-        served = replace(one, transfer=asked, prefill_engines=computing)
+    def answering(transfer: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
+        served = replace(one, transfer=transfer, prefill_engines=computing)
         if answers == 1:
             return served
         from ridgeline.server.replicas.served_replicas import ServedReplicas

@@ -32,11 +32,11 @@ def show(
 ) -> None:
     """Show a model's architecture, sizes and parameter counts from its config.json, without its weights."""
     source = open_source(catalogue_name(model) or model)
-    fields, said = source.config, read_embedding(source)
+    fields, embedding = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None
     try:
         built = build(fields)
-        built = built if said is None else with_pooling(built, said)
+        built = built if embedding is None else with_pooling(built, embedding)
     except ModelRefused as refusal:
         if name is None:
             raise
@@ -47,8 +47,8 @@ def show(
         counted = dataclasses.replace(counted, nbytes=float(tensor_bytes(source.gguf)))
     adapt(built, family_of(fields), adapters)
     if as_json:
-        told = {"adapters": [_adapter_json(adapter, built) for adapter in adapters]} if adapters else {}
-        print(json.dumps(_as_json(fields, built, counted) | told))
+        report = {"adapters": [_adapter_json(adapter, built) for adapter in adapters]} if adapters else {}
+        print(json.dumps(_as_json(fields, built, counted) | report))
     else:
         shown = document(fields, built, counted)
         tables = (_adapters(adapters, built, counted),) if adapters else ()
@@ -72,9 +72,9 @@ def _adapters(adapters: Sequence[Adapter], model: Model, counted: ParameterBreak
     heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes per step", "FLOPs per token")
     rows = []
     for adapter in adapters:
-        told = _adapter_json(adapter, model)
+        report = _adapter_json(adapter, model)
         share = f"{adapter.parameters / counted.total:.2%}"
-        numbers = (told["parameters"], share, told["bytes"], told["flops_per_token"])
+        numbers = (report["parameters"], share, report["bytes"], report["flops_per_token"])
         shown = tuple(each if isinstance(each, str) else f"{each:,}" for each in numbers)
         rows.append(
             TableRow((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.matrices)}", *shown))

@@ -77,18 +77,18 @@ def simulate(
     required = judged.requirements()
     _check_files(output)
     question = _SimulationQuery(model, setup, fleet, limits, traffic, money, judged)
-    asked, on = question.asked()
-    named = [each.case.device.name for each in (asked.machine, *asked.fleet.others)]
+    query, on = question.query()
+    named = [each.case.device.name for each in (query.machine, *query.fleet.others)]
     if money.prices is not None and (unknown := money.unknown(named)):
         say(unknown)
     if judged.divide is not None:
-        check_comparable(asked)
+        check_comparable(query)
     with simulation_progress() as progress:
-        runs = run_count(asked, judged)
+        runs = run_count(query, judged)
         if not judged.capacity:
-            progress.expect(asked, traffic, *runs)
+            progress.expect(query, traffic, *runs)
         started = time.monotonic()
-        found = _at_capacity(asked, traffic, progress, runs) if judged.capacity else _found(asked, traffic, progress)
+        found = _at_capacity(query, traffic, progress, runs) if judged.capacity else _found(query, traffic, progress)
         took = time.monotonic() - started
         found = _compared(found, question, on, progress, long=took > _LONG)
     _write(found, output)
@@ -165,7 +165,7 @@ class _SimulationQuery:
     money: MoneyFlags
     judged: ObjectiveFlags
 
-    def asked(self) -> tuple[SimulationQuery, _On]:
+    def query(self) -> tuple[SimulationQuery, _On]:
         """Return the simulation query, and a function that builds its simulated replica with other settings.
 
         Raises:
@@ -183,10 +183,10 @@ class _SimulationQuery:
         models = ModelCache(source.config)
         case = models.scenario(put)
         error = self.judged.price_error(case.device, setup.devices)
-        asked_limits = limits.limits(setup.max_batch_tokens)
+        given_limits = limits.limits(setup.max_batch_tokens)
         dealt = self.fleet.fleet(
             case,
-            lambda other: limits.machine(other, asked_limits),
+            lambda other: limits.machine(other, given_limits),
             lambda device: models.scenario(
                 setup.setup(with_price(device.with_calibration_slowdown(), self.money.of_others))
             ),
@@ -194,9 +194,9 @@ class _SimulationQuery:
         )
         if limits.front is not None:
             dealt = replace(dealt, api_server=parse_api_server_overhead(limits.front))
-        asked = SimulationQuery(
+        query = SimulationQuery(
             source.title,
-            limits.machine(case, asked_limits),
+            limits.machine(case, given_limits),
             traffic.in_words(),
             traffic.open_loop,
             made,
@@ -207,23 +207,23 @@ class _SimulationQuery:
             traffic.rated,
         )
 
-        def on(devices: int, asked_limits: Limits, memory: float) -> Machine:
+        def on(devices: int, given_limits: Limits, memory: float) -> Machine:
             other = replace(setup, devices=devices, memory_utilization=memory).setup(device)
             check_devices(other)
-            return limits.machine(models.scenario(other), asked_limits)
+            return limits.machine(models.scenario(other), given_limits)
 
-        return asked, on
+        return query, on
 
     def trial(self) -> Trial:
         """Return a function that tries other settings of the query, in whichever process this runs."""
-        asked, on = self.asked()
-        return partial(trial, asked, lambda *other: on(self.setup.devices, *other))
+        query, on = self.query()
+        return partial(trial, query, lambda *other: on(self.setup.devices, *other))
 
 
-def _found(asked: SimulationQuery, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> SimulationFindings:
-    users = _users_each(asked, traffic)
-    loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
-    return simulated(asked, progress, loop)
+def _found(query: SimulationQuery, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> SimulationFindings:
+    users = _users_each(query, traffic)
+    loop = (lambda metrics: _loop_law(query, metrics, users)) if users else None
+    return simulated(query, progress, loop)
 
 
 def _compared(
@@ -240,68 +240,68 @@ def _compared(
         progress: Watches each run.
         long: Whether the runs take so long that a second process is worth starting.
     """
-    asked, judged = found.query, question.judged
+    query, judged = found.query, question.judged
     devices, memory = question.setup.devices, question.setup.memory_utilization
-    if asked.fleet.split is not None:
-        found = replace(found, colocated=run_colocated(asked, lambda other: on(devices, other, memory), progress))
+    if query.fleet.split is not None:
+        found = replace(found, colocated=run_colocated(query, lambda other: on(devices, other, memory), progress))
     if not judged.advise and judged.divide is None:
         return found
-    own = best = evaluate_log(asked, asked.machine, found.log)
+    own = best = evaluate_log(query, query.machine, found.log)
     if judged.advise:
         shares = SHARES if question.limits.pages is None else ()  # --pages fixes the memory
         # A probe in another process would measure other figures.
-        apart = long and cores() > 1 and asked.machine.case.device.basis != "probe"
+        apart = long and cores() > 1 and query.machine.case.device.basis != "probe"
         second = AdviceWorker.start(question.trial) if apart else None
-        advised = advise(asked, lambda *other: on(devices, *other), progress, shares, second, own)
+        advised = advise(query, lambda *other: on(devices, *other), progress, shares, second, own)
         best, found = advised.best if advised.is_significant else own, replace(found, advised=advised)
     if judged.divide is not None:
         setting = best.limits, best.memory
-        better = replace(asked, machine=on(devices, *setting))
+        better = replace(query, machine=on(devices, *setting))
         division = search_fleet_size(better, judged.divide, lambda count: on(count, *setting), progress, best)
         found = replace(found, division=division)
     return found
 
 
-def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
+def _users_each(query: SimulationQuery, traffic: TrafficFlags) -> int:
     """Return the users per replica if the closed-loop law applies, otherwise 0.
 
     It applies if the users divide evenly among the replicas, all have a slot, and each sends single requests without
     thinking in between.
     """
-    users, replicas = traffic.users or 0, asked.fleet.size
+    users, replicas = traffic.users or 0, query.fleet.size
     known = (
         traffic.think is None
         and traffic.turns == 1
         and users % replicas == 0
-        and users // replicas <= asked.machine.limits.requests
+        and users // replicas <= query.machine.limits.requests
     )
     return users // replicas if known else 0
 
 
-def _loop_law(asked: SimulationQuery, metrics: SimulationMetrics, users: int) -> float:
+def _loop_law(query: SimulationQuery, metrics: SimulationMetrics, users: int) -> float:
     """Return the throughput of all replicas by the closed-loop law, with `users` users each."""
-    machine, replicas = asked.machine, asked.fleet.replicas
+    machine, replicas = query.machine, query.fleet.replicas
     return replicas * closed_loop_throughput(machine, users, *metrics.sizes)
 
 
 def _at_capacity(
-    asked: SimulationQuery, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]
+    query: SimulationQuery, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]
 ) -> SimulationFindings:
     """Return the findings at the highest rate that meets the objectives, or at the lowest rate tried if none does."""
-    machine, open_loop = asked.machine, asked.open_loop
+    machine, open_loop = query.machine, query.open_loop
 
     def at(rate: float, factor: float) -> SimulationMetrics:
-        log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} requests/s"), asked.fleet)
-        return measure(log, asked.slo, open_loop=open_loop)
+        log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} requests/s"), query.fleet)
+        return measure(log, query.slo, open_loop=open_loop)
 
-    given, made, classes = sizes_and_classes(asked.offered())
-    check_classes(asked.slo, classes)
-    start = _BELOW_WALL * asked.fleet.size * saturation_rate(machine, given, made) / traffic.turns
+    given, made, classes = sizes_and_classes(query.offered())
+    check_classes(query.slo, classes)
+    start = _BELOW_WALL * query.fleet.size * saturation_rate(machine, given, made) / traffic.turns
     first = traffic.at(start)
-    progress.expect(replace(asked, offered=first.offered()), first, *runs)
-    found = capacity(at, start, asked.error.share)
+    progress.expect(replace(query, offered=first.offered()), first, *runs)
+    found = capacity(at, start, query.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
-    there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
+    there = replace(query, offered=shown.offered(), traffic=shown.in_words())
     return replace(_found(there, shown, progress), capacity=found)
 
 

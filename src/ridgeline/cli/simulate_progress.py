@@ -41,21 +41,21 @@ class SimulationProgress:
         self._share: Callable[[RunLog], float] = lambda log: 0.0
         self._from = 0.0  # time of the first line of progress
 
-    def expect(self, asked: SimulationQuery, traffic: TrafficFlags, runs: int, about: str = "") -> None:
+    def expect(self, query: SimulationQuery, traffic: TrafficFlags, runs: int, about: str = "") -> None:
         """Estimate the time of all runs from the beginning of one, and print the estimate if they will take long.
 
         Args:
-            asked: The simulation.
+            query: The simulation.
             traffic: The traffic options.
             runs: The number of runs.
             about: A word in front of their number, such as `up to`.
         """
-        count = request_count(traffic, asked.offered())
+        count = request_count(traffic, query.offered())
         until = traffic.until
         self._planned = runs
         self._share = lambda log: _share(log, count, until)
         of = f" of {count:,} requests" if count is not None else f", {(until or 0) / 1e9:,.0f} s of requests"
-        seconds = 0.0 if count is not None and count * runs <= _FEW else runs * _seconds(asked, self._share)
+        seconds = 0.0 if count is not None and count * runs <= _FEW else runs * _seconds(query, self._share)
         self._from = time.monotonic() + (0.0 if seconds >= _WORTH_SAYING or err.is_terminal else _PATIENCE)
         if seconds >= _WORTH_SAYING:
             number = f"{about} {runs:,}".strip()
@@ -112,12 +112,12 @@ def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
     return count
 
 
-def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
+def run_count(query: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
     """Return the number of runs of a command, and `up to` or `some` if it depends on their results, otherwise ""."""
-    prices = 3 if asked.error.share else 1
+    prices = 3 if query.error.share else 1
     if judged.capacity:
         return prices * (_LEVELS + 1), "some"
-    others = 2 if asked.fleet.split is not None else 0
+    others = 2 if query.fleet.split is not None else 0
     about = ""
     if judged.advise:
         others += len(TOKEN_BUDGETS) + len(REQUEST_LIMITS) + len(SHARES)
@@ -142,7 +142,7 @@ class _Enough(Exception):
     """An exception that ends a sample run once it is long enough."""
 
 
-def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
+def _seconds(query: SimulationQuery, share: Callable[[RunLog], float]) -> float:
     """Return an estimate of the seconds of a run, based on its first part."""
     began, seen = time.monotonic(), 1.0
 
@@ -153,7 +153,7 @@ def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
             raise _Enough
 
     try:
-        run(asked.machine, asked.offered(), 1.0, watch, asked.fleet)
+        run(query.machine, query.offered(), 1.0, watch, query.fleet)
     except _Enough:
         return (time.monotonic() - began) / seen
     return time.monotonic() - began

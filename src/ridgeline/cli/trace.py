@@ -59,7 +59,7 @@ _ATTENTION = (
 )
 _SUMMARY = "Show only where the time of one token went: a few lines, predicted next to measured."
 _MAX_TEXT = 4 << 20
-_ON_CARD = (
+_GPU_REFUSALS = (
     "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
     "gives the prompt's length."
 )
@@ -180,7 +180,7 @@ class PricedTraceFlags:
 
     priced: Annotated[
         str | None,
-        typer.Option(help=_ON_CARD, rich_help_panel=_PRICED, metavar="DEVICE"),
+        typer.Option(help=_GPU_REFUSALS, rich_help_panel=_PRICED, metavar="DEVICE"),
     ] = None
     input: options.Input = "1k"
     batch: options.Batch = 1
@@ -201,7 +201,7 @@ class PricedTraceFlags:
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
         models = ModelCache(
-            source.config, add_adapters_of(source, lora), partial(with_pooling, said=read_embedding(source))
+            source.config, add_adapters_of(source, lora), partial(with_pooling, embedding=read_embedding(source))
         )
         case = models.scenario(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
@@ -303,8 +303,10 @@ def _show_drawn(
     others = given_flags(running, "repeats", "threads")
     others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
     refuse_text_options(model, [*looks, *drawn, *others])
-    asked = DiffusionTraceOptions(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
-    show_diffusion_trace(model, prompt, sampling.seed, drawing, asked)
+    trace_options = DiffusionTraceOptions(
+        device, look.layer, look.attention, running.repeats, running.threads, files, as_json
+    )
+    show_diffusion_trace(model, prompt, sampling.seed, drawing, trace_options)
 
 
 def _show_written(
@@ -349,17 +351,17 @@ def _show_written(
     llm = load(source, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)
-    name, asked = source.title, partial(prompt_ids, llm, prompt, running.system, running.raw)
-    subject = TraceSubject(name, prompt, asked, next(iter(adapters), ""))
+    name, encode_prompt = source.title, partial(prompt_ids, llm, prompt, running.system, running.raw)
+    subject = TraceSubject(name, prompt, encode_prompt, next(iter(adapters), ""))
     ids = subject.encode()
     if sampling.max_tokens is not None:
         check_room(llm, ids, params)
     check(llm, ids, wanted)  # before probing the machine
     with status("tracing"):
-        card = device_named(device, llm.threads) if place.type == "cpu" else device_at(place)
-        card, at_hand = llm.loaded.with_interconnect(card), device == "this" or place.type != "cpu"
+        priced_device = device_named(device, llm.threads) if place.type == "cpu" else device_at(place)
+        priced_device, at_hand = llm.loaded.with_interconnect(priced_device), device == "this" or place.type != "cpu"
         ledger = trace_request(
-            llm, subject, params, card, wanted, at_hand=at_hand, threads=llm.threads, clock=clock_of(place)
+            llm, subject, params, priced_device, wanted, at_hand=at_hand, threads=llm.threads, clock=clock_of(place)
         )
     files.write(
         csv=lambda: to_csv(ledger),
@@ -372,8 +374,8 @@ def _show_written(
         show(summary_of(ledger))
     else:
         show(build_report(ledger, ReportOptions(layer, files.roofline is not None)), WIDTH)
-    if said := image_generation_warning(source):
-        say(said)
+    if warning := image_generation_warning(source):
+        say(warning)
 
 
 def _show_priced(

@@ -42,12 +42,12 @@ class DiffusionTraceOptions:
     as_json: bool
 
 
-def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -> None:
+def _check_image(drawing: DiffusionTraceFlags, trace_options: DiffusionTraceOptions) -> None:
     """Raise ValueError for a chart file that would be empty or cannot be written."""
     path = drawing.svg
     if path is None:
         return
-    if not (asked.attention or drawing.pull):
+    if not (trace_options.attention or drawing.pull):
         raise ValueError("--svg needs --attention or --pull, whose result it draws; give one of them, or leave it out")
     if path.suffix != ".svg":
         raise ValueError(f"--svg is {path}; name an .svg file")
@@ -55,7 +55,7 @@ def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -
 
 
 def show_diffusion_trace(
-    model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions
+    model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, trace_options: DiffusionTraceOptions
 ) -> None:
     """Trace the generation of an image or video and show the trace.
 
@@ -64,7 +64,7 @@ def show_diffusion_trace(
         prompt: The prompt.
         seed: The seed; None for a random one.
         drawing: The options for the image or video.
-        asked: The further options.
+        trace_options: The further options.
 
     Raises:
         ValueError: If an option is invalid.
@@ -74,27 +74,27 @@ def show_diffusion_trace(
         prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,
         frames=drawing.frames, second_guidance=drawing.second_guidance,
     )  # fmt: skip
-    _check_picture(drawing, asked)
+    _check_image(drawing, trace_options)
     sections = named_sections(drawing.section, STAGES)
-    place = traced_on(asked.device)
-    if place.type != "cpu" and (asked.attention or drawing.pull):
-        looks_in = "--attention" if asked.attention else "--pull"
-        raise ValueError(f"{looks_in} works only on the CPU; leave out {looks_in} or --device {asked.device}")
+    place = traced_on(trace_options.device)
+    if place.type != "cpu" and (trace_options.attention or drawing.pull):
+        looks_in = "--attention" if trace_options.attention else "--pull"
+        raise ValueError(f"{looks_in} works only on the CPU; leave out {looks_in} or --device {trace_options.device}")
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(model, threads=asked.threads, progress=progress, device=place)
-    layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
+        pipeline = load_pipeline(model, threads=trace_options.threads, progress=progress, device=place)
+    layer = chosen_layer(trace_options.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
     with status("generating"):
         moment = run_to_step(pipeline, plan, drawing.step)
         layer_seen = layer if isinstance(layer, int) else None
-        words = word_attention(moment, layer_seen) if asked.attention else None
+        words = word_attention(moment, layer_seen) if trace_options.attention else None
         pull = measure_guidance_delta(moment) if drawing.pull else None
     threads = torch.get_num_threads()
     with status("tracing"):
-        device = device_named(asked.device, threads) if place.type == "cpu" else device_at(place)
-        at_hand = asked.device == "this" or place.type != "cpu"
+        device = device_named(trace_options.device, threads) if place.type == "cpu" else device_at(place)
+        at_hand = trace_options.device == "this" or place.type != "cpu"
         ledger = trace_image(
-            moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
+            moment, device, repeats=trace_options.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
     ledger = dataclasses.replace(ledger, words=words, guidance_delta=pull)
     if drawing.svg is not None:
@@ -102,13 +102,13 @@ def show_diffusion_trace(
         assert figure is not None, "an earlier check refuses this"
         write_whole(drawing.svg, svg(figure))
         say(f"wrote {drawing.svg}")
-    asked.files.write(
+    trace_options.files.write(
         csv=lambda: to_csv(*ledger.stages.values()),
         perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),
         roofline=lambda: ledger_roofline(ledger.denoise),
     )
-    if asked.as_json:
+    if trace_options.as_json:
         print(json.dumps(image_json(ledger)))
     else:
         sections = tuple(ledger.stages) if drawing.full else sections
-        show(image_report(ledger, ReportOptions(layer, asked.files.roofline is not None), sections), WIDTH)
+        show(image_report(ledger, ReportOptions(layer, trace_options.files.roofline is not None), sections), WIDTH)

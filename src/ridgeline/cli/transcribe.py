@@ -63,21 +63,21 @@ def transcribe(
         raise ValueError("--json, --srt and --vtt are alternative output formats; give one of them")
     if (subrip or webvtt) and (len(files) > 1 or timestamps is False):
         raise ValueError("subtitles need a single file with timestamps; give one file, and leave out --no-timestamps")
-    asked = TranscriptionOptions(language, cast(Task, task), timestamps is not False)
+    speech_options = TranscriptionOptions(language, cast(Task, task), timestamps is not False)
     source = open_source(model)
     with ExitStack() as opened:  # refuse non-audio files before anything is loaded
         recordings = [opened.enter_context(AudioRecording(Path(name), name)) for name in files]
         llm = engine.load(model, prefix_cache=False)
         vocabulary = SpeechVocabulary.read(source, llm.tokenizer)
-        vocabulary.check(asked.language, asked.task)
+        vocabulary.check(speech_options.language, speech_options.task)
         several = len(files) > 1
         streams = not (as_json or subrip or webvtt or several)
         shown = _SegmentPrinter(timestamps is True) if streams else None
-        transcripts = asyncio.run(_transcribe(AsyncLLM(llm.loaded), vocabulary, recordings, asked, shown))
+        transcripts = asyncio.run(_transcribe(AsyncLLM(llm.loaded), vocabulary, recordings, speech_options, shown))
     if subrip or webvtt:
         print((srt if subrip else vtt)(transcripts[0].segments), end="")
     elif as_json:
-        print(json.dumps(_json(files, transcripts, asked.task)))
+        print(json.dumps(_json(files, transcripts, speech_options.task)))
     elif several:
         for name, transcript in zip(files, transcripts, strict=True):
             print(clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))
@@ -106,20 +106,20 @@ async def _transcribe(
     llm: AsyncLLM,
     vocabulary: SpeechVocabulary,
     recordings: Sequence[AudioRecording],
-    asked: TranscriptionOptions,
+    speech_options: TranscriptionOptions,
     shown: _SegmentPrinter | None,
 ) -> list[Transcript]:
     """Transcribe all recordings concurrently and return their transcripts."""
     transcriber, places = Transcriber.of(llm, vocabulary), asyncio.Semaphore(_SIDE_BY_SIDE)
     async with llm:
-        with _bar(recordings) as told:
+        with _bar(recordings) as on_progress:
 
             async def one(number: int, recording: AudioRecording) -> Transcript:
                 transcript = Transcript()
                 async with places:
-                    async for window in transcriber.windows(recording, asked):
+                    async for window in transcriber.windows(recording, speech_options):
                         transcript.take(window)
-                        told(number, window.done)
+                        on_progress(number, window.done)
                         if shown is not None:
                             shown.window(window)
                 return transcript

@@ -43,7 +43,7 @@ def translate(
     say otherwise; the built-in model decodes greedily. Beam search is not supported: a note says so if a model's config
     requests it.
     """
-    asked = _lines(texts)
+    sources = _lines(texts)
     _check_translates(model)
     llm = load(
         model, EngineSettings(weights=weights, kv=kv, device=device), dummy_weights=dummy_weights, threads=threads
@@ -52,14 +52,14 @@ def translate(
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:
         check_room(llm, (), params)
-    full = [text for text in asked if text]
+    full = [text for text in sources if text]
     completions = iter(llm.generate(full, params) if full else ())
-    answers = [(text, next(completions) if text else None) for text in asked]
+    answers = [(text, next(completions) if text else None) for text in sources]
     if as_json:
         print(json.dumps({"model": model, "translations": [_json(*answer) for answer in answers]}))
         return
     for text, completion in answers:
-        print(clean("" if completion is None else _said(text, completion, params)))
+        print(clean("" if completion is None else _format_translation(text, completion, params)))
 
 
 def _check_translates(model: str) -> None:
@@ -84,7 +84,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _said(text: str, completion: Completion, params: SamplingParams) -> str:
+def _format_translation(text: str, completion: Completion, params: SamplingParams) -> str:
     """Return the translation of a text on one line.
 
     Raises:

@@ -190,7 +190,7 @@ class AsyncLLM:
     def num_awaited(self) -> int:
         """The number of requests that callers await.
 
-        While there are any, `heard` grows with each step, or the engine hangs.
+        While there are any, `messages_received` grows with each step, or the engine hangs.
         """
         return len(self._callers)
 
@@ -287,22 +287,22 @@ class AsyncLLM:
         self._watched = on
         self.host.send(WatchPages(on))
 
-    def look(self, told: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
+    def look(self, on_snapshot: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
         """Request a snapshot of what the engine holds.
 
         Args:
-            told: Receives the snapshot in the place where observers run, after the steps before it and before those
-                after it; None if the engine is gone.
+            on_snapshot: Receives the snapshot in the place where observers run, after the steps before it and before
+                those after it; None if the engine is gone.
             pages: Whether the snapshot includes the KV pages.
         """
         with self._lock:
             alive = self.alive
             if alive:
-                self._lookers.append(told)
+                self._lookers.append(on_snapshot)
         if alive:
             self.host.send(GetSnapshot(pages))
         else:
-            told(None)
+            on_snapshot(None)
 
     async def inspect(self, question: bytes) -> bytes:
         """Return the answer of the engine's inspector to a question about the model; the next step waits for it.
@@ -379,8 +379,8 @@ class AsyncLLM:
         elif isinstance(message, Transferred | PeerChanged):
             if isinstance(message, PeerChanged):
                 self.peers[message.peer] = message
-            for told in self.transfer_observers:
-                told(message)
+            for observer in self.transfer_observers:
+                observer(message)
         else:
             assert isinstance(message, EngineReady)
             self.info, self.alive = message.info, True
@@ -431,16 +431,16 @@ class AsyncLLM:
             events, stops = [with_text(event) for event in stepped.events], []
         for stop in stops:
             self.host.send(StopChoice(stop))
-        told: list[tuple[_Caller, Event | Exception]] = []
+        deliveries: list[tuple[_Caller, Event | Exception]] = []
         for event in events:
             caller = self._by_request.get(event.request)
             if caller is None:
                 continue
-            told.append((caller, event))
+            deliveries.append((caller, event))
             caller.unfinished -= event.finish is not None
             if not caller.unfinished:
                 self._forget(caller.ticket, event.request)
-        self._tell(told)
+        self._tell(deliveries)
 
     def _died(self, died: Died) -> None:
         with self._lock:
@@ -449,18 +449,18 @@ class AsyncLLM:
             lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.new_output_processor()
             self.stats = replace(self.stats, running=0, waiting=0, held_pages=0, cached_pages=0)
-        for told in lookers:
-            told(None)
+        for on_snapshot in lookers:
+            on_snapshot(None)
         self._questions.end(EngineDied(f"the engine stopped: {died.reason}"))
         if died.final and not self.ended.done():
             self.ended.set_result(died.reason)
         self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])
 
-    def _tell(self, told: "list[tuple[_Caller, Event | Exception]]") -> None:
+    def _tell(self, deliveries: "list[tuple[_Caller, Event | Exception]]") -> None:
         """Deliver events to their callers: at once on this event loop, and as one call per step on any other."""
         here = asyncio._get_running_loop()
         elsewhere: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Caller, Event | Exception]]] = defaultdict(list)
-        for caller, event in told:
+        for caller, event in deliveries:
             if caller.loop is here:
                 caller.take(event)
             else:
@@ -473,7 +473,7 @@ class AsyncLLM:
                     self._leave(caller)
 
 
-def _put(told: "list[tuple[_Caller, Event | Exception]]") -> None:
-    for caller, event in told:
+def _put(deliveries: "list[tuple[_Caller, Event | Exception]]") -> None:
+    for caller, event in deliveries:
         if not caller.left:
             caller.take(event)

@@ -28,7 +28,7 @@ class BatchBuilder:
         self._tables: dict[int, PageTables] = {}
 
     def build(self, items: Sequence[PlanItem]) -> ForwardBatch:
-        """Return the forward batch of a step plan's items, after `hear` has received their page tables."""
+        """Return the forward batch of a step plan's items, after `apply_plan` has received their page tables."""
         tokens = self._rows(self._placed(items))
         starts = list(zip(items, tokens.starts, strict=False))
         wanted = [start + offset for item, start in starts for offset in item.logits]

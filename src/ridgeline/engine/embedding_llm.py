@@ -41,20 +41,20 @@ class Vector:
     """The number of tokens of the text."""
 
 
-def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
+def prompt_text(embedding: EmbeddingConfig | None, name: str | None) -> str:
     """Return the instruction text that precedes a text to embed.
 
     Args:
-        said: The embedding config of the model, if it has one.
+        embedding: The embedding config of the model, if it has one.
         name: Name of the prompt. `query` and `document` also work if the model uses another name for them. None for the
             model's default.
 
     Raises:
         ValueError: If the model has no prompt of this name.
     """
-    prompts = said.prompts if said is not None else {}
+    prompts = embedding.prompts if embedding is not None else {}
     if name is None:
-        default = said.default_prompt if said is not None else None
+        default = embedding.default_prompt if embedding is not None else None
         return "" if default is None else prompts[default]
     found = next((prompts[each] for each in (name, *_COMMON.get(name, ())) if each in prompts), None)
     if found is None and name == "document" and "query" in prompts:
@@ -146,12 +146,12 @@ def check_embeds(info: VectorInfo | None) -> None:
 
 
 def truncate_dimensions(
-    said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None
+    embedding: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None
 ) -> NDArray[np.float32]:
     """Shorten a vector to its first entries and normalise it to length 1 (Kusupati et al., arXiv:2205.13147).
 
     Args:
-        said: The embedding config of the model, if it has one.
+        embedding: The embedding config of the model, if it has one.
         values: The vector.
         dimensions: Number of entries; None to return the vector itself.
 
@@ -160,7 +160,7 @@ def truncate_dimensions(
     """
     if dimensions is None or dimensions == len(values):
         return values
-    cuts = said.cuts if said is not None else None
+    cuts = embedding.cuts if embedding is not None else None
     if cuts is None:
         raise ValueError(
             f"the model outputs {len(values)} dimensions, and its config does not allow fewer (is_matryoshka, "
@@ -226,14 +226,14 @@ class EmbeddingLLM:
             ValueError: If a text cannot run, before any does, or if one fails.
         """
         check_embeds(self.info)
-        before, said = prompt_text(self.texts.embedding, prompt), self.texts.embedding
-        truncate_dimensions(said, np.zeros(self.info.width, np.float32), dimensions)
+        before, embedding = prompt_text(self.texts.embedding, prompt), self.texts.embedding
+        truncate_dimensions(embedding, np.zeros(self.info.width, np.float32), dimensions)
         prompts = []
         for place, text in enumerate(texts):
             with numbered(what, place, len(texts)):
                 prompts.append(text_ids(self.texts, text, self.engine.context, before))
         vectors = self.run(prompts, what)
-        return [Vector(truncate_dimensions(said, vector.values, dimensions), vector.tokens) for vector in vectors]
+        return [Vector(truncate_dimensions(embedding, vector.values, dimensions), vector.tokens) for vector in vectors]
 
     def score(self, query: str, documents: Sequence[str]) -> list[float]:
         """Return the relevance of each document to a query, in the order of the documents.

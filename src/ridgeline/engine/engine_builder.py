@@ -133,7 +133,7 @@ def warm_up(engine: Engine) -> None:
     The first use of a GPU kernel compiles it, which takes seconds, and the first decode step is captured. The pages of
     these prompts stay in the prefix cache.
     """
-    told, engine.on_step = engine.on_step, None
+    on_step, engine.on_step = engine.on_step, None
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)
     try:
         for length in _WARMING:
@@ -142,4 +142,4 @@ def warm_up(engine: Engine) -> None:
             while engine.has_work:
                 engine.step()
     finally:
-        engine.on_step = told
+        engine.on_step = on_step

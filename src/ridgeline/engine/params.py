@@ -270,7 +270,7 @@ class SamplingParams:
         """Return the sampling parameters of a Hugging Face generation_config.json.
 
         `do_sample` false or absent means greedy, as in transformers. Any other key that is absent or null keeps the
-        default of this class, as vLLM reads the file; transformers would set top_k to 50. `unfollowed_keys` returns the
+        default of this class, as vLLM reads the file; transformers would set top_k to 50. `ignored_keys` returns the
         keys that have no effect here.
 
         Args:

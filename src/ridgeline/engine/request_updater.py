@@ -136,7 +136,7 @@ class RequestUpdater:
             if finish is not None:
                 self.dropped_tokens += len(sampled) - (request.known - known)
                 break
-            events.append(self._told(request, one, now))
+            events.append(self._token_event(request, one, now))
         self.output_tokens += request.known - known
         self._scheduler.commit(request, item)
         self._start_children(request, now)
@@ -162,11 +162,11 @@ class RequestUpdater:
         # A stop token is no text, but the token that completes a structured output is.
         completes = finish is FinishReason.STOP and last.token not in request.stop_ids
         if completes:
-            events.append(self._told(request, last, now))
+            events.append(self._token_event(request, last, now))
         events.append(self.finish(request, finish, now, token=None if completes else last))
 
     @staticmethod
-    def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
+    def _token_event(request: Request, one: Sampled, now: int) -> TokenEvent:
         """Return the event of a token that does not end its request."""
         scores = None if request.scores is None else request.take_new_scores(last=True)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)

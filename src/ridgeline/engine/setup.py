@@ -188,13 +188,13 @@ def load_engine(
     settings, source = settings or EngineSettings(), as_source(model)
     place = device_named(settings.device)
     family = image_generator_of(source.config) if draws else family_of(source.config)
-    said = None if draws else read_embedding(source)
+    embedding = None if draws else read_embedding(source)
     weights, kv = settings.weights, settings.kv
     try:
         built = (
             build_to_run(source.config, family=family, weights=weights, kv=kv)
             if draws
-            else model_of(source, said, weights, kv, Shard(0, settings.ranks))
+            else model_of(source, embedding, weights, kv, Shard(0, settings.ranks))
         )
     except DivisionRefused as error:  # the message names the option of `plan`
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
@@ -204,7 +204,7 @@ def load_engine(
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
-    context = _context(built, settings, said)
+    context = _context(built, settings, embedding)
     if built.needs_whole_prompt:  # a step must hold a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
@@ -281,14 +281,14 @@ def load_with_threads(
     return loaded, threads_for(loaded.weight_bytes, threads, 1 if settings is None else settings.ranks)
 
 
-def _context(model: Model, settings: EngineSettings, said: EmbeddingConfig | None) -> int:
+def _context(model: Model, settings: EngineSettings, embedding: EmbeddingConfig | None) -> int:
     """Return the maximum number of positions of a sequence.
 
     Raises:
         ValueError: If the settings ask for more than the model has.
     """
     if settings.context is None:
-        most = None if said is None else said.most_tokens
+        most = None if embedding is None else embedding.most_tokens
         return model.context if most is None else min(most, model.context)
     if settings.context > model.context:
         raise ValueError(

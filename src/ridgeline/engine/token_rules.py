@@ -65,7 +65,7 @@ class TokenRuleProcessor:
 
     def __init__(self, rules: TokenRules, vocabulary: int) -> None:
         self.rules, self.vocabulary = rules, vocabulary
-        self._said: list[int] = []
+        self._generated: list[int] = []
         self._mask: Mask | None = None
 
     def copy(self) -> "TokenRuleProcessor":
@@ -74,13 +74,13 @@ class TokenRuleProcessor:
 
     def take(self, token: int) -> None:
         """Advance the rules by a sampled token that does not end the text."""
-        self._said.append(token)
+        self._generated.append(token)
         self._mask = None
 
     @property
     def timestamps(self) -> int | None:
         """The id of timestamp 0 if the timestamp rule applies to the next token, else None (SampleRow.timestamps)."""
-        opened = len(self._said) >= len(self.rules.opening)
+        opened = len(self._generated) >= len(self.rules.opening)
         return self.rules.timestamps.first if opened and self.rules.timestamps is not None else None
 
     def allowed(self) -> Mask:
@@ -97,36 +97,36 @@ class TokenRuleProcessor:
         return None
 
     def _allowed_now(self) -> NDArray[np.bool_]:
-        rules, place = self.rules, len(self._said)
+        rules, place = self.rules, len(self._generated)
         if place < len(rules.opening):
             allowed_V = np.zeros(self.vocabulary, np.bool_)
             allowed_V[list(rules.opening[place])] = True
             return allowed_V
         allowed_V = np.ones(self.vocabulary, np.bool_)
         _forbid(allowed_V, rules.suppressed)
-        said = self._said[len(rules.opening) :]
-        if not said:
+        generated = self._generated[len(rules.opening) :]
+        if not generated:
             _forbid(allowed_V, rules.suppressed_first)
         if rules.timestamps is not None:
-            _keep_time(allowed_V, rules.timestamps, said)
+            _keep_time(allowed_V, rules.timestamps, generated)
         return allowed_V
 
 
-def _keep_time(allowed_V: NDArray[np.bool_], rules: TimestampRules, said: list[int]) -> None:
+def _keep_time(allowed_V: NDArray[np.bool_], rules: TimestampRules, generated: list[int]) -> None:
     """Forbid the tokens that contradict the timestamps so far."""
     _forbid(allowed_V, (rules.banned,))
-    if not said:
+    if not generated:
         allowed_V[: rules.first] = False
         if rules.most_first is not None:
             allowed_V[rules.first + rules.most_first + 1 :] = False
         return
-    last = said[-1] >= rules.first
-    paired = len(said) < 2 or said[-2] >= rules.first  # the first timestamp ends no segment
+    last = generated[-1] >= rules.first
+    paired = len(generated) < 2 or generated[-2] >= rules.first  # the first timestamp ends no segment
     if last and paired:
         allowed_V[rules.first :] = False
     elif last:
         allowed_V[: rules.text_end] = False
-    latest = next((token for token in reversed(said) if token >= rules.first), None)
+    latest = next((token for token in reversed(generated) if token >= rules.first), None)
     if latest is not None:  # only an end and the next start may share a timestamp
         allowed_V[rules.first : latest + (0 if last and not paired else 1)] = False
 

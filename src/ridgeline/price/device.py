@@ -203,7 +203,7 @@ class Device:
     disturbed: Slowdown | None = None
     """The average slowdown that other load caused during calibration; None if not measured or already applied.
 
-    `efficiency` and `host` hold for an undisturbed machine until `as_disturbed` applies the slowdown.
+    `efficiency` and `host` hold for an undisturbed machine until `with_calibration_slowdown` applies the slowdown.
     """
     basis: Basis = "file"
     """The origin of the efficiency constants of a device that is not calibrated."""

@@ -23,10 +23,10 @@ def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
     if name in known:
         return name
     spelt = "".join(word for word in _words(name) if word not in _MAKERS)
-    meant = [card for card in known if spelt and spelt in _spellings(card)]
+    meant = [known_name for known_name in known if spelt and spelt in _spellings(known_name)]
     if len(meant) == 1:
         return meant[0]
-    family = meant or [card for card in known if spelt and card.replace("-", "").startswith(spelt)]
+    family = meant or [known_name for known_name in known if spelt and known_name.replace("-", "").startswith(spelt)]
     if len(family) > 1:
         raise ValueError(f"{wanted!r} matches several devices; name one of {', '.join(family)}")
     near = list(dict.fromkeys((*family, *_alike(name, known))))
@@ -42,9 +42,9 @@ def similar_device_names(wanted: str, known: Sequence[str]) -> list[str]:
         return _alike(wanted.strip().lower(), known)
 
 
-def _spellings(card: str) -> set[str]:
+def _spellings(device: str) -> set[str]:
     """Return the spellings of a device name without hyphens, with and without its optional words."""
-    choices = ((word, "") if word in _LEFT_OUT else (word,) for word in _words(card))
+    choices = ((word, "") if word in _LEFT_OUT else (word,) for word in _words(device))
     return {"".join(words) for words in product(*choices)}
 
 
@@ -59,5 +59,5 @@ def _words(name: str) -> list[str]:
 
 def _alike(name: str, known: Sequence[str]) -> list[str]:
     """Return the most similar names, then all others of the same family."""
-    family = [card for card in known if name.partition("-")[0] == card.partition("-")[0]]
+    family = [known_name for known_name in known if name.partition("-")[0] == known_name.partition("-")[0]]
     return list(dict.fromkeys((*difflib.get_close_matches(name, known, 5, 0.4), *family)))

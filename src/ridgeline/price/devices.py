@@ -91,33 +91,33 @@ def _own(path: Path) -> tuple[str, TableReader]:
     return name, TableReader(fields, str(path))
 
 
-def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Device:
-    card.require(REQUIRED)
-    card.forbid_unknown(*REQUIRED, *OPTIONAL)
-    kind = card.text("kind")
+def _device(name: str, table: TableReader, catalogue: Mapping[str, Any]) -> Device:
+    table.require(REQUIRED)
+    table.forbid_unknown(*REQUIRED, *OPTIONAL)
+    kind = table.text("kind")
     if kind not in KINDS:
-        raise card.field_error("kind", kind, f"one of {', '.join(KINDS)}")
-    peaks, price = _peaks(card.table("tflops")), _price(card)
-    link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
-    kernels = _kernels(name, card, kind, catalogue)
-    sources = _sources(card, catalogue) | {"efficiency": kernels.source}
+        raise table.field_error("kind", kind, f"one of {', '.join(KINDS)}")
+    peaks, price = _peaks(table.table("tflops")), _price(table)
+    link, reduction = _link(table.table("link"), name, catalogue) if table.has("link") else (None, "")
+    kernels = _kernels(name, table, kind, catalogue)
+    sources = _sources(table, catalogue) | {"efficiency": kernels.source}
     if price is not None:
         sources["price"] = price.source
     if link is not None:
         sources["link.all_reduce"] = "; ".join(filter(None, (sources.get("link.all_reduce"), reduction)))
     return Device(
         name=name,
-        title=card.text("title"),
+        title=table.text("title"),
         kind=kind,
         peaks=peaks,
-        bandwidth=card.positive("bandwidth") * 1e9,
-        memory=_memory(card.table("memory")),
-        caches=_caches(card),
+        bandwidth=table.positive("bandwidth") * 1e9,
+        memory=_memory(table.table("memory")),
+        caches=_caches(table),
         link=link,
-        host_link=_host_link(card, link),
-        watts=card.positive("watts") if card.has("watts") else None,
+        host_link=_host_link(table, link),
+        watts=table.positive("watts") if table.has("watts") else None,
         price=price,
-        efficiency=_efficiency(kernels.table, card, kind),
+        efficiency=_efficiency(kernels.table, table, kind),
         basis=kernels.basis,
         measured_on=kernels.of,
         sources=sources,
@@ -142,19 +142,19 @@ def _memory(table: TableReader) -> float:
     return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
 
 
-def _caches(card: TableReader) -> tuple[Cache, ...]:
-    entries = card.values.get("caches", [])
+def _caches(device_table: TableReader) -> tuple[Cache, ...]:
+    entries = device_table.values.get("caches", [])
     if not isinstance(entries, list):
-        raise card.field_error("caches", entries, "a list of { name, mib, bandwidth }")
+        raise device_table.field_error("caches", entries, "a list of { name, mib, bandwidth }")
     caches = []
     for entry in entries:
-        table = TableReader(entry, card.source, "caches.")
+        table = TableReader(entry, device_table.source, "caches.")
         table.forbid_unknown("name", "mib", "bandwidth")
         caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
     return tuple(caches)
 
 
-def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Interconnect, str]:
+def _link(table: TableReader, device: str, catalogue: Mapping[str, Any]) -> tuple[Interconnect, str]:
     """Return the interconnect of a device, and the source of the all-reduce times that are not its own."""
     table.forbid_unknown("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
@@ -166,14 +166,14 @@ def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[
     # For device counts without custom kernels, an engine falls back to NCCL.
     both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
     source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
-    source += _elsewhere(measured.values.get("card", card), card)
+    source += _elsewhere(measured.values.get("card", device), device)
     return Interconnect(name, bandwidth, both), f"other numbers of devices: {source}" if own else source
 
 
-def _host_link(card: TableReader, link: Interconnect | None) -> float | None:
+def _host_link(table: TableReader, link: Interconnect | None) -> float | None:
     """Return the stated host bandwidth. A device with a PCIe interconnect reaches its host over that same link."""
-    if card.has("host_link"):
-        return card.positive("host_link") * 1e9
+    if table.has("host_link"):
+        return table.positive("host_link") * 1e9
     return link.bandwidth if link is not None and link.name.startswith("PCIe") else None
 
 
@@ -228,28 +228,28 @@ def _rise(values: tuple[float, ...], *, strictly: bool = False) -> bool:
     return all(low < high or (low == high and not strictly) for low, high in pairwise(values))
 
 
-def _elsewhere(measured: str, card: str) -> str:
+def _elsewhere(measured: str, device: str) -> str:
     """Return a remark to append to a source if its figures were measured on another device, otherwise ""."""
-    return "" if measured == card else f", measured on {measured}, not on this device"
+    return "" if measured == device else f", measured on {measured}, not on this device"
 
 
-def _price(card: TableReader) -> HourlyPrice | None:
+def _price(device_table: TableReader) -> HourlyPrice | None:
     """Return the price stated in a user's device file. Prices of the catalogue's devices are in prices.toml."""
-    if not card.has("price"):
+    if not device_table.has("price"):
         return None
-    table = card.table("price")
+    table = device_table.table("price")
     table.forbid_unknown("dollars", "date", "source")
     return HourlyPrice(table.positive("dollars"), table.text("date"), table.text("source"))
 
 
-def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, Any]) -> _Kernels:
+def _kernels(name: str, table: TableReader, kind: str, catalogue: Mapping[str, Any]) -> _Kernels:
     """Return the efficiency constants that a device states or names, by default those of its kind."""
     sets = catalogue["efficiency"]
-    chosen = card.values.get("efficiency", kind)
+    chosen = table.values.get("efficiency", kind)
     if isinstance(chosen, dict):
-        return _Kernels(card.table("efficiency"), f"stated in {card.source}", "file")
+        return _Kernels(table.table("efficiency"), f"stated in {table.source}", "file")
     if not isinstance(chosen, str) or chosen not in sets:
-        raise card.field_error("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
+        raise table.field_error("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
     classes = {key: value for key, value in sets[chosen].items() if key not in ("source", "card")}
     # A set that names no device was not measured on any.
     of, source = sets[chosen].get("card", ""), catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
@@ -258,19 +258,20 @@ def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, An
     return _Kernels(TableReader(classes, f"efficiency {chosen}"), source, basis, of)
 
 
-def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, Efficiency]:
+def _efficiency(table: TableReader, device_table: TableReader, kind: str) -> dict[str, Efficiency]:
     """Parse the efficiency constants of each kernel class."""
     if not table.has("default"):
         raise ValueError(
-            f"{card.source}: efficiency.default is missing; give [launch in us, share of peak, share of bandwidth]"
+            f"{device_table.source}: efficiency.default is missing; give [launch in us, share of peak, "
+            "share of bandwidth]"
         )
     constants: dict[str, Efficiency] = {}
     for key in table.values:
         kernel, _, number_format = key.partition("/")
         if kernel.partition(".")[0] not in CLASSES or (number_format and number_format not in FORMATS):
             raise ValueError(
-                f"{card.source}: unknown class efficiency.{key}; the known classes are {', '.join(CLASSES)}, each also "
-                "as class.kernel and class/format"
+                f"{device_table.source}: unknown class efficiency.{key}; the known classes are {', '.join(CLASSES)}, "
+                "each also as class.kernel and class/format"
             )
         launch, compute, memory = table.numbers(key, 3)
         if not 0 < compute <= 1 or not 0 < memory <= 1:
@@ -287,27 +288,27 @@ def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, E
     return constants
 
 
-def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
+def _sources(table: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     """Return the source of each field: its own, else that of its parent field, else `all`.
 
     A user's file needs no sources, and its texts are taken literally. Only the catalogue's devices refer to ids of
     [sources].
     """
-    ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
-    own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
-    fields = [field for field in ("bandwidth", "memory", "caches", "link", "host_link", "watts") if card.has(field)]
-    fields += [f"tflops.{name}" for name in card.values["tflops"]]
-    if card.has("link") and isinstance(card.values["link"].get("all_reduce"), dict):
+    ids: Mapping[str, str] = catalogue["sources"] if table.source in catalogue["cards"] else {}
+    own = table.table("sources").values if table.has("sources") else {"all": f"stated in {table.source}"}
+    fields = [field for field in ("bandwidth", "memory", "caches", "link", "host_link", "watts") if table.has(field)]
+    fields += [f"tflops.{name}" for name in table.values["tflops"]]
+    if table.has("link") and isinstance(table.values["link"].get("all_reduce"), dict):
         fields.append("link.all_reduce")
     for field in own:
         if field != "all" and field not in (*fields, "tflops"):
             raise ValueError(
-                f"{card.source}: sources.{field} has no matching field in the device description; remove it"
+                f"{table.source}: sources.{field} has no matching field in the device description; remove it"
             )
     named = {field: own.get(field) or own.get(field.partition(".")[0]) or own.get("all") for field in fields}
     for field, source in named.items():
         if not isinstance(source, str):
             raise ValueError(
-                f"{card.source}: sources.{field} is missing; state where the value is from, or give sources.all"
+                f"{table.source}: sources.{field} is missing; state where the value is from, or give sources.all"
             )
     return {field: ids.get(str(source), str(source)) for field, source in named.items()}

@@ -30,9 +30,9 @@ class PriceSnapshot:
     dollars: Mapping[str, float]
     """The dollars per device and hour, by device name."""
 
-    def price_of(self, card: str) -> HourlyPrice | None:
+    def price_of(self, device: str) -> HourlyPrice | None:
         """Return the seller's price of a device, or None if the seller does not offer it."""
-        dollars = self.dollars.get(card)
+        dollars = self.dollars.get(device)
         return None if dollars is None else HourlyPrice(dollars, self.date, self.source, self.title)
 
 
@@ -68,7 +68,7 @@ def seller_named(sellers: Sequence[PriceSnapshot], wanted: str) -> PriceSnapshot
 
 
 def seller_of(
-    sellers: Sequence[PriceSnapshot], cards: Iterable[str], wanted: str | None = None
+    sellers: Sequence[PriceSnapshot], devices: Iterable[str], wanted: str | None = None
 ) -> PriceSnapshot | None:
     """Return the seller called `wanted`, by default the first one that offers the most of the given devices.
 
@@ -79,7 +79,7 @@ def seller_of(
     """
     if wanted is not None:
         return seller_named(sellers, wanted)
-    names = set(cards)
+    names = set(devices)
     most = max(sellers, key=lambda each: len(names & each.dollars.keys()), default=None)
     return most if most is not None and names & most.dollars.keys() else None
 
@@ -107,10 +107,10 @@ def quotes(devices: Iterable[Device], sellers: Sequence[PriceSnapshot], *, over:
 
 
 def _quotes(device: Device, sellers: Sequence[PriceSnapshot], over: bool) -> list[Device]:
-    asked = [price for each in sellers if (price := each.price_of(device.name)) is not None]
-    if not asked or (device.price is not None and not over):
+    quotes = [price for each in sellers if (price := each.price_of(device.name)) is not None]
+    if not quotes or (device.price is not None and not over):
         return [device]
-    return [replace(device, price=price) for price in asked]
+    return [replace(device, price=price) for price in quotes]
 
 
 def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[PriceSnapshot, ...]:
@@ -122,5 +122,5 @@ def _snapshot(name: str, table: TableReader) -> PriceSnapshot:
     date, prices = table.text("date"), table.table("dollars")
     if not _DATE.fullmatch(date):
         raise table.field_error("date", date, "a day, a month or a year, like 2026-11-20")
-    dollars = {card: prices.positive(card) for card in prices.values}
+    dollars = {device: prices.positive(device) for device in prices.values}
     return PriceSnapshot(name.lower(), table.text("title"), date, table.text("source"), dollars)

@@ -59,7 +59,7 @@ class Interconnect:
     all_reduce: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
     """The all-reduce times by kernel kind ("custom" or "nccl") and number of devices."""
 
-    def all_reduce_seconds(self, nbytes: float, cards: int, kind: str = "custom") -> float:
+    def all_reduce_seconds(self, nbytes: float, ranks: int, kind: str = "custom") -> float:
         """Return the seconds of an all-reduce of `nbytes` bytes.
 
         Numbers of devices between two measured ones are interpolated linearly in log2 of the number. Outside their
@@ -67,22 +67,22 @@ class Interconnect:
 
         Args:
             nbytes: The size of the message in bytes.
-            cards: The number of devices.
+            ranks: The number of devices.
             kind: The kernel kind; the first known kind replaces one without measurements.
         """
         known = self.all_reduce.get(kind) or next(iter(self.all_reduce.values()))
-        fewer = max((count for count in known if count <= cards), default=min(known))
-        more = min((count for count in known if count >= cards), default=max(known))
+        fewer = max((count for count in known if count <= ranks), default=min(known))
+        more = min((count for count in known if count >= ranks), default=max(known))
         seconds = known[fewer].at(nbytes)
-        if not fewer < cards < more:
+        if not fewer < ranks < more:
             return seconds
-        part = math.log2(cards / fewer) / math.log2(more / fewer)
+        part = math.log2(ranks / fewer) / math.log2(more / fewer)
         return seconds + part * (known[more].at(nbytes) - seconds)
 
     def over(self, factor: float) -> "Interconnect":
         """Return the same link between devices with `factor` times the bandwidth."""
         curves = {
-            kind: {cards: curve.over(factor) for cards, curve in known.items()}
+            kind: {ranks: curve.over(factor) for ranks, curve in known.items()}
             for kind, known in self.all_reduce.items()
         }
         return Interconnect(self.name, self.bandwidth * factor, curves)

@@ -143,22 +143,22 @@ def _copying_seconds(kernel: Launch, device: Device) -> float:
     return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 
 
-def added_host_seconds(card: float, host: float, device: Device) -> float:
+def added_host_seconds(device_seconds: float, host: float, device: Device) -> float:
     """Return the seconds that the host adds to a step.
 
     If the host prepares the next step meanwhile, only the excess over the device time counts, otherwise all of its
     time.
 
     Args:
-        card: The seconds of the device.
+        device_seconds: The seconds of the device.
         host: The seconds of the host.
         device: The device, whose `host.overlap` says whether the two overlap.
     """
-    return max(0.0, host - card) if device.host is not None and device.host.overlap else host
+    return max(0.0, host - device_seconds) if device.host is not None and device.host.overlap else host
 
 
 def host_seconds(
-    work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, card: float = 0.0
+    work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, device_seconds: float = 0.0
 ) -> float:
     """Return the host seconds of a step; 0 if the device has no known host overhead.
 
@@ -168,7 +168,7 @@ def host_seconds(
         ops: The number of op calls in the step.
         device: The device that runs the step.
         recorded: Whether the step is recorded and replayed.
-        card: The device seconds of the ops, which hide the time to issue them if both run concurrently.
+        device_seconds: The device seconds of the ops, which hide the time to issue them if both run concurrently.
     """
     host = device.host
     if host is None:
@@ -176,6 +176,6 @@ def host_seconds(
     nbytes = min(cost.total_bytes, device.cached_bytes)
     asked = 0.0 if recorded else host.asked + host.op * ops
     if host.ahead:
-        asked = max(0.0, asked - card)
+        asked = max(0.0, asked - device_seconds)
     own = host.step if work.is_verify else host.step + host.prompts
     return own + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

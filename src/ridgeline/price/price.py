@@ -186,7 +186,7 @@ class Price:
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
-        own = host_seconds(work, total, known.calls, device, recorded=recorded, card=expected)
+        own = host_seconds(work, total, known.calls, device, recorded=recorded, device_seconds=expected)
         host = added_host_seconds(expected, own, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 

@@ -99,9 +99,18 @@ def text_routes(
     speech: SpeechVocabulary | None,
 ) -> Sequence[BaseRoute]:
     """Return the routes of a language model (`TEXT_ROUTES`), and the trace route for models that continue a text."""
-    api, heard = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
+    api, speech_api = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
     handlers = (
-        *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
+        *(
+            api.chat,
+            api.render,
+            api.complete,
+            api.respond,
+            speech_api.transcribe,
+            speech_api.translate,
+            api.embed,
+            api.rerank,
+        ),
         *(api.tokenize, api.detokenize),
     )
     routes = [Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)]
@@ -345,11 +354,11 @@ async def _api_error(request: Request, error: Any) -> Response:
 async def _http_error(request: Request, error: Any) -> Response:
     """Return the error response for an HTTPException of Starlette, mostly the router's 404 and 405 errors."""
     assert isinstance(error, HTTPException)
-    said = {
+    error_text = {
         404: ("there is no such route", "not_found"),
         405: ("this route does not support that method", "method_not_allowed"),
     }
-    message, code = said.get(error.status_code, ("the server cannot answer this request", "invalid_request"))
+    message, code = error_text.get(error.status_code, ("the server cannot answer this request", "invalid_request"))
     return await _api_error(request, ApiError(error.status_code, message, code=code, headers=error.headers))
 
 

@@ -22,13 +22,13 @@ class LoadCancellation:
     def progress(self, shown: Progress | None) -> Progress:
         """Return a progress callback that calls `shown`, and raises `LoadAbandoned` once the load is cancelled."""
 
-        def told(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             if self.over:
                 raise LoadAbandoned
             if shown is not None:
                 shown(done, total)
 
-        return told
+        return on_progress
 
 
 async def load_in_thread(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:

@@ -72,7 +72,7 @@ class ServedLLM:
     engine_factory: str = ""
     """The name of a function that builds the engine instead of loading a model, as in `EngineStart`; "" for none."""
     devices: int = 1
-    """The number of devices for an engine that `maker` builds."""
+    """The number of devices for an engine that `engine_factory` builds."""
     transfer: KVTransfer | None = None
     prefill_engines: Sequence[AsyncLLM] = ()
     """Prefill engines of this server, from which its own engine fetches the KV cache of prompts."""

@@ -132,22 +132,22 @@ class ServedMultiModel:
         """Yield the application of all models, with its metrics, while it serves requests."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
         names = PipelineNames({name: name for name in self.pipelines.models}, others=self._writers(llm))
-        drawn, picture_metrics = build_image_service(models.diffusion_engine, names, settings)
+        drawn, image_metrics = build_image_service(models.diffusion_engine, names, settings)
         queue = RequestQueue(llm.info, own)
         service = build_service(llm, queue, own)
         observability = observe_one_engine(service, llm, own, self.language.name)
-        observability.metrics.others.append(picture_metrics)
+        observability.metrics.others.append(image_metrics)
         drawing = {name: no_text_message([pipeline]) for name, pipeline in models.diffusion_engine.pipelines.items()}
         model = served_model(llm, own, drawing)
-        pictures, jobs = ImageApi(drawn, settings, names), VideoJobStore(drawn, settings)
+        images, jobs = ImageApi(drawn, settings, names), VideoJobStore(drawn, settings)
         videos = VideoApi(drawn, jobs, settings, names)
         async with observability.running(), aclosing(GrammarCheck(own)) as grammars, aclosing(jobs):
             speech = self.language.speech(llm)
             app = application(
                 (
                     *text_routes(service, model, own, grammars, speech),
-                    *image_routes(pictures, videos),
-                    *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
+                    *image_routes(images, videos),
+                    *model_routes(lambda: {**text_cards(model, own), **images.cards()}),
                     *observability.routes(),
                     *PageData(self.language.price_sources(llm, own), own).routes(),
                 )

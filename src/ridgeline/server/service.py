@@ -168,7 +168,7 @@ class Service:
     async def _events(self, live: InFlightRequest, take: Callable[[Event], None]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(event: Event | Exception) -> None:
+        def on_event(event: Event | Exception) -> None:
             if done.done():
                 return
             try:
@@ -182,9 +182,9 @@ class Service:
                 if len(live.finishes) == live.spec.params.n:
                     done.set_result(None)
 
-        live.fail = told
+        live.fail = on_event
         added, begun = partial(self.on_loop, self._added, live), partial(self.on_loop, self._begun, live)
-        leave = self.llm.submit(live.spec, told, added=added, begun=begun)
+        leave = self.llm.submit(live.spec, on_event, added=added, begun=begun)
         try:
             await done
         finally:

@@ -36,7 +36,7 @@ def recorded_bytes(model: Model) -> int:
         return 0
     memory = RecordingArena("meta")
 
-    def told(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
+    def add_bytes(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
         fresh = [result for result in results if all(result is not given for given in inputs)]
         if isinstance(op, Attention) and op.rope is not None:
@@ -44,7 +44,7 @@ def recorded_bytes(model: Model) -> int:
         for tensor in fresh:
             memory.take(tensor.shape, tensor.dtype)
 
-    model.trace_calls(dict.fromkeys(model.row_axes, MAX_RECORDED_ROWS), told)
+    model.trace_calls(dict.fromkeys(model.row_axes, MAX_RECORDED_ROWS), add_bytes)
     return memory.nbytes
 
 

@@ -60,7 +60,7 @@ class GraphInputs:
             (1, bucket.logits),
         )  # fmt: skip
         numbers = torch.zeros(sum(a * b for a, b in self._shapes), dtype=torch.int32, device=tables.device)
-        self._told = PinnedBuffer(numbers)
+        self._staging = PinnedBuffer(numbers)
         of_rows, of_ones, of_several, logits = self._parts(numbers)
         self.ids_T, self.positions_T, *slots = of_rows.unbind()
         self.rows_R = logits[0]
@@ -90,7 +90,7 @@ class GraphInputs:
         seats = self._seats.update(items, tables)
         counts = [len(item.tokens) for item in items]
         *starts, end = accumulate(counts, initial=0)
-        of_rows, of_ones, of_several, logits = self._parts(self._told.begin())
+        of_rows, of_ones, of_several, logits = self._parts(self._staging.begin())
         self._fill_rows(of_rows, items, tables, end)
         ones = [i for i, count in enumerate(counts) if count == 1 and self.bucket.ones]
         several = [i for i, count in enumerate(counts) if count > 1 or not self.bucket.ones]
@@ -115,7 +115,7 @@ class GraphInputs:
         wanted = [start + offset for item, start in zip(items, starts, strict=True) for offset in item.logits]
         logits[0] = 0
         logits[0, : len(wanted)] = wanted
-        self._told.send()
+        self._staging.send()
 
     def _fill_rows(self, of_rows: Ints, items: Sequence[RowItem], tables: PageTables, end: int) -> None:
         """Write the token ids, positions and KV slots of a step's rows to the buffer that is sent to the GPU."""

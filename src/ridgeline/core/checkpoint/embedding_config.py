@@ -132,8 +132,8 @@ def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
     Raises:
         ModelRefused: If they are malformed.
     """
-    said = _object(path)
-    stated, default = said.get("prompts") or {}, said.get("default_prompt_name")
+    config = _object(path)
+    stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(stated, dict):
         raise ModelRefused(f"{path}: prompts is not an object that maps names to texts; fetch the file again")
     prompts = {name: text for name, text in stated.items() if isinstance(text, str)}
@@ -183,8 +183,8 @@ def _mode(folder: Path, prompted: bool) -> PoolingMode:
     named, known = ([new], _NEW_MODES) if isinstance(new, str) else (switched, _MODES)
     mode = known.get(named[0]) if len(named) == 1 else None
     if mode is None:
-        said = " and ".join(named) or "nothing"
-        raise ModelRefused(f"{path}: pooling by {said} is not supported; {', '.join(_NEW_MODES)} are")
+        modes = " and ".join(named) or "nothing"
+        raise ModelRefused(f"{path}: pooling by {modes} is not supported; {', '.join(_NEW_MODES)} are")
     return mode
 
 
@@ -207,7 +207,7 @@ def _stage(kind: str, folder: Path, modules: Path) -> PostPoolingLayer:
 
 def model_of(
     source: ModelSource,
-    said: EmbeddingConfig | None,
+    embedding: EmbeddingConfig | None,
     weights: str | None = None,
     kv: str | None = None,
     shard: Shard = WHOLE,
@@ -216,7 +216,7 @@ def model_of(
 
     Args:
         source: Source of the model.
-        said: Result of `read_embedding`.
+        embedding: Result of `read_embedding`.
         weights: Weight format, as in `build_to_run`.
         kv: Format of keys and values, as in `build_to_run`.
         shard: Shard of this rank.
@@ -225,31 +225,31 @@ def model_of(
         ModelRefused: If the model is not supported.
     """
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
-    return with_pooling(trunk, said)
+    return with_pooling(trunk, embedding)
 
 
-def with_pooling(model: Model, said: EmbeddingConfig | None) -> Model:
+def with_pooling(model: Model, embedding: EmbeddingConfig | None) -> Model:
     """Return a model with the pooling that its embedding settings define.
 
     A model with neither settings nor a head is pooled as its encoder architecture defines, or by the mean, as in
     sentence-transformers. A model with a head but without settings, and one that already pools, is returned unchanged.
-    `said` is the result of `read_embedding`.
+    `embedding` is the result of `read_embedding`.
     """
-    if isinstance(model, Embedder) or (said is None and model.has_head):
+    if isinstance(model, Embedder) or (embedding is None and model.has_head):
         return model
     mode = model.mode if isinstance(model, Encoder) else None
-    return _embedder(model, said or EmbeddingConfig(mode or "mean", stated=mode is not None))
+    return _embedder(model, embedding or EmbeddingConfig(mode or "mean", stated=mode is not None))
 
 
-def _embedder(trunk: Model, said: EmbeddingConfig) -> Embedder:
+def _embedder(trunk: Model, embedding: EmbeddingConfig) -> Embedder:
     """Build an embedding model from a model that computes hidden states: add the pooling and the layers after it."""
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
-    for stage in said.stages:
+    for stage in embedding.stages:
         name = f"stage_{stage.folder.name.lower()}"
         if not stage.outputs:
             stages[name] = Normalise(width, dtype)
             continue
         stages[name] = Dense(width, stage.outputs, dtype, bias=stage.bias, activation=stage.activation)
         width, elsewhere[name] = stage.outputs, stage.folder
-    return Embedder(trunk, said.mode, hidden, stages, width=width, elsewhere=elsewhere)
+    return Embedder(trunk, embedding.mode, hidden, stages, width=width, elsewhere=elsewhere)

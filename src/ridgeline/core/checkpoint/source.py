@@ -345,18 +345,18 @@ def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
     section = fields.value(SECTIONS[0])
     if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
         return fields
-    said = _quantiser_settings(path, _QUANTISED[_MODELOPT_FILE][1])
-    merged = {**section, **{key: value for key, value in said.items() if section.get(key) is None}}
+    settings = _quantiser_settings(path, _QUANTISED[_MODELOPT_FILE][1])
+    merged = {**section, **{key: value for key, value in settings.items() if section.get(key) is None}}
     return Fields({**fields.values, SECTIONS[0]: merged}, fields.source, fields.elsewhere)
 
 
 def _quantiser_settings(path: Path, own: str) -> dict[str, Any]:
     """Return the settings in a quantiser's file, which are under the key `own`, or the whole file if it is ""."""
     values = read_object(path)
-    said = values.get(own) if own else values
-    if not isinstance(said, dict):
+    settings = values.get(own) if own else values
+    if not isinstance(settings, dict):
         raise ModelRefused(f"{path} does not say how the weights are quantised ({own!r} is missing)")
-    return said
+    return settings
 
 
 def _listed(components: Iterable[Component]) -> str:

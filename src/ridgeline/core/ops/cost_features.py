@@ -39,7 +39,7 @@ class KernelThreshold:
     """A condition on a class of query lengths under which an op runs the class's sequences in another way.
 
     The condition holds if queries x (number of queries) + pairs x (number of query-key pairs) + keys x (number of keys)
-    is at most `most`.
+    is at most `limit`.
     """
 
     queries: int = 0

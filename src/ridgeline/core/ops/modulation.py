@@ -276,10 +276,10 @@ def modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shif
     """Multiply the rows of each image by its factor and add its shift, in place."""
     if normed_NW.is_meta:
         return normed_NW
-    for picture, own_NW in enumerate(torch.split(normed_NW, list(lengths))):
-        own_NW.mul_(factor_PW[picture])
+    for image, own_NW in enumerate(torch.split(normed_NW, list(lengths))):
+        own_NW.mul_(factor_PW[image])
         if shift_PW is not None:
-            own_NW.add_(shift_PW[picture])
+            own_NW.add_(shift_PW[image])
     return normed_NW
 
 

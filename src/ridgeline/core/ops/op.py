@@ -156,8 +156,8 @@ class Op(StoredModule, ABC):
     def weight_slots(self) -> Mapping[str, WeightSlot]:
         """Return the weight slots of an op, for which a quantisation recipe chooses weight formats.
 
-        The keys are the names that `store` takes. `WeightSlot.name` is the path within the op that a checkpoint uses
-        for the slot.
+        The keys are the names that `set_weight_formats` takes. `WeightSlot.name` is the path within the op that
+        a checkpoint uses for the slot.
         """
         return {}
 
@@ -179,7 +179,7 @@ class Op(StoredModule, ABC):
 
         Args:
             number: The number of the adapter, from 1.
-            name: The path of the matrix within the op, as in `adaptable`.
+            name: The path of the matrix within the op, as in `adaptable_matrices`.
             added: The adapter's low-rank weights for this matrix.
             rows: The rows of each adapter in the running step.
         """

@@ -52,9 +52,9 @@ class StoredModule(BackendModule):
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the dtype to which the loader casts a checkpoint tensor of floats before it calls `take`.
+        """Return the dtype to which the loader casts a checkpoint tensor of floats before it calls `load_tensor`.
 
-        It is the dtype of the parameter of this name. None means that `take` needs the tensor as it is stored.
+        It is the dtype of the parameter of this name. None means that `load_tensor` needs the tensor as it is stored.
         """
         return self.get_parameter(name).dtype
 

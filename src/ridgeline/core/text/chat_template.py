@@ -200,8 +200,8 @@ class ChatTemplate:
 
     def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
         """Render the prompt of messages that are already in the form that the chat template accepts."""
-        told = [_message(turn.message) for turn in turns]
-        return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
+        rendered = [_message(turn.message) for turn in turns]
+        return self._rendered({**context, "messages": rendered}, [turn.index for turn in turns])
 
     def check(self) -> None:
         """Render a minimal conversation to test a chat template.
@@ -223,9 +223,9 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, opens: bool
     ) -> str:
         """Render test messages without converting them; `opens` is the template's add_generation_prompt."""
-        told = [_message(message) for message in messages]
-        context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
-        return _text(self._rendered(context, range(len(told))))
+        rendered = [_message(message) for message in messages]
+        context = {"messages": rendered, "tools": tools, "documents": None, "add_generation_prompt": opens}
+        return _text(self._rendered(context, range(len(rendered))))
 
     def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> TrustedStr:
         """Run a chat template within its budget of time and memory, and return the prompt.

@@ -34,7 +34,7 @@ class PreamblePlaces:
     current_turn: tuple[PreamblePlace, ...] = ("with_calls",)
     """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
-    """Whether the template also writes a message's reasoning if its text is at a position in `running`."""
+    """Whether the template also writes a message's reasoning if its text is at a position in `current_turn`."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
@@ -100,17 +100,17 @@ def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[I
 
 def _texts_joined(turns: Sequence[IndexedMessage]) -> list[IndexedMessage]:
     """Return the messages of one turn with all assistant texts joined in the last message that has text."""
-    said = [
+    joined = [
         place
         for place, (_, message) in enumerate(turns)
         if message.get("role") == "assistant" and not is_blank(message.get("content"))
     ]
-    whole = _joined([turns[place][1]["content"] for place in said])
+    whole = _joined([turns[place][1]["content"] for place in joined])
     changed = list(turns)
-    for place in said:
+    for place in joined:
         index, message = turns[place]
-        changed[place] = (index, {**message, "content": whole if place == said[-1] else None})
-    emptied = {place for place in said[:-1] if not turns[place][1].get("tool_calls")}
+        changed[place] = (index, {**message, "content": whole if place == joined[-1] else None})
+    emptied = {place for place in joined[:-1] if not turns[place][1].get("tool_calls")}
     return [turn for place, turn in enumerate(changed) if place not in emptied]
 
 

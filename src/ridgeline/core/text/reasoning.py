@@ -49,7 +49,7 @@ def tags_of(template_source: str) -> tuple[str, str] | None:
 class ReasoningSplitter:
     """A splitter that separates one generated stream into reasoning and response.
 
-    `reasoning_tokens` and `answer_tokens` add up to the number of pushed tokens. A token counts for the section that
+    `reasoning_tokens` and `response_tokens` add up to the number of pushed tokens. A token counts for the section that
     contains its first character; tags count as reasoning.
     """
 

@@ -18,7 +18,7 @@ MAX_STEPS = 1 << 20
 A step is a loop iteration, a call, a filter, or an operator whose result can be large.
 """
 MAX_SIZE = 1 << 24
-"""The largest value that a template may create, in characters; list and object entries add `PLACE` each."""
+"""The largest value that a template may create, in characters; list and object entries add `ENTRY_SIZE` each."""
 MAX_MADE = 1 << 28
 """The maximum total size, in characters, of all values that one template rendering creates."""
 MAX_SECONDS = 10.0
@@ -79,7 +79,7 @@ class TemplateBudget:
     def size(self, value: Any) -> int:
         """Return the approximate number of characters of a value when written out.
 
-        A number or other object counts as 1, and each entry of a list or object adds `PLACE`. Nested values count
+        A number or other object counts as 1, and each entry of a list or object adds `ENTRY_SIZE`. Nested values count
         as often as they occur.
         """
         if isinstance(value, str):

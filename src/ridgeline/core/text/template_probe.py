@@ -236,11 +236,11 @@ class TemplateProbe:
             form: Form of the tool calls.
             rest: Messages after the result of the call.
         """
-        said = {**form.message(_NAMES[:1]), "content": _TEXTS[1], REASONING[0]: _THOUGHT}
+        reasoning_message = {**form.message(_NAMES[:1]), "content": _TEXTS[1], REASONING[0]: _THOUGHT}
         words = (_NAMES[0], *_ARGUMENTS)
         found: dict[PreamblePlace, bool] = {}
         for place in PLACES:
-            turns = with_preambles(enumerate([_ASK, said, form.result(), *rest]), place, place)
+            turns = with_preambles(enumerate([_ASK, reasoning_message, form.result(), *rest]), place, place)
             text = self._call_text([form.with_content(message) for _, message in turns], opens=True)
             if text is not None and text.count(_TEXTS[1]) == 1 and _includes(text, words):
                 found[place] = _THOUGHT in text

@@ -445,7 +445,7 @@ class KVCacheManager:
     def published_group(self, page: int) -> int | None:
         """Return the index of the layer group whose contents a published page holds; None if it is not published."""
         key = self.pool.key(page)
-        assert key is None or isinstance(key, tuple)  # `name` makes the keys
+        assert key is None or isinstance(key, tuple)  # `page_key` makes the keys
         return None if key is None else int(key[0])
 
     def check(self) -> None:

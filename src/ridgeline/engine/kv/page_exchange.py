@@ -64,7 +64,7 @@ class PageExchange:
         return self.store.export_pages([page for page in pages if page is not None])
 
     def import_pages(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
-        """Store pages that another engine's `give` returned, and publish them.
+        """Store pages that another engine's `export_pages` returned, and publish them.
 
         Args:
             keys: The keys of the prompt's full pages.

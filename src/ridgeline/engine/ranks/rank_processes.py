@@ -89,9 +89,9 @@ class RankProcesses:
                 followers._begin(RankStart(model, settings, dummy_weights, rank, pages, threads, meeting))
             for rank, child in enumerate(followers._children, 1):
                 assert child.stdout is not None
-                said = child.stdout.readline().decode().strip()
-                if said != READY:
-                    raise RankGone(f"rank {rank} of {settings.ranks} did not start: {said or _epitaph(child)}")
+                ready_line = child.stdout.readline().decode().strip()
+                if ready_line != READY:
+                    raise RankGone(f"rank {rank} of {settings.ranks} did not start: {ready_line or _epitaph(child)}")
             join(meeting, 0, settings.ranks)
         except BaseException:
             followers.close()
@@ -192,5 +192,5 @@ def _epitaph(child: "subprocess.Popen[bytes]") -> str:
         code = child.wait(_LAST_WORDS)
     except subprocess.TimeoutExpired:
         return "it does not respond"
-    said = child.stdout.readline().decode().strip()
-    return said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+    last_line = child.stdout.readline().decode().strip()
+    return last_line or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")

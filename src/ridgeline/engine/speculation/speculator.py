@@ -37,7 +37,7 @@ class Speculator:
         """
         self.drafter, self.tokens, self.outputs, self.priced = drafter, tokens, outputs, priced
         self._gate: SpeculationGate | None = None
-        self._failed = self._said = False
+        self._failed = self._was_reported = False
         self._acceptance = Acceptance()
         self._guesses: dict[Request, Sequence[int]] = {}
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
@@ -78,8 +78,8 @@ class Speculator:
 
     def _say_unpriced(self) -> None:
         """Log once that nothing will be guessed, because step times cannot be predicted."""
-        if not self._said:
-            self._said = True
+        if not self._was_reported:
+            self._was_reported = True
             logger.warning(
                 "speculation is 'auto', but step times cannot be predicted on this device, so no tokens are "
                 "drafted: call engine.speculator.price_on(price, device), or use the method ngram"

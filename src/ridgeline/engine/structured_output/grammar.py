@@ -79,8 +79,8 @@ def _refusal(reason: str) -> str:
 
 def _one_line(reason: str) -> str:
     """Return an error of llguidance in one line, without its internal states and options, which no user can set."""
-    told = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
-    return " ".join(told.split())[:MAX_REASON]
+    message = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
+    return " ".join(message.split())[:MAX_REASON]
 
 
 class GrammarCache:

@@ -46,7 +46,7 @@ class _Parked:
     """The bytes of the pages that should come."""
     peer: Peer | None = None
     """The producer from which the pages were requested; None before."""
-    asked: float = 0.0
+    asked_at: float = 0.0
     """The time at which the pages were requested, by the monotonic clock."""
     arrived: PagesArrived | None = None
     """The pages that came from the producer; None before."""
@@ -79,10 +79,10 @@ class Consumer:
         """
         self._engine, self._exchange, self._identity = engine, exchange, identity
         self._timeout, self._tell, self._wake = transfer.timeout, tell, wake
-        self._heard: queue.SimpleQueue[tuple[Peer, PeerEvent]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Peer, PeerEvent]] = queue.SimpleQueue()
         self._tickets = count(1)
         self._unasked: deque[_Parked] = deque()
-        self._asked: dict[int, _Parked] = {}
+        self._fetches: dict[int, _Parked] = {}
         self._arrived: deque[_Parked] = deque()
         self._down: dict[Peer, str] = {}  # the reported reason
         self._most_staged = _STAGED_SHARE * exchange.kv_cache_manager.layout.nbytes
@@ -95,9 +95,9 @@ class Consumer:
             peer.tried.wait(max(0.0, end - time.monotonic()))
         self.poll()
 
-    def _hear(self, peer: Peer, heard: PeerEvent) -> None:
+    def _hear(self, peer: Peer, event: PeerEvent) -> None:
         """Queue an event of a producer, in the thread of its connection, and wake the engine's loop."""
-        self._heard.put((peer, heard))
+        self._events.put((peer, event))
         self._wake()
 
     def add(self, request: Request) -> None:
@@ -118,7 +118,7 @@ class Consumer:
 
     def forget(self, group: int) -> None:
         """Drop a request that has ended; do nothing if it is not parked."""
-        for ticket, parked in list(self._asked.items()):
+        for ticket, parked in list(self._fetches.items()):
             if parked.request.group == group:
                 self._over(ticket)
                 if parked.peer is not None:
@@ -131,18 +131,18 @@ class Consumer:
 
     def poll(self) -> None:
         """Handle what producers sent, request further pages, and start the requests that need not wait any longer."""
-        while not self._heard.empty():
-            self._take(*self._heard.get())
-        if not (self._unasked or self._asked or self._arrived):
+        while not self._events.empty():
+            self._take(*self._events.get())
+        if not (self._unasked or self._fetches or self._arrived):
             return
         now = time.monotonic()
-        late = [ticket for ticket, parked in self._asked.items() if now - parked.asked > self._timeout]
+        late = [ticket for ticket, parked in self._fetches.items() if now - parked.asked_at > self._timeout]
         for ticket in late:
-            peer, asked = self._asked[ticket].peer, self._asked[ticket].asked
+            peer, asked_at = self._fetches[ticket].peer, self._fetches[ticket].asked_at
             assert peer is not None
             self._fail(ticket, f"no pages came within {self._timeout:g} s")
             peer.send(Cancel(ticket))
-            if peer.delivered < asked:  # it sends nothing at all: the other requests should not wait as long
+            if peer.delivered < asked_at:  # it sends nothing at all: the other requests should not wait as long
                 peer.hang_up()
         self._begin()
         self._ask()
@@ -155,34 +155,34 @@ class Consumer:
 
     # -- events of producers -------------------------------------------------------------------------------------------
 
-    def _take(self, peer: Peer, heard: PeerEvent) -> None:
-        if isinstance(heard, PeerOnline):
-            peer.curve = heard.curve
+    def _take(self, peer: Peer, event: PeerEvent) -> None:
+        if isinstance(event, PeerOnline):
+            peer.curve = event.curve
             self._down.pop(peer, None)
-            nbytes, seconds = heard.curve.nbytes[-1], heard.curve.seconds[-1]
+            nbytes, seconds = event.curve.nbytes[-1], event.curve.seconds[-1]
             self._tell(PeerChanged(peer.address, True, f"{nbytes / seconds / 1e9:.3g} GB/s"))
-        elif isinstance(heard, PeerOffline):
-            if self._down.get(peer) != heard.reason:
-                self._tell(PeerChanged(peer.address, False, heard.reason))
-            peer.curve, self._down[peer] = None, heard.reason
-            for ticket in [ticket for ticket, parked in self._asked.items() if parked.peer is peer]:
-                self._fail(ticket, heard.reason)
-        elif isinstance(heard, PagesArrived):
+        elif isinstance(event, PeerOffline):
+            if self._down.get(peer) != event.reason:
+                self._tell(PeerChanged(peer.address, False, event.reason))
+            peer.curve, self._down[peer] = None, event.reason
+            for ticket in [ticket for ticket, parked in self._fetches.items() if parked.peer is peer]:
+                self._fail(ticket, event.reason)
+        elif isinstance(event, PagesArrived):
             peer.delivered = time.monotonic()
-            self._take_pages(heard)
-        elif isinstance(heard, Declined) and heard.ticket in self._asked:
-            self._fail(heard.ticket, heard.reason)
+            self._take_pages(event)
+        elif isinstance(event, Declined) and event.ticket in self._fetches:
+            self._fail(event.ticket, event.reason)
 
-    def _take_pages(self, heard: PagesArrived) -> None:
-        parked = self._asked.get(heard.pages.ticket)
+    def _take_pages(self, pages: PagesArrived) -> None:
+        parked = self._fetches.get(pages.pages.ticket)
         if parked is None:
             return  # the pages came too late
-        if reason := self._wrong(parked, heard.pages, heard.rows):
-            self._fail(heard.pages.ticket, reason)
+        if reason := self._wrong(parked, pages.pages, pages.rows):
+            self._fail(pages.pages.ticket, reason)
             return
-        self._over(heard.pages.ticket)
+        self._over(pages.pages.ticket)
         self._staged += parked.nbytes  # until it is in KV memory
-        parked.arrived = heard
+        parked.arrived = pages
         self._arrived.append(parked)
 
     def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
@@ -203,7 +203,7 @@ class Consumer:
 
     def _over(self, ticket: int) -> _Parked:
         """Stop waiting for the pages of a request, and return it."""
-        parked = self._asked.pop(ticket)
+        parked = self._fetches.pop(ticket)
         self._staged -= parked.nbytes
         assert parked.peer is not None
         parked.peer.under_way -= parked.request.prompt_length - parked.have
@@ -230,10 +230,10 @@ class Consumer:
                 return
             self._unasked.popleft()
             peer, ticket = min(up, key=lambda each: each.under_way), next(self._tickets)
-            parked.peer, parked.asked = peer, time.monotonic()
+            parked.peer, parked.asked_at = peer, time.monotonic()
             peer.under_way += parked.request.prompt_length - parked.have
             self._staged += parked.nbytes
-            self._asked[ticket] = parked
+            self._fetches[ticket] = parked
             # The consumer samples the response itself.
             unsampled = structs.replace(parked.request.spec, params=DEFAULT_PARAMS)
             peer.send(Prefill(ticket, parked.have, unsampled))
@@ -252,9 +252,9 @@ class Consumer:
             places = self._exchange.missing_pages(parked.have, arrived.pages.positions)
             if self._exchange.import_pages(parked.keys, parked.have, places, arrived.rows):
                 predicted = None if peer.curve is None else peer.curve.at(arrived.rows.nbytes)
-                positions, waited = arrived.pages.positions - parked.have, time.monotonic() - parked.asked
-                said = (positions, arrived.rows.nbytes, arrived.seconds, predicted, waited)
-                self._tell(Transferred(peer.address, *said))
+                positions, waited = arrived.pages.positions - parked.have, time.monotonic() - parked.asked_at
+                details = (positions, arrived.rows.nbytes, arrived.seconds, predicted, waited)
+                self._tell(Transferred(peer.address, *details))
             else:
                 self._tell(Transferred(peer.address, reason="the KV cache has no room for its pages"))
             self._engine.begin(parked.request.group)

@@ -88,7 +88,7 @@ class Peer:
         identity: Identity,
         transfer: KVTransfer,
         most: int,
-        heard: Callable[["Peer", PeerEvent], None],
+        on_event: Callable[["Peer", PeerEvent], None],
         threads: ConnectionThreads,
     ) -> None:
         """Start the thread that connects to a producer.
@@ -98,7 +98,7 @@ class Peer:
             identity: The model and page layout that the producer must share.
             transfer: The settings of the transfer.
             most: Maximum number of pages in a message.
-            heard: Receives the events.
+            on_event: Receives the events.
             threads: Runs the threads of the connection.
         """
         self.address = address
@@ -110,7 +110,7 @@ class Peer:
         """The time at which the last pages came, by the monotonic clock."""
         self.tried = threading.Event()
         """An event that is set once it is known whether the producer is available."""
-        self._identity, self._transfer, self._most, self._heard = identity, transfer, most, heard
+        self._identity, self._transfer, self._most, self._on_event = identity, transfer, most, on_event
         self._closing = threading.Event()
         self._connection: socket.socket | None = None
         self._outbox: SendQueue | None = None
@@ -158,7 +158,7 @@ class Peer:
             self.hang_up()
             self._outbox = None
             failures += 1
-            self._heard(self, PeerOffline(reason))
+            self._on_event(self, PeerOffline(reason))
             self.tried.set()
             self._closing.wait(pause)
 
@@ -185,7 +185,7 @@ class Peer:
         except BaseException:
             connection.close()
             raise
-        self._heard(self, PeerOnline(curve))
+        self._on_event(self, PeerOnline(curve))
         self.tried.set()
         return wire
 
@@ -208,9 +208,9 @@ class Peer:
                 self._wait()
                 continue
             if isinstance(message, PagesFrame):
-                self._heard(self, self._arrived(wire, message))
+                self._on_event(self, self._arrived(wire, message))
             elif isinstance(message, Declined):
-                self._heard(self, message)
+                self._on_event(self, message)
             else:
                 raise OSError("it sent a message that this engine did not request")
         raise EOFError("this engine no longer uses the connection")
@@ -218,7 +218,7 @@ class Peer:
     def _wait(self) -> None:
         """Report that nothing has come for a while, because requested pages may be late by now."""
         if self.under_way:
-            self._heard(self, None)
+            self._on_event(self, None)
 
     def _arrived(self, wire: Wire[FromProducer], message: PagesFrame) -> PagesArrived:
         """Read the KV pages that follow a message of the producer, and return them as an event."""

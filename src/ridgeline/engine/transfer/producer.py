@@ -94,7 +94,7 @@ class Producer:
         self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
         self._wake = wake
         self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()
-        self._asked: dict[int, _PrefillJob] = {}  # by the engine's id
+        self._prefills: dict[int, _PrefillJob] = {}  # by the engine's id
         self.clients: set[_Client] = set()
         self._closed = threading.Event()
         self._listener = _listen(address)
@@ -108,10 +108,10 @@ class Producer:
             if isinstance(order, Prefill):
                 self._add(client, order)
                 continue
-            for request, asked in list(self._asked.items()):
-                if asked.client is client and (order is None or asked.ticket == order.ticket):
+            for request, job in list(self._prefills.items()):
+                if job.client is client and (order is None or job.ticket == order.ticket):
                     self._engine.abort(request)
-                    del self._asked[request]
+                    del self._prefills[request]
             if order is not None:
                 client.outbox.withdraw(order.ticket)
 
@@ -123,34 +123,34 @@ class Producer:
         except Exception as error:  # a bug of ours: only this prompt fails, the others continue
             client.outbox.put(Declined(prefill.ticket, describe_error(error)))
         else:
-            self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
+            self._prefills[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
     def ended(self, events: list[TokenEvent]) -> list[TokenEvent]:
         """Send the KV pages of prompts computed for other engines; return the events of this engine's own requests."""
-        if not self._asked:
+        if not self._prefills:
             return events
-        own = {event.request: event for event in events if event.request in self._asked}
+        own = {event.request: event for event in events if event.request in self._prefills}
         for event in own.values():
-            asked = self._asked.pop(event.request)
+            job = self._prefills.pop(event.request)
             if event.finish is FinishReason.ERROR:
-                asked.client.outbox.put(
-                    Declined(asked.ticket, event.error or "the prefill engine could not compute the prompt")
+                job.client.outbox.put(
+                    Declined(job.ticket, event.error or "the prefill engine could not compute the prompt")
                 )
             else:
-                self._send(asked)
+                self._send(job)
         return [event for event in events if event.request not in own]
 
-    def _send(self, asked: _PrefillJob) -> None:
-        exchange, outbox = self._exchange, asked.client.outbox
-        keys = exchange.keys(asked.request)
-        positions = exchange.cached_positions(keys, asked.request.prompt_length)
-        places = exchange.missing_pages(asked.have, positions) if positions > asked.have else []
+    def _send(self, job: _PrefillJob) -> None:
+        exchange, outbox = self._exchange, job.client.outbox
+        keys = exchange.keys(job.request)
+        positions = exchange.cached_positions(keys, job.request.prompt_length)
+        places = exchange.missing_pages(job.have, positions) if positions > job.have else []
         if not places:
-            outbox.put(Declined(asked.ticket, "the prefill engine evicted the pages while it computed the prompt"))
+            outbox.put(Declined(job.ticket, "the prefill engine evicted the pages while it computed the prompt"))
             return
         names = [(*place, exchange.digest(keys, place)) for place in places]
         rows = exchange.export_pages(keys, places)
-        outbox.put(PagesFrame(asked.ticket, positions, names), bytes_of(rows))
+        outbox.put(PagesFrame(job.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
         """Close all connections to consumers, and stop listening."""

@@ -336,9 +336,9 @@ def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
     return hmac.digest(key, MAGIC + role + first + second, "sha256")
 
 
-def _check_magic(said: bytes) -> None:
-    if said != MAGIC:
-        known = said.startswith(MAGIC[:13])
+def _check_magic(received: bytes) -> None:
+    if received != MAGIC:
+        known = received.startswith(MAGIC[:13])
         raise AuthError(
             "it uses another version of the KV transfer protocol: run the same version of ridgeline on both"
             if known

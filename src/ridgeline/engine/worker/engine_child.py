@@ -32,9 +32,9 @@ class ChildConnection:
         self._orders: MessageCodec[ToEngine] = MessageCodec(ToEngine)
         self._woken, self._waking = socket.socketpair()
         self._woken.setblocking(False)
-        self._said = select.poll()
+        self._poller = select.poll()
         for end in (connection, self._woken):
-            self._said.register(end, select.POLLIN)
+            self._poller.register(end, select.POLLIN)
 
     def tell(self, message: FromEngine | LoadingProgress | NotLoaded) -> None:
         """Send a message to the server.
@@ -69,7 +69,7 @@ class ChildConnection:
         """
         messages: list[ToEngine] = []
         if wait:
-            self._said.poll()
+            self._poller.poll()
             with suppress(BlockingIOError):  # then the connection woke it, not `wake`
                 self._woken.recv(_RECEIVED)
         while True:
@@ -114,12 +114,12 @@ def run(connection: socket.socket) -> None:
 
 def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     """Load the engine and report that it is ready; if that fails, report the reason and return None."""
-    told, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
+    reported, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
 
     def progress(done: int, total: int) -> None:
-        nonlocal told
-        if done == total or done - told > total // 100:
-            told = done
+        nonlocal reported
+        if done == total or done - reported > total // 100:
+            reported = done
             child.tell(LoadingProgress(done, total))
 
     try:

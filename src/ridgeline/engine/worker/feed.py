@@ -81,8 +81,8 @@ class Feed:
             name: The id of the request that clients know.
         """
         if self._collects:
-            told = {"id": name, "request": request, "prompt": prompt, "cached": cached}
-            self._ended.append({**told, "output": output, "finish": finish})
+            fields = {"id": name, "request": request, "prompt": prompt, "cached": cached}
+            self._ended.append({**fields, "output": output, "finish": finish})
 
     def snapshot(self, info: EngineInfo, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
         """Return what an engine holds, with its latest steps, as JSON data."""
@@ -104,8 +104,8 @@ class Feed:
             "calibrated": info.calibrated,
             "counters": asdict(snapshot.stats),
             "pages": snapshot.pages,
-            "requests": [_told_sequence(each, name_of) for each in snapshot.sequences],
-            "recent": _told_steps(self._recent),
+            "requests": [_sequence_json(each, name_of) for each in snapshot.sequences],
+            "recent": _steps_json(self._recent),
             "priced": asdict(self._priced),
         }
 
@@ -137,7 +137,7 @@ class Feed:
             "items": _merged(reports),
             "decodes": sum(_decodes(report) for report in reports),
             "pages": list(pages.values()),
-            "requests": [_told_sequence(each, name_of) for each in changed],
+            "requests": [_sequence_json(each, name_of) for each in changed],
             "gone": gone,
             "ended": ended,
             "counters": asdict(snapshot.stats),
@@ -145,7 +145,7 @@ class Feed:
             "predicted": since.predicted if since.measured else None,
             "priced_seconds": since.measured,
             "priced": asdict(self._priced),
-            "recent": _told_steps(reports[-_RECENT:]),
+            "recent": _steps_json(reports[-_RECENT:]),
         }
 
 
@@ -162,16 +162,16 @@ def _merged(reports: Iterable[StepReport]) -> list[list[int]]:
     return [[request, *run, choice] for (request, choice), own in runs.items() for run in own]
 
 
-def _told_steps(reports: Sequence[StepReport]) -> list[dict[str, Any]]:
+def _steps_json(reports: Sequence[StepReport]) -> list[dict[str, Any]]:
     """Return reports of steps as JSON data, in order; only the newest steps, up to a limit, list their sequences."""
-    told, room = list[dict[str, Any]](), _ITEMS
+    steps, room = list[dict[str, Any]](), _ITEMS
     for report in reversed(reports):
         room -= len(report.items)
-        told.append(_told_step(report, with_items=room >= 0))
-    return told[::-1]
+        steps.append(_step_json(report, with_items=room >= 0))
+    return steps[::-1]
 
 
-def _told_step(report: StepReport, *, with_items: bool) -> dict[str, Any]:
+def _step_json(report: StepReport, *, with_items: bool) -> dict[str, Any]:
     return {
         "step": report.step,
         "seconds": report.seconds,
@@ -191,5 +191,5 @@ def _decodes(report: StepReport) -> int:
     return len(report.items) if report.decodes_only else sum([item[3] == 1 for item in report.items])
 
 
-def _told_sequence(state: SequenceState, name_of: NameOf) -> dict[str, Any]:
+def _sequence_json(state: SequenceState, name_of: NameOf) -> dict[str, Any]:
     return {"id": name_of(state.request), **state._asdict(), "arrived": state.arrived * NANOSECONDS}

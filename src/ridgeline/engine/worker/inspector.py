@@ -47,16 +47,16 @@ class PendingInspections:
     """The questions that an inspector has not answered yet, by the sender's tickets."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, Future[bytes]] = {}
+        self._pending: dict[int, Future[bytes]] = {}
 
     def ask(self, ticket: int) -> Future[bytes]:
         """Add a question to the inspector and return the future of its answer."""
-        self._asked[ticket] = Future()
-        return self._asked[ticket]
+        self._pending[ticket] = Future()
+        return self._pending[ticket]
 
     def resolve(self, ticket: int, found: bytes | Exception) -> None:
         """Complete a question with its answer, or with the reason why there is none; ignore an unknown ticket."""
-        answer = self._asked.pop(ticket, None)
+        answer = self._pending.pop(ticket, None)
         if answer is None or not answer.set_running_or_notify_cancel():
             return
         if isinstance(found, Exception):
@@ -66,5 +66,5 @@ class PendingInspections:
 
     def end(self, error: Exception) -> None:
         """Fail all questions that the inspector has not answered."""
-        for ticket in list(self._asked):
+        for ticket in list(self._pending):
             self.resolve(ticket, error)

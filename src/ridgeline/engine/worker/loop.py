@@ -144,15 +144,15 @@ class EngineLoop:
             if self._consumer is not None:
                 self._consumer.add(self.engine.requests[request])
 
-    def _inspected(self, asked: Inspect) -> Inspected | Refused:
+    def _inspected(self, request: Inspect) -> Inspected | Refused:
         try:
             if self._inspect is None:
                 raise ValueError("this engine cannot trace a text")
-            return Inspected(asked.ticket, self._inspect(asked.question))
+            return Inspected(request.ticket, self._inspect(request.question))
         except ValueError as error:
-            return Refused(asked.ticket, str(error))
+            return Refused(request.ticket, str(error))
         except Exception as error:  # a bug of ours: only this question fails, requests continue
-            return Refused(asked.ticket, f"{type(error).__name__}: {error}", fault=True)
+            return Refused(request.ticket, f"{type(error).__name__}: {error}", fault=True)
 
     def step(self) -> StepReport | None:
         """Run a step of the engine and send its events; return its report, or None if it failed or nothing ran."""

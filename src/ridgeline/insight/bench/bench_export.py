@@ -23,7 +23,7 @@ def findings_json(findings: BenchFindings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "reasons": list(findings.reasons),
-        "metrics": _metrics(run, told=not findings.refused)
+        "metrics": _metrics(run, with_latencies=not findings.refused)
         | {"goodput": None if findings.goodput is None else asdict(findings.goodput)},
         "per_request": columns(run.records),
         "steps": {
@@ -65,16 +65,17 @@ def _inputs(findings: BenchFindings) -> dict[str, Any]:
     }
 
 
-def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
+def _metrics(run: BenchRun, *, with_latencies: bool) -> dict[str, Any]:
     """Return the throughput, latencies and goodput of a benchmark run as JSON data.
 
     Args:
         run: The run.
-        told: Whether latencies reflect the server; if not, only the client's own are included, and no goodput.
+        with_latencies: Whether latencies reflect the server; if not, only the client's own latencies are
+            included, and no goodput.
     """
     summary = run.summary
     latencies = {
-        name.replace(" ", "_").lower(): distribution_json(found) if told or name in CLIENTS_OWN else None
+        name.replace(" ", "_").lower(): distribution_json(found) if with_latencies or name in CLIENTS_OWN else None
         for name, found in summary.latencies.items()
     }
     return {
@@ -90,7 +91,7 @@ def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
         "cached_tokens": summary.cached_tokens,
         "answers_with_counted_tokens": summary.counted,
         "tokens_per_chunk": summary.tokens_per_chunk,
-        "goodput": None if summary.goodput is None or not told else asdict(summary.goodput),
+        "goodput": None if summary.goodput is None or not with_latencies else asdict(summary.goodput),
         "steadiness": None if run.steadiness is None else asdict(run.steadiness),
         "client_cpu": run.cpu,
         "latencies": latencies,
@@ -101,7 +102,11 @@ def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
 def _sweep(findings: BenchFindings) -> dict[str, Any]:
     assert findings.sweep is not None
     levels = [
-        {"rate": level.rate, "fault": level.why, "metrics": _metrics(level.run, told=not level.run.summary.client_late)}
+        {
+            "rate": level.rate,
+            "fault": level.why,
+            "metrics": _metrics(level.run, with_latencies=not level.run.summary.client_late),
+        }
         for level in findings.sweep.levels
     ]
     knee = findings.sweep.knee

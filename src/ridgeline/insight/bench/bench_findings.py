@@ -74,35 +74,35 @@ class BenchFindings:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The sentences that explain the verdict on a benchmark and warn of unreliable figures."""
-        run, told = self.run, []
+        run, reasons = self.run, []
         if self.cached > _CACHED:
-            told.append(
+            reasons.append(
                 f"The server had {percent(self.cached)} of the prompt tokens in its cache, although every prompt "
                 "should be new. An earlier run probably used the same --seed: choose another. TTFT is that of cached "
                 "prompts."
             )
         if run.summary.client_late or run.summary.some_late:
-            told.append(self._lateness())
+            reasons.append(self._lateness())
         if run.client_limited and not self.refused:
-            told.append(
+            reasons.append(
                 f"A client process was busy {run.cpu:.0%} of the time and may have limited the load: use more "
                 "--processes."
             )
         if self.job.data.kind == "random" and any(map(beyond_context, run.summary.reasons)):
-            told.append(f"Requests were longer than the model's context: {SHORTER}.")
+            reasons.append(f"Requests were longer than the model's context: {SHORTER}.")
         if run.stopped:
-            told.append(f"The run was stopped early: {run.stopped}.")
+            reasons.append(f"The run was stopped early: {run.stopped}.")
         if run.overloaded and run.steadiness is not None:
-            told.append(
+            reasons.append(
                 "Requests arrived faster than the server completed them: each minute, "
                 f"{60 * run.steadiness.growth:,.0f} more were in flight. Latencies of such a run depend on its length."
             )
         if self.uncounted:
-            told.append(
+            reasons.append(
                 "The server reports no token counts, so tokens here are the chunks of its streams; the numbers may "
                 "differ."
             )
-        return tuple(told)
+        return tuple(reasons)
 
     def _lateness(self) -> str:
         """Return sentences on how late the load generator sent, the effect on latencies, and what to do about it."""
@@ -112,9 +112,9 @@ class BenchFindings:
         by = f", {say_seconds(late.mean)} on average"
         if judged is not None:
             by = f", {'the median' if judged[0] == 50 else f'p{judged[0]}'} {say_seconds(judged[1])}"
-        said = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
+        message = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
         if not self.refused:
-            return f"{said}: TTFT and E2E of these requests include that delay, service TTFT does not."
+            return f"{message}: TTFT and E2E of these requests include that delay, service TTFT does not."
         if self.run.busy:
             cure = "Use more --processes or less load."
         else:
@@ -125,7 +125,7 @@ class BenchFindings:
             )
         limit = percent(MAX_LATENESS)
         return (
-            f"{said}, over {limit} of the median TTFT, so no latencies are reported, because they would not be the "
+            f"{message}, over {limit} of the median TTFT, so no latencies are reported, because they would not be the "
             f"server's. {cure}"
         )
 

@@ -64,9 +64,11 @@ def _title(findings: BenchFindings) -> str:
 
 def _lead(findings: BenchFindings) -> str:
     data = findings.job.data
-    asked = {"random": "Random words", "file": f"Prompts of {data.path}", "trace": f"Lengths of {data.path}"}[data.kind]
+    source = {"random": "Random words", "file": f"Prompts of {data.path}", "trace": f"Lengths of {data.path}"}[
+        data.kind
+    ]
     sizes = findings.run.summary.sizes
-    given, made, parts = sizes["input"], sizes["output"], [asked]
+    given, made, parts = sizes["input"], sizes["output"], [source]
     if given is not None:
         parts.append(f"{given.mean:,.0f} input tokens on average")
     if made is not None:
@@ -206,8 +208,8 @@ def _level(level: SweepLevel, name: str) -> TableRow:
         name: The label of the rate that is reported in detail; empty for others.
     """
     summary = level.run.summary
-    told = not summary.client_late
-    latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
+    is_reliable = not summary.client_late
+    latencies = [_middle_ms(summary.latencies[name]) if is_reliable else "-" for name in ("TTFT", "TPOT")]
     goodput = "-" if summary.goodput is None else three_digits(summary.goodput.rate)
     cells = (
         f"{level.rate:.4g}",
@@ -231,11 +233,11 @@ def _client(findings: BenchFindings) -> Iterator[tuple[str, str]]:
     yield "processes", f"{run.processes}, the busiest used {run.cpu:.0%} of a core"
     if late is not None:
         typical, most = (late.percentiles[p] for p in (50, 99))
-        said = [
+        sentences = [
             f"median {say_seconds(typical.mid)}" if typical else f"mean {say_seconds(late.mean)}",
             f"p99 {say_seconds(most.mid)}" if most else f"at most {say_seconds(late.most)}",
         ]
-        yield "lateness", f"{', '.join(said)}after the time at which a request could have been sent"
+        yield "lateness", f"{', '.join(sentences)}after the time at which a request could have been sent"
     summary = run.summary
     yield (
         "tokens",
@@ -270,8 +272,8 @@ def _steps(findings: BenchFindings) -> DocumentTable:
             priced = steps.predicted / steps.priced if steps.priced else None
             each = steps.measured / steps.count
             off = "" if priced is None else say_difference(each / priced - 1)
-            told = "-" if priced is None else _ms(priced)
-            rows.append(TableRow((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
+            price = "-" if priced is None else _ms(priced)
+            rows.append(TableRow((phase, f"{steps.count:,.0f}", _ms(each), price, off)))
     at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} per second"
     notes = (f"From the server's own metrics, between the start of the measured run{at} and its end.",)
     return DocumentTable(columns("phase", "steps", "measured ms", "predicted ms", "difference"), tuple(rows), notes)
@@ -300,12 +302,12 @@ def _beside(run: BenchRun, findings: BenchFindings) -> TableRow:
         point = findings.predicted.at_rate(run.offered)
     else:
         point = min(findings.predicted.points, key=lambda one: abs(one.users - users))
-    told: Sequence[float | None] = (None,) * 3
+    predictions: Sequence[float | None] = (None,) * 3
     if point is not None:
         tokens = point.tokens_per_second if users is not None else run.offered * findings.predicted.output
-        told = (tokens, point.ttft * 1e3, point.tpot * 1e3)
+        predictions = (tokens, point.ttft * 1e3, point.tpot * 1e3)
     got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
-    cells = [("-" if v is None else three_digits(v)) for pair in zip(got, told, strict=True) for v in pair]
+    cells = [("-" if v is None else three_digits(v)) for pair in zip(got, predictions, strict=True) for v in pair]
     load = f"{three_digits(run.offered)}/s" if users is None else f"{users} users"
     return TableRow((load, *cells, "" if point else "above the predicted maximum"))
 

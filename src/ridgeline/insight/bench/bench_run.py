@@ -92,7 +92,7 @@ async def run(
     processes: int | None,
     most: int,
     slo: SLO | None,
-    told: Callable[[str], None],
+    on_line: Callable[[str], None],
     look: Look = no_steps,
 ) -> BenchRun:
     """Run a benchmark job with one or more client processes and return the results.
@@ -103,24 +103,26 @@ async def run(
             if that was late or busy, repeats the run with other prompts and as many as its CPU use calls for.
         most: The maximum number of processes if `processes` is None.
         slo: The objectives, if there are any.
-        told: Called with progress messages.
+        on_line: Called with progress messages.
         look: Returns the steps that the server has run so far.
     """
     limit = processes or most
     limit = min(limit, job.load.users or limit, job.load.most_under_way or limit)
-    found = await _measured(job, 1 if processes is None else limit, slo, told, look)
+    found = await _measured(job, 1 if processes is None else limit, slo, on_line, look)
     if processes is None and found.client_limited and limit > 1 and not found.stopped:
         count = min(limit, max(2, round(found.cpu / (BUSY / 2))))
-        told(f"one client process was late or busy ({found.cpu:.0%} of a core): repeating the run with {count}\n")
+        on_line(f"one client process was late or busy ({found.cpu:.0%} of a core): repeating the run with {count}\n")
         data = msgspec.structs.replace(job.data, seed=job.data.seed + _AGAIN)
-        found = await _measured(msgspec.structs.replace(job, data=data), count, slo, told, look)
+        found = await _measured(msgspec.structs.replace(job, data=data), count, slo, on_line, look)
     return found
 
 
-async def _measured(job: LoadJob, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> BenchRun:
+async def _measured(
+    job: LoadJob, processes: int, slo: SLO | None, on_line: Callable[[str], None], look: Look
+) -> BenchRun:
     """Run a job once, with the steps that the server ran meanwhile."""
     before = await look()
-    found = run_of(job, await client_pool.run(job, processes, lambda at: told(_words(at))), slo)
+    found = run_of(job, await client_pool.run(job, processes, lambda at: on_line(_words(at))), slo)
     after = await look()
     return replace(found, steps={phase: steps.since(before.get(phase)) for phase, steps in after.items()})
 

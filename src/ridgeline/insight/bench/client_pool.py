@@ -50,26 +50,26 @@ class ClientProgress(msgspec.Struct, tag=True):
 OnProgress = Callable[[ClientProgress], None]
 
 
-async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResult]:
+async def run(job: LoadJob, processes: int, on_progress: OnProgress) -> list[ClientResult]:
     """Run a benchmark job with a number of client processes and return their results.
 
     Args:
         job: The job.
         processes: The number of processes.
-        told: Called with the progress of all processes together, every second and for each process.
+        on_progress: Called with the progress of all processes together, every second and for each process.
 
     Raises:
         ValueError: If the prompt data cannot be read, or a process dies.
     """
     if processes == 1:
-        return [await run_part(job, time.perf_counter_ns(), lambda records: told(progress_of(records)))]
+        return [await run_part(job, time.perf_counter_ns(), lambda records: on_progress(progress_of(records)))]
     open_prompts(job.data)  # reports unreadable data once, not in each process
     jobs = [msgspec.structs.replace(job, process=rank, processes=processes) for rank in range(processes)]
     workers = await asyncio.gather(*(ClientWorker.start() for _ in jobs))
     try:
         await asyncio.gather(*(worker.prepare(part) for worker, part in zip(workers, jobs, strict=True)))
         start = time.perf_counter_ns() + _HEAD_START
-        return await asyncio.gather(*(worker.run(start, workers, told) for worker in workers))
+        return await asyncio.gather(*(worker.run(start, workers, on_progress) for worker in workers))
     finally:
         await asyncio.gather(*(worker.end() for worker in workers))
 
@@ -158,7 +158,7 @@ class ClientWorker:
         self._into.write(self._orders.encode(job))
         assert isinstance(await self._next(), ClientReady)
 
-    async def run(self, start: int, all_workers: "Sequence[ClientWorker]", told: OnProgress) -> ClientResult:
+    async def run(self, start: int, all_workers: "Sequence[ClientWorker]", on_progress: OnProgress) -> ClientResult:
         """Start the job at a given time and wait for its result; if this process stops early, stop all others.
 
         Raises:
@@ -168,7 +168,7 @@ class ClientWorker:
         while not isinstance(message := await self._next(), ClientResult):
             assert isinstance(message, ClientProgress)
             self.progress = message
-            told(_added([worker.progress for worker in all_workers]))
+            on_progress(_added([worker.progress for worker in all_workers]))
         if message.stopped:
             for worker in all_workers:
                 worker.stop()

@@ -111,17 +111,17 @@ class LoadGenerator:
             intended: The intended time of the first turn.
             begun: When sending the first turn began, as for `RequestSender.send`.
         """
-        said: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):
             record = RequestRecord(index, intended, intended, session=index, turn=place, process=self.job.process)
             self.records.append(record)
-            body = body_of(self.job.target, said, turn) if place else body
+            body = body_of(self.job.target, messages, turn) if place else body
             text = await self._in_place(body, record, begun if place == 0 else None)
             if self.job.load.users is not None and record.sent is not None:
                 record.intended = record.sent  # a closed loop schedules nothing: the user was thinking until then
             if record.outcome != "ok" or place + 1 == len(session.turns):
                 return
-            said += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
+            messages += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
             intended = self.sender.now() + round(self.job.data.think * 1e9)
             await self.sender.clock.until(self.sender.start + intended)
 

@@ -242,13 +242,13 @@ def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes:
+def body_of(target: LoadTarget, chat_messages: list[dict[str, Any]], turn: Turn) -> bytes:
     """Return the JSON body of a request.
 
     Args:
         target: The server and the common fields.
-        said: The messages of previous turns; a completion of text gets them as lines of text, one of token ids not at
-            all.
+        chat_messages: The messages of previous turns; a completion of text gets them as lines of text, one of token ids
+            not at all.
         turn: The turn to send.
 
     Raises:
@@ -256,11 +256,11 @@ def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes
     """
     fields: dict[str, Any] = {"model": target.model, "stream": True, "stream_options": {"include_usage": True}}
     if target.endpoint == "chat":
-        fields["messages"] = [*said, *messages(turn.prompt)]
+        fields["messages"] = [*chat_messages, *messages(turn.prompt)]
     else:
         if turn.prompt and isinstance(turn.prompt[0], dict):
             raise ValueError("messages need --endpoint chat, because completions take a prompt")
-        before = "".join(f"{message['content']}\n" for message in said)
+        before = "".join(f"{message['content']}\n" for message in chat_messages)
         fields["prompt"] = before + turn.prompt if isinstance(turn.prompt, str) else turn.prompt
     if turn.output is not None:
         fields["max_tokens"] = turn.output

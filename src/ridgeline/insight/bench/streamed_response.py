@@ -90,9 +90,9 @@ class StreamedResponse:
         """Process one choice of a streamed frame and return whether it has content."""
         self.finished |= choice.finish_reason is not None
         delta = choice.delta or _Delta()
-        said = (choice.text or "") + (delta.content or "")
-        self.text += said
-        return bool(said or delta.reasoning or delta.reasoning_content or delta.tool_calls)
+        text = (choice.text or "") + (delta.content or "")
+        self.text += text
+        return bool(text or delta.reasoning or delta.reasoning_content or delta.tool_calls)
 
 
 def error_in(body: bytes) -> str:

@@ -111,7 +111,7 @@ class HostStep:
     work: Work
     whole: float
     """The measured seconds of the whole step."""
-    card: float
+    gpu_seconds: float
     """The predicted GPU seconds of its ops, launched one by one."""
     launches: float
     """The part of the GPU time (`card`) that kernel launches take."""
@@ -165,9 +165,9 @@ def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: T
 
 def _host_step(price: Price, known: Device, work: Work, whole: float, *, captures: bool) -> HostStep:
     launched = replace(known, efficiency={name: replace(e, launch=0.0) for name, e in known.efficiency.items()})
-    card = price.price_step(known, work).expected
-    launches = card - price.price_step(launched, work).expected
-    return HostStep(work, whole, card, launches, len(price.calls), captures and price.recorded(known, work))
+    gpu_seconds = price.price_step(known, work).expected
+    launches = gpu_seconds - price.price_step(launched, work).expected
+    return HostStep(work, whole, gpu_seconds, launches, len(price.calls), captures and price.recorded(known, work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +196,18 @@ def fit_gpu_host(steps: Sequence[HostStep]) -> GpuHost:
     captured ones do; the remaining time of other steps is the host's launching. The first fit decides which steps are
     which.
     """
-    found = _fitted(steps, [s for s in steps if not s.recorded and s.whole > 2 * s.card])
+    found = _fitted(steps, [s for s in steps if not s.recorded and s.whole > 2 * s.gpu_seconds])
     host = found.host
-    return _fitted(steps, [s for s in steps if not s.recorded and host.asked + host.op * s.ops > s.card])
+    return _fitted(steps, [s for s in steps if not s.recorded and host.asked + host.op * s.ops > s.gpu_seconds])
 
 
 def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
     """Fit the host-time constants, given which steps (`asks`) make the GPU wait for the host."""
     others = [s for s in steps if s not in asks]
     captured = [-s.launches if s.recorded else 0.0 for s in others]
-    beside_card = [_counts(s) for s in others]
-    features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
-    left = np.array([s.whole - s.card for s in others])
+    beside_gpu = [_counts(s) for s in others]
+    features, whole = np.column_stack([beside_gpu, captured]), np.array([s.whole for s in others])
+    left = np.array([s.whole - s.gpu_seconds for s in others])
     *beside, saved = (float(c) for c in least_squares(features / whole[:, None], left / whole))
     if saved > 1:  # a launch cannot take negative time
         saved = 1.0
@@ -225,10 +225,10 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
         asked, op = (float(c) for c in least_squares(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
     host = HostTime(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
 
-    def on_card(s: HostStep) -> float:
-        return s.card - saved * s.launches if s.recorded else max(s.card, asked + op * s.ops)
+    def gpu_counts(s: HostStep) -> float:
+        return s.gpu_seconds - saved * s.launches if s.recorded else max(s.gpu_seconds, asked + op * s.ops)
 
-    return GpuHost(host, saved, statistics.median(abs(beside_of(s) + on_card(s) - s.whole) / s.whole for s in steps))
+    return GpuHost(host, saved, statistics.median(abs(beside_of(s) + gpu_counts(s) - s.whole) / s.whole for s in steps))
 
 
 def _counts(step: HostStep) -> list[float]:

@@ -146,9 +146,9 @@ def _ahead(step: Callable[[], object], asking: float) -> tuple[Pair, Pair]:
         around[0].record()
         step()
         around[1].record()
-        asked_in_time = not nothing[0].query()  # type: ignore[no-untyped-call]
+        launched_in_time = not nothing[0].query()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
-        if asked_in_time:
+        if launched_in_time:
             break
     return nothing, around
 

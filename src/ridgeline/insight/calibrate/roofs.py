@@ -24,7 +24,7 @@ _SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12,
 _CALL_SECONDS = 3e-4  # the minimum duration of one timing
 _FASTEST = 50e9  # bytes per second, an estimate that only determines the number of calls per timing
 _EDGES = (512, 1024, 2048)
-_CARD_EDGES = (2048, 4096, 8192)
+_GPU_EDGES = (2048, 4096, 8192)
 _COLUMNS = 1024
 _Multiply = Callable[[Tensor, Tensor], object]
 
@@ -162,7 +162,7 @@ def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
 def _rate(timer: Timer, multiply: _Multiply, dtype: torch.dtype, budget: float) -> float:
     """Return the FLOP/s of the best product of square matrices; 0 if the device has none."""
     best = 0.0
-    for edge in _EDGES if timer.device.type == "cpu" else _CARD_EDGES:
+    for edge in _EDGES if timer.device.type == "cpu" else _GPU_EDGES:
         a, b = ((64 * torch.randn(edge, edge, device=timer.device)).to(dtype) for _ in range(2))
         try:
             seconds = undisturbed(timer.each(partial(multiply, a, b), budget / len(_EDGES)))

@@ -187,16 +187,16 @@ TRIALS = (
     ),
 )
 
-_CARD_DECODES = (decode(1, 128), decode(1, 4000), decode(4, 1000), decode(16, 500), decode(64, 800), decode(200, 400))
-_CARD_STEPS = (*_CARD_DECODES, decode(32, 1500), prefill(96), prefill(384), prefill(1536), prefill(256, batch=4))
+_GPU_DECODES = (decode(1, 128), decode(1, 4000), decode(4, 1000), decode(16, 500), decode(64, 800), decode(200, 400))
+_GPU_STEPS = (*_GPU_DECODES, decode(32, 1500), prefill(96), prefill(384), prefill(1536), prefill(256, batch=4))
 _LATER = prefill(800, past=2000)
 GPU_TRIALS = (
-    Trial("narrow", _config(_QWEN3, "qwen3", (1536, 4, 12, 4, 128, 4608, 30000)), (*_CARD_STEPS, prefill(6000)), 10),
-    Trial("middle", _config(_LLAMA, "llama", (3072, 3, 24, 8, 128, 9216, 50000)), (*_CARD_STEPS, prefill(3000)), 12),
+    Trial("narrow", _config(_QWEN3, "qwen3", (1536, 4, 12, 4, 128, 4608, 30000)), (*_GPU_STEPS, prefill(6000)), 10),
+    Trial("middle", _config(_LLAMA, "llama", (3072, 3, 24, 8, 128, 9216, 50000)), (*_GPU_STEPS, prefill(3000)), 12),
     Trial(
         "broad",
         _config(_LLAMA, "llama", (5120, 2, 40, 8, 128, 17408, 90000)),
-        (*_CARD_STEPS, _LATER),
+        (*_GPU_STEPS, _LATER),
         14,
     ),
 )
@@ -207,7 +207,7 @@ None has the shape of a model on which predictions are evaluated.
 
 HOST_TRIALS = (
     *GPU_TRIALS[:2],
-    Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _CARD_STEPS, 0),
+    Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _GPU_STEPS, 0),
 )
 """The trials that measure the host time of a GPU's engine.
 

@@ -32,8 +32,8 @@ def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[st
         ModelRefused: If the model cannot be loaded.
         ValueError: If the engine settings do not fit the model or this machine.
     """
-    heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
-    settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
+    encoder_positions = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
+    settings = EngineSettings(limits=Limits(tokens=_STEP + encoder_positions, requests=1), prefix_cache=False)
     loaded = load_engine(source, settings, progress=progress)
     prompt = loaded.tokenizer.encode(_PROMPT, parse_special=False)[:_STEP] or list(_FALLBACK)
     events = _run(loaded, prompt)

@@ -93,12 +93,12 @@ def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[l
         user, answer = {"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}
         system = {"role": "system", "content": _SYSTEM}
         try:
-            asked = template.encode([user], tools=tools)
-            told = template.encode([user, answer], tools=tools, add_generation_prompt=False)
+            open_ids = template.encode([user], tools=tools)
+            closed_ids = template.encode([user, answer], tools=tools, add_generation_prompt=False)
         except ValueError as error:
             problems.append(f"{called}{error}; copy the template of the release again, or give --chat-template FILE")
             continue
-        if _ANSWER not in told.text:
+        if _ANSWER not in closed_ids.text:
             problems.append(
                 f"{called}the prompt lacks the assistant's messages; copy the template of the release again"
             )
@@ -108,8 +108,8 @@ def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[l
             problems.append(f"{called}a system message: {error}; copy the template of the release again")
         except ValueError:
             notes.append(f"{called}does not support a system message")
-        if asked.ids and vocabulary is not None and max(asked.ids) >= vocabulary:
+        if open_ids.ids and vocabulary is not None and max(open_ids.ids) >= vocabulary:
             problems.append(
-                f"{called}writes token {max(asked.ids)}, but the model has only {vocabulary}; {_TAKE_ANOTHER}"
+                f"{called}writes token {max(open_ids.ids)}, but the model has only {vocabulary}; {_TAKE_ANOTHER}"
             )
     return problems, notes

@@ -69,20 +69,20 @@ def advice(findings: SimulationFindings) -> str:
         )
     if held["requests"] > _NOTICED:
         return _raise_requests(findings)
-    if said := _of_prompts(findings):
-        return said
+    if sentence := _of_prompts(findings):
+        return sentence
     waits = held["positions"]
-    said = (
+    sentence = (
         f"Prompts wait for the {limits.tokens:,} tokens of a step's budget {percent(waits)} of the time"
         if waits > _NOTICED
         else "Requests do not wait for resources"
     )
-    said += f"; the GPU runs a step {percent(metrics.steps.busy)} of the time"
+    sentence += f"; the GPU runs a step {percent(metrics.steps.busy)} of the time"
     if findings.wall is None:
-        return f"{said}."
+        return f"{sentence}."
     if findings.wall < _NEAR * metrics.offered:
-        return f"{said}, but the limit is not far above these {three_digits(metrics.offered)} requests per second."
-    return f"{said}; above {three_digits(findings.wall)} requests per second it would fall behind."
+        return f"{sentence}, but the limit is not far above these {three_digits(metrics.offered)} requests per second."
+    return f"{sentence}; above {three_digits(findings.wall)} requests per second it would fall behind."
 
 
 def _room(findings: SimulationFindings) -> str:
@@ -203,9 +203,9 @@ def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
     """Return whether the replicas keep up with `tokens` per step by the load law; True if the law does not apply."""
     if findings.law is None:
         return True
-    asked, metrics = findings.query, findings.metrics
-    machine = replace(asked.machine, limits=replace(asked.machine.limits, tokens=tokens))
-    return saturation_rate(machine, *metrics.sizes) * asked.fleet.replicas > _NEAR * metrics.offered
+    query, metrics = findings.query, findings.metrics
+    machine = replace(query.machine, limits=replace(query.machine.limits, tokens=tokens))
+    return saturation_rate(machine, *metrics.sizes) * query.fleet.replicas > _NEAR * metrics.offered
 
 
 def _smaller(tokens: int, batch: int) -> int | None:

@@ -143,8 +143,10 @@ class Advice:
     @property
     def flags(self) -> str:
         """The command-line options that select the best setting."""
-        said = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
-        return said if self.best.memory == self.current.memory else f"{said} --memory-utilization {self.best.memory:g}"
+        flags = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
+        return (
+            flags if self.best.memory == self.current.memory else f"{flags} --memory-utilization {self.best.memory:g}"
+        )
 
     @property
     def pareto(self) -> tuple[TriedSetting, ...]:
@@ -187,22 +189,22 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
     It names resources that requests wait for less often, tail latencies that are shorter, or fewer preemptions, at most
     two of them; if there are none, the average number of sequences per step.
     """
-    said = []
+    parts = []
     names = {"requests": "places", "positions": "tokens of a step's budget", "pages": "KV pages"}
     for name, what in names.items():
         before, after = own.metrics.steps.held[name], best.metrics.steps.held[name]
         if before - after > 0.02:
-            said.append(f"requests wait for {what} {percent(after)} of the time instead of {percent(before)}")
+            parts.append(f"requests wait for {what} {percent(after)} of the time instead of {percent(before)}")
     for name in ("TTFT", "ITL"):
         before, after = own.tail_latency(name), best.tail_latency(name)
         if after < 0.95 * before < math.inf:
-            said.append(f"the tail of {name} is {say_seconds(after)} instead of {say_seconds(before)}")
+            parts.append(f"the tail of {name} is {say_seconds(after)} instead of {say_seconds(before)}")
     if best.metrics.preemptions < own.metrics.preemptions:
-        said.append(f"there are {best.metrics.preemptions:,} preemptions instead of {own.metrics.preemptions:,}")
-    if not said:
+        parts.append(f"there are {best.metrics.preemptions:,} preemptions instead of {own.metrics.preemptions:,}")
+    if not parts:
         batch = f"{three_digits(best.metrics.steps.batch)} sequences instead of {three_digits(own.metrics.steps.batch)}"
-        said.append(f"a step has {batch} on average")
-    return " and ".join(said[:2])
+        parts.append(f"a step has {batch} on average")
+    return " and ".join(parts[:2])
 
 
 MachineBuilder = Callable[[Limits, float], Machine]
@@ -230,7 +232,7 @@ class TrialProcess(Protocol):
 
 
 def advise(
-    asked: SimulationQuery,
+    query: SimulationQuery,
     rebuilt: MachineBuilder,
     progress: Callable[[str], Watch] | None = None,
     shares: Sequence[float] = SHARES,
@@ -240,7 +242,7 @@ def advise(
     """Search for better engine settings under the requests of a query.
 
     Args:
-        asked: The simulation query; it needs objectives and an open loop.
+        query: The simulation query; it needs objectives and an open loop.
         rebuilt: Builds the machine with other limits and another memory share.
         progress: Returns the watcher of a run, given the run's name.
         shares: Memory shares to try if larger than the query's; empty if the number of pages is fixed.
@@ -250,11 +252,11 @@ def advise(
     Raises:
         ValueError: If the query has no objectives, or is a closed loop, whose requests depend on the responses.
     """
-    if not asked.slo or not asked.open_loop:
+    if not query.slo or not query.open_loop:
         raise ValueError("--advise compares the share of good requests: give --slo, and --rate or --trace")
     try:
-        own = own or simulate_setting(asked, asked.machine)
-        trials = _Trials(asked, rebuilt, own, progress, second, fixed=not shares)
+        own = own or simulate_setting(query, query.machine)
+        trials = _Trials(query, rebuilt, own, progress, second, fixed=not shares)
         best, before = own, None
         while best is not before:
             before = best
@@ -284,7 +286,7 @@ class _Trials:
 
     def __init__(
         self,
-        asked: SimulationQuery,
+        query: SimulationQuery,
         rebuilt: MachineBuilder,
         own: TriedSetting,
         progress: Callable[[str], Watch] | None,
@@ -295,14 +297,14 @@ class _Trials:
         """Start with the user's setting as the only known result.
 
         Args:
-            asked: The simulation query.
+            query: The simulation query.
             rebuilt: Builds the machine with other limits and another memory share.
             own: The result of the user's setting.
             progress: Returns the watcher of a run, given the run's name.
             second: The second process, if there is one.
             fixed: Whether the number of pages is fixed, as for `TriedSetting.covers`.
         """
-        self._asked, self._rebuilt, self._progress, self._second, self._fixed = asked, rebuilt, progress, second, fixed
+        self._query, self._rebuilt, self._progress, self._second, self._fixed = query, rebuilt, progress, second, fixed
         self._own, self.tried = own, [own]
         self._there: dict[Setting, Future[TriedSetting | None]] = {}
         self._here: dict[Setting, TriedSetting | None] = {}
@@ -371,18 +373,18 @@ class _Trials:
             watch = self._progress(
                 f"{limits.tokens:,} tokens per step, {limits.requests:,} requests, {memory:.0%} of memory"
             )
-        return trial(self._asked, self._rebuilt, limits, memory, watch)
+        return trial(self._query, self._rebuilt, limits, memory, watch)
 
 
 def trial(
-    asked: SimulationQuery, rebuilt: MachineBuilder, limits: Limits, memory: float, watch: Watch | None = None
+    query: SimulationQuery, rebuilt: MachineBuilder, limits: Limits, memory: float, watch: Watch | None = None
 ) -> TriedSetting | None:
     """Simulate a setting under the requests of a query; return None if the machine cannot have that setting."""
     try:
         machine = rebuilt(limits, memory)
     except ValueError:
         return None
-    return simulate_setting(asked, machine, watch)
+    return simulate_setting(query, machine, watch)
 
 
 def _best(found: TriedSetting, others: Iterable[TriedSetting]) -> TriedSetting:
@@ -390,22 +392,22 @@ def _best(found: TriedSetting, others: Iterable[TriedSetting]) -> TriedSetting:
     return max([found, *(each for each in others if each.has_few_preemptions)], key=lambda each: each.rank)
 
 
-def simulate_setting(asked: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
+def simulate_setting(query: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
     """Simulate the requests of a query on a machine and return the result with each request's verdict."""
-    return evaluate_log(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
+    return evaluate_log(query, machine, run(machine, query.offered(), 1.0, watch, query.fleet))
 
 
-def evaluate_log(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
+def evaluate_log(query: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
     """Return the result of a run on a machine from its log, with each request's verdict."""
-    assert asked.slo is not None
+    assert query.slo is not None
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
-    good[requests.ok] = [met is True for met in requests.verdicts(requests.ok, asked.slo)]
+    good[requests.ok] = [met is True for met in requests.verdicts(requests.ok, query.slo)]
     running = np.asarray(steps.running) + np.asarray(steps.waiting)
     most = int(running.max(initial=0)), int(np.asarray(steps.positions).max(initial=0))
     memory = machine.case.setup.utilization
     counted = requests.arrived >= warm_up(log, requests)
-    metrics = measure(log, asked.slo, open_loop=asked.open_loop)
+    metrics = measure(log, query.slo, open_loop=query.open_loop)
     found = TriedSetting(machine.limits, memory, metrics, good, counted, *most)
     # In an overloaded run, how many requests are good depends on the length of the run.
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found

@@ -26,25 +26,25 @@ class Colocated:
 
 
 def run_colocated(
-    asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
+    query: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Colocated, ...]:
     """Simulate a fleet without its prefill/decode split, with the full token budget and with a quarter (at least 64).
 
     Args:
-        asked: The simulation query, whose fleet has a split.
+        query: The simulation query, whose fleet has a split.
         rebuilt: Builds the machine with other limits.
         progress: Returns the watcher of a run, given the run's name.
 
     Returns:
         One result per token budget; only one if the full budget is at most 64 tokens.
     """
-    fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
+    fleet, limits = replace(query.fleet, split=None), query.machine.limits
     found = []
     quarter = max(_LEAST, limits.tokens // 4)
     for tokens in (limits.tokens, quarter) if quarter < limits.tokens else (limits.tokens,):
         own = replace(limits, tokens=tokens)
-        machine = asked.machine if own == limits else rebuilt(own)
+        machine = query.machine if own == limits else rebuilt(own)
         watch = None if progress is None else progress(f"colocated, {tokens:,} tokens per step")
-        log = run(machine, asked.offered(), 1.0, watch, fleet)
-        found.append(Colocated(own, measure(log, asked.slo, open_loop=asked.open_loop)))
+        log = run(machine, query.offered(), 1.0, watch, fleet)
+        found.append(Colocated(own, measure(log, query.slo, open_loop=query.open_loop)))
     return tuple(found)

@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 class Columns:
     """The columns of a log's requests as arrays.
 
-    Besides columns of `RequestLog`, `ok` masks the completed requests, `apart` masks those whose prefill and
+    Besides columns of `RequestLog`, `ok` masks the completed requests, `is_disaggregated` masks those whose prefill and
     decode ran on two replicas, `ended` is the time at which each request ended (the end of the run for unfinished
     ones), and `classes` names the classes that `slo_class` indexes.
     """

@@ -90,25 +90,25 @@ class FleetSizing:
         without = "falls behind" if own.option.overloaded else "has no good requests"
         beside = f"yours ${three_digits(own.dollars_per_thousand_good)}" if own.option.share else f"yours {without}"
         dollars = three_digits(best.dollars_per_thousand_good)
-        said = f"${dollars} per thousand good requests, {percent(best.option.share)} of all; {beside}"
+        sentence = f"${dollars} per thousand good requests, {percent(best.option.share)} of all; {beside}"
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
-        return f"{best.flags}: {said}{gain}."
+        return f"{best.flags}: {sentence}{gain}."
 
 
-def check_comparable(asked: SimulationQuery) -> None:
+def check_comparable(query: SimulationQuery) -> None:
     """Check that fleet sizes can be compared for a query.
 
     Raises:
         ValueError: If the query has no objectives, is a closed loop, or has no known price.
     """
-    if not asked.slo or not asked.open_loop:
+    if not query.slo or not query.open_loop:
         raise ValueError("--divide compares the cost of good requests: give --slo, and --rate or --trace")
-    if asked.dollars_per_hour is None:
+    if query.dollars_per_hour is None:
         raise ValueError("--divide compares costs, but no price is known for this GPU: give --price")
 
 
 def search_fleet_size(
-    asked: SimulationQuery,
+    query: SimulationQuery,
     most: int,
     on: Callable[[int], Machine],
     progress: Callable[[str], Watch] | None = None,
@@ -117,7 +117,7 @@ def search_fleet_size(
     """Simulate fleets of up to `most` GPUs under the requests of a query, and return the best per dollar.
 
     Args:
-        asked: The simulation query.
+        query: The simulation query.
         most: The largest number of GPUs of a fleet.
         on: Builds the machine with a number of GPUs per replica.
         progress: Returns the watcher of a run, given the run's name.
@@ -126,10 +126,10 @@ def search_fleet_size(
     Raises:
         ValueError: If `check_comparable` rejects the query.
     """
-    check_comparable(asked)
+    check_comparable(query)
 
     def divided(machine: Machine, replicas: int, known: TriedSetting | None = None) -> SizedFleet:
-        other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
+        other = replace(query, machine=machine, fleet=replace(query.fleet, replicas=replicas))
         devices, dollars = machine.case.setup.devices, other.dollars_per_hour
         watch = None if progress is None else progress(f"{replicas:,} x {devices:,} GPUs")
         option = known or simulate_setting(other, machine, watch)
@@ -138,17 +138,17 @@ def search_fleet_size(
             devices, replicas, option, dollars, option.metrics.offered or option.metrics.requests_per_second
         )
 
-    here = best = divided(asked.machine, asked.fleet.replicas, own)
+    here = best = divided(query.machine, query.fleet.replicas, own)
     tried = [here]
-    per_card = here.dollars / (here.devices * here.replicas)
+    per_device = here.dollars / (here.devices * here.replicas)
     for devices, replicas in sorted(
         product(DEVICES_PER_REPLICA, REPLICAS), key=lambda pair: (pair[0] * pair[1], pair[0])
     ):
-        cards = devices * replicas
+        device_count = devices * replicas
         if (
-            cards > most
+            device_count > most
             or (devices, replicas) == (here.devices, here.replicas)
-            or 1 / (cards * per_card) <= best.good_share_per_dollar
+            or 1 / (device_count * per_device) <= best.good_share_per_dollar
         ):
             continue
         try:

@@ -42,7 +42,7 @@ class SimulatedRequest:
 class ReplicaState:
     """A replica of a simulation with its active requests and its load.
 
-    It is paid for from `since` to `until`; `taking` says whether a router may send requests to it.
+    It is paid for from `since` to `until`; `accepts_requests` says whether a router may send requests to it.
     """
 
     def __init__(self, replica: SimulatedReplica, since: int = 0, *, taking: bool = True) -> None:

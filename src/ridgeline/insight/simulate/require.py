@@ -49,10 +49,10 @@ class Requirement:
         worse = found.low if self.sign.startswith(">") else found.high
         if _SIGNS[self.sign](worse, self.bound):
             return ""
-        low, mid, high = (self._said(each) for each in (found.low, found.mid, found.high))
+        low, mid, high = (self._describe(each) for each in (found.low, found.mid, found.high))
         return f"{self.text} is not met: {self.name} is {mid} ({low} .. {high})"
 
-    def _said(self, value: float) -> str:
+    def _describe(self, value: float) -> str:
         if math.isinf(value):
             return "unbounded"
         return say_seconds(value) if _TIMES.search(self.name) else f"{value:.4g}"

@@ -91,7 +91,7 @@ class ApiServerCore:
 
     def __init__(self, costs: ApiServerOverhead) -> None:
         self._costs = costs
-        self._told = self._asked = 0  # when the messages of steps are done, and the work of requests
+        self._steps_done = self._requests_done = 0  # when the messages of steps are done, and the work of requests
         self._read = self._latest = 0  # when the last request is parsed, and when all work is done
         over = max(_WHILE, _TIMES * max(getattr(costs, each.name) for each in fields(costs)))
         self._messages, self._all = _CoreShare(over), _CoreShare(over)
@@ -101,7 +101,7 @@ class ApiServerCore:
     @property
     def free(self) -> int:
         """The time at which all queued work is complete."""
-        return max(self._told, self._latest)
+        return max(self._steps_done, self._latest)
 
     def parse_request(self, now: int) -> int:
         """Parse a request that arrives at `now`; return when the engine gets it, in order of arrival."""
@@ -120,17 +120,17 @@ class ApiServerCore:
             first: Whether it is the first token of its response.
         """
         self.of_requests += self._costs.token
-        self._tell(self._told, self._costs.token)
-        return self._serve(self._told, self._costs.first) if first and self._costs.first else self._told
+        self._tell(self._steps_done, self._costs.token)
+        return self._serve(self._steps_done, self._costs.first) if first and self._costs.first else self._steps_done
 
     def finish_response(self) -> None:
         """Finish a response whose last token was just written."""
-        self._serve(self._told, self._costs.answer)
+        self._serve(self._steps_done, self._costs.answer)
 
     def _tell(self, now: int, cost: int) -> None:
         for share in (self._messages, self._all):
             share.add(now, cost)
-        self._told = max(self._told, now) + cost
+        self._steps_done = max(self._steps_done, now) + cost
 
     def _serve(self, now: int, cost: int) -> int:
         """Add work for a request to the API server's core, and return when it completes.
@@ -140,10 +140,10 @@ class ApiServerCore:
         4.4).
         """
         shared = now + self._all.stretched(now, cost)
-        self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
+        self._requests_done = max(self._requests_done, now) + self._messages.stretched(now, cost)
         self.of_requests += cost
         self._all.add(now, cost)
-        done = max(self._asked, shared)
+        done = max(self._requests_done, shared)
         self._latest = max(self._latest, done)
         return done
 

@@ -57,11 +57,11 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
 
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
     """Return the TPOT curve of the load law, up to 90 % of its saturation rate but no further than the rate `most`."""
-    asked = findings.query
-    if findings.law_saturation_rate is None or asked.rated != "requests":
+    query = findings.query
+    if findings.law_saturation_rate is None or query.rated != "requests":
         return ()
-    curve = load_curve(asked.machine, *findings.metrics.sizes)
-    highest, replicas = min(most, 0.9 * findings.law_saturation_rate), asked.fleet.replicas
+    curve = load_curve(query.machine, *findings.metrics.sizes)
+    highest, replicas = min(most, 0.9 * findings.law_saturation_rate), query.fleet.replicas
     points = tuple((replicas * rate, tpot * 1e3) for rate, tpot in curve if replicas * rate <= highest)
     return (Series("TPOT by the load law", points, "dashed"),)
 

@@ -131,10 +131,10 @@ def _division(found: FleetSizing) -> dict[str, Any]:
 
 
 def _inputs(findings: SimulationFindings) -> dict[str, Any]:
-    asked, machine = findings.query, findings.query.machine
+    query, machine = findings.query, findings.query.machine
     setup, price = machine.case.setup, machine.case.setup.device.price
     return {
-        "model": asked.model,
+        "model": query.model,
         "device": setup.device.name,
         "devices": setup.devices,
         "engine": setup.engine.name,
@@ -146,20 +146,20 @@ def _inputs(findings: SimulationFindings) -> dict[str, Any]:
         "page_size": machine.layout.page_size,
         "prefix_cache": machine.prefix_cache,
         "between_steps": asdict(machine.host_overhead),
-        "traffic": asked.traffic,
-        "open_loop": asked.open_loop,
-        "seed": asked.seed,
-        "slo": None if asked.slo is None else asdict(asked.slo),
-        "price_error": asdict(asked.error),
+        "traffic": query.traffic,
+        "open_loop": query.open_loop,
+        "seed": query.seed,
+        "slo": None if query.slo is None else asdict(query.slo),
+        "price_error": asdict(query.error),
         "disturbed": setup.device.sources.get("disturbed"),
-        "fleet": _fleet(asked),
-        "dollars_per_hour": asked.dollars_per_hour,
+        "fleet": _fleet(query),
+        "dollars_per_hour": query.dollars_per_hour,
         "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
     }
 
 
-def _fleet(asked: SimulationQuery) -> dict[str, Any]:
-    fleet = asked.fleet
+def _fleet(query: SimulationQuery) -> dict[str, Any]:
+    fleet = query.fleet
     return {
         "replicas": fleet.replicas,
         "others": [machine.case.setup.device.name for machine in fleet.others],
@@ -240,14 +240,14 @@ def _replicas(log: RunLog) -> list[dict[str, Any]]:
     firsts = np.minimum(requests.made, prompted != sent)  # the first token, if another replica decodes
 
     def of(place: int) -> dict[str, Any]:
-        asked, answered, stepped = prompted == place, sent == place, stepping == place
+        prefilled, answered, stepped = prompted == place, sent == place, stepping == place
         since, until = log.lives[place]
         return {
-            "requests": int((asked | answered).sum()),
-            "ok": int((requests.ok & (asked | answered)).sum()),
-            "input_tokens": int(requests.input[asked].sum()),
-            "output_tokens": int(firsts[asked].sum() + (requests.made - firsts)[answered].sum()),
-            "cached_tokens": int(requests.cached[asked].sum()),
+            "requests": int((prefilled | answered).sum()),
+            "ok": int((requests.ok & (prefilled | answered)).sum()),
+            "input_tokens": int(requests.input[prefilled].sum()),
+            "output_tokens": int(firsts[prefilled].sum() + (requests.made - firsts)[answered].sum()),
+            "cached_tokens": int(requests.cached[prefilled].sum()),
             "steps": int(stepped.sum()),
             "busy": float(took[stepped].sum()) / max(1, until - since),
             "since": since / 1e9,

@@ -208,14 +208,14 @@ def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> 
 
 
 def simulate(
-    asked: SimulationQuery,
+    query: SimulationQuery,
     progress: Callable[[str], Watch] | None = None,
     loop: Callable[[SimulationMetrics], float] | None = None,
 ) -> SimulationFindings:
     """Simulate a query at the predicted price and at the bounds of its error, under the same traffic.
 
     Args:
-        asked: The simulation query.
+        query: The simulation query.
         progress: Returns the watcher of a run, given the run's name.
         loop: The law of a closed loop without think time, if the traffic is one.
 
@@ -223,23 +223,23 @@ def simulate(
         ValueError: If no request of the traffic has a class that the objectives name.
     """
     watched = (lambda name: None) if progress is None else progress
-    judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
+    judged = partial(measure, slo=query.slo, open_loop=query.open_loop)
 
     def at(factor: float, name: str) -> RunLog:
-        return run(asked.machine, asked.offered(), factor, watched(name), asked.fleet)
+        return run(query.machine, query.offered(), factor, watched(name), query.fleet)
 
-    log, error = at(1.0, "at the price"), asked.error.share
-    check_classes(asked.slo, log.requests.classes)
+    log, error = at(1.0, "at the price"), query.error.share
+    check_classes(query.slo, log.requests.classes)
     metrics = judged(log)
     cheap = dear = metrics
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    lawful = asked.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
-    rate = metrics.offered / asked.fleet.replicas
-    by_rate = load_law(asked.machine, rate, *metrics.sizes) if lawful and asked.open_loop else None
-    by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
-    return SimulationFindings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
+    lawful = query.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
+    rate = metrics.offered / query.fleet.replicas
+    by_rate = load_law(query.machine, rate, *metrics.sizes) if lawful and query.open_loop else None
+    by_users = loop(metrics) if loop is not None and lawful and not query.open_loop else None
+    return SimulationFindings(query, log, metrics, cheap, dear, by_rate, loop=by_users)
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------

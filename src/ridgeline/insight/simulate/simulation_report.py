@@ -47,17 +47,17 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
         findings: The result of the simulation.
         drawn: Whether to include charts, for output that can show them.
     """
-    asked, machine = findings.query, findings.query.machine
+    query, machine = findings.query, findings.query.machine
     case = machine.case
-    fleet = asked.fleet
+    fleet = query.fleet
     shared = fleet.size > 1 or fleet.scaling is not None
     dealt = f" by {fleet.router} (--router) with load reports up to {fleet.age / 1e6:g} ms old" if shared else ""
     title = (
-        f"{_many(fleet)}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} "
+        f"{_many(fleet)}{query.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} "
         f"KV, {machine.layout.pages:,} pages of {machine.layout.page_size}{_beside(fleet)}"
     )
     lead = (
-        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} tokens per step and at most "
+        f"{query.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} tokens per step and at most "
         f"{machine.limits.requests:,} requests, with the memory overhead and host time of {case.setup.engine.title} "
         "(--engine)"
     )
@@ -105,14 +105,14 @@ def _classes(findings: SimulationFindings) -> DocumentTable:
         figures = findings.class_figures(name)
         share, limits = figures["good_share"], "" if slo is None else str(replace(slo.of(name), classes={}))
         assert share is not None, "a class with requests has a good share"
-        told = [
+        class_rows = [
             "" if (found := figures[f"{of}_p{at}"]) is None else say_seconds(found.mid)
             for of in ("ttft", "tpot")
             for at in (50, 99)
         ]
         good = "" if own.goodput is None else _plain(figures["goodput"])
         word = "overloaded" if findings.verdict == "overloaded" else class_verdict(share) if limits else ""
-        cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
+        cells = (name or "others", f"{own.requests:,}", good, _percents(share), *class_rows, limits, word)
         rows.append(TableRow(cells))
     heads = ("class", "requests", "good per second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
     notes = (
@@ -216,13 +216,13 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     within = f"{percent(found.min_good_share)} of the requests within {findings.query.slo}"
     if not found.rate.mid:
         return f"at no rate down to {three_digits(found.levels[0].rate)} {rated} per second are {within}"
-    said = f"at {_plain(found.rate)} {rated} per second, {within}"
+    sentence = f"at {_plain(found.rate)} {rated} per second, {within}"
     above = found.above
     if above is None:
-        return f"{said}, and no higher rate was tried"
+        return f"{sentence}, and no higher rate was tried"
     fault = verdict(above.metrics, open_loop=True)
     why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
-    return f"{said}; at {three_digits(above.rate)} {why}; the following figures are for the former rate"
+    return f"{sentence}; at {three_digits(above.rate)} {why}; the following figures are for the former rate"
 
 
 def _worst(metrics: SimulationMetrics) -> str:
@@ -236,19 +236,21 @@ def _worst(metrics: SimulationMetrics) -> str:
 
 def _verdict(findings: SimulationFindings) -> str:
     metrics = findings.metrics
-    said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
-    said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
+    sentence = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
+    sentence += "".join(
+        f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name]
+    )
     if metrics.limited:
-        said += f" ({metrics.limited:,} cut short because the context was full)"
-    said += f", {three_digits(metrics.requests_per_second)} per second"
+        sentence += f" ({metrics.limited:,} cut short because the context was full)"
+    sentence += f", {three_digits(metrics.requests_per_second)} per second"
     if metrics.offered and findings.query.open_loop:
-        said += f" of {three_digits(metrics.offered)} offered"
+        sentence += f" of {three_digits(metrics.offered)} offered"
     if findings.verdict == "overloaded":
         assert metrics.stationarity is not None
-        return f"{said}; {60 * metrics.stationarity.growth:,.0f} more are in flight each minute"
+        return f"{sentence}; {60 * metrics.stationarity.growth:,.0f} more are in flight each minute"
     if metrics.left_out:
-        said += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
-    return said
+        sentence += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
+    return sentence
 
 
 def _latency(findings: SimulationFindings, name: str) -> str:
@@ -257,11 +259,11 @@ def _latency(findings: SimulationFindings, name: str) -> str:
     found = findings.metrics.latencies[name]
     if found is None:
         return "nothing to measure"
-    said = [
+    lines = [
         f"p{at} " + (f"n too small ({needed(at):,})" if figure is None else between(figure))
         for at, figure in ((at, findings.latency(name, at)) for at in (50, 99))
     ]
-    return f"{', '.join(said)}; mean {say_seconds(found.mean)}"
+    return f"{', '.join(lines)}; mean {say_seconds(found.mean)}"
 
 
 def between(figure: Interval) -> str:
@@ -333,21 +335,23 @@ def _limit(findings: SimulationFindings) -> str:
         for name, share in steps.held.items()
         if share > _SHOWN
     ]
-    said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'no request waits for resources'}"
+    sentence = (
+        f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'no request waits for resources'}"
+    )
     front, offered = findings.metrics.front, findings.metrics.offered
     if findings.link_saturation_rate < offered:
-        said = (
+        sentence = (
             f"the link, which can transfer only {three_digits(findings.link_saturation_rate)} of "
-            f"{three_digits(offered)} prompts per second; {said}"
+            f"{three_digits(offered)} prompts per second; {sentence}"
         )
     if front is None:
-        return said
+        return sentence
     core = "the API server's CPU core (--front)"
     if findings.is_front_bound:
-        return f"{core}, which gets {three_digits(front)} s of work per second; {said}"
+        return f"{core}, which gets {three_digits(front)} s of work per second; {sentence}"
     if front > 1:
-        return f"{said}; {core} gets {three_digits(front)} s of work per second"
-    return f"{said}; {core} is busy {percent(front)} of the time"
+        return f"{sentence}; {core} gets {three_digits(front)} s of work per second"
+    return f"{sentence}; {core} is busy {percent(front)} of the time"
 
 
 def _cost(findings: SimulationFindings) -> str:
@@ -357,14 +361,14 @@ def _cost(findings: SimulationFindings) -> str:
     good = "" if per_good is None else f", {_plain(per_good, '$')} per thousand good requests"
     return (
         f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} per million output tokens{good}; "
-        f"{_asked_for(findings.query)}"
+        f"{_query_text(findings.query)}"
     )
 
 
-def _asked_for(asked: SimulationQuery) -> str:
+def _query_text(query: SimulationQuery) -> str:
     """Return the hourly price of each type of GPU and its source."""
     prices: dict[str, HourlyPrice] = {}
-    for machine in (asked.machine, *asked.fleet.others):
+    for machine in (query.machine, *query.fleet.others):
         device = machine.case.setup.device
         assert device.price is not None, "the prices of all GPUs are known"
         prices.setdefault(device.title, device.price)

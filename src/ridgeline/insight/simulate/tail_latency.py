@@ -82,7 +82,7 @@ def _offered(serving: LoadEstimator, rate: float | None, users: int, most: int) 
     workload = serving.workload
     given, made = jittered(Fixed(workload.input)), jittered(Fixed(workload.output))
     if rate is None:
-        asked = draw_requests(constant(1.0), given, made, _SEED)
-        return ClosedLoop(users, 0, bounded(asked, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
+        requests = draw_requests(constant(1.0), given, made, _SEED)
+        return ClosedLoop(users, 0, bounded(requests, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
     count = min(most, max(_REQUESTS, math.ceil(rate * _SECONDS)))
     return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))

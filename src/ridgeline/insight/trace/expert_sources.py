@@ -182,8 +182,8 @@ def _apart(shares_SE: Tensor) -> float:
 
 def _information(shares_SE: Tensor) -> float:
     ratio_SE = shares_SE / shares_SE.mean(dim=0)
-    told = torch.where(shares_SE > 0, shares_SE * ratio_SE.log(), 0.0).sum() / len(shares_SE)
-    return max(0.0, float(told)) / math.log(len(shares_SE))  # rounding may make it slightly negative
+    information = torch.where(shares_SE > 0, shares_SE * ratio_SE.log(), 0.0).sum() / len(shares_SE)
+    return max(0.0, float(information)) / math.log(len(shares_SE))  # rounding may make it slightly negative
 
 
 def _touched(

@@ -194,13 +194,13 @@ def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     The content of the latents does not change how long decoding takes.
     """
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
-    clips = moment.plan.geometry.layout.is_video
-    if clips:
+    is_video = moment.plan.geometry.layout.is_video
+    if is_video:
         latents = latents[:, :, 0]
     assert isinstance(autoencoder, AutoencoderKL)
     factor, size = autoencoder.factor, moment.plan.geometry.size
     work = autoencoder.decode_work(PixelGrid(1, size.height // factor, size.width // factor))
-    return {"decode, a frame" if clips else "decode": measuring(work, lambda: autoencoder.decode(latents))}
+    return {"decode, a frame" if is_video else "decode": measuring(work, lambda: autoencoder.decode(latents))}
 
 
 def _borrowed(moment: DenoiseStep, autoencoder: VideoAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:

@@ -133,7 +133,7 @@ def measure(
 
 def _measure(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     if to.tracer.on_gpu:
-        return _on_card(to, plan, rows, wanted)
+        return _measure_on_gpu(to, plan, rows, wanted)
     clock, work = to.tracer.clock, plan.work(to.runner.model.attention_patterns)
 
     def once() -> _MeasuredRun:
@@ -152,7 +152,7 @@ def _measure(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted
     return dataclasses.replace(measurement, recorded=True)
 
 
-def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
+def _measure_on_gpu(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     runner = to.runner
     runner.rewind()
     batch = runner.prepare(plan)  # once, because new pinned memory would make each repeat wait for the GPU
@@ -177,9 +177,9 @@ def measuring_seconds(step: float, repeats: int | None = None) -> float:
     return step * (1 + 2 * _repeats(repeats, step))
 
 
-def _repeats(asked: int | None, step: float) -> int:
+def _repeats(requested: int | None, step: float) -> int:
     """Return the number of repeats for a step of `step` seconds."""
-    return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(step, 1e-9))))
+    return requested or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(step, 1e-9))))
 
 
 def _repeated(

@@ -100,8 +100,8 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
     """
     if length < 1 or batch < 1:
         raise ValueError(f"the prompt length is {length} and the batch {batch}; both must be at least 1")
-    asked = PlanWorkload(input=length).of(case.model)
-    if asked.encoded > case.model.encoder_context:
+    workload = PlanWorkload(input=length).of(case.model)
+    if workload.encoded > case.model.encoder_context:
         raise ValueError(
             f"the prompt has {length:,} tokens, but the model's encoder takes at most {case.model.encoder_context:,}; "
             "shorten it"
@@ -113,13 +113,13 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
             f"the prompt has {length:,} tokens{after}, but the model's context is {case.model.context:,}; shorten it"
         )
     reaches = case.price.reaches
-    encoded, own = asked.encoded, asked.input
+    encoded, own = workload.encoded, workload.input
     works = {"prefill": (Work.of([StepSegment(own, own, encoded, runs_encoder=encoded > 0)] * batch, reaches), own)}
     if writes:
         works["decode"] = Work.decode([own + 1] * batch, reaches, [encoded] * batch), own + 1
     found = op_shapes(case.model)
     steps = tuple(_step(step, case, found, case.with_adapter_rows(work), seen) for step, (work, seen) in works.items())
-    return PricedTrace(name, case, asked.given, batch, encoded, tuple(layers_of(case.model)), steps)
+    return PricedTrace(name, case, workload.given, batch, encoded, tuple(layers_of(case.model)), steps)
 
 
 def op_shapes(model: Model) -> dict[str, OpShapes]:

@@ -229,13 +229,13 @@ def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
         sampled = runner.sampler.sample(logits_RV, engine.rows(plan))
     events = engine.accept(plan, sampled)
     with watch.note("detokenise"):
-        told, stops = texts.output_processor.take(events)
+        deltas, stops = texts.output_processor.take(events)
     for stop in stops:
         engine.stop(*stop)
-    for event in told:
+    for event in deltas:
         if event.error is not None:
             raise ValueError(f"the request failed: {event.error}")
-    return told
+    return deltas
 
 
 def _step_slice(name: str, began: float, ended: float, noted: tuple[TimelineSlice, ...]) -> TimelineSlice:

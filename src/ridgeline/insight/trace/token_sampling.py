@@ -79,8 +79,8 @@ def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> l
     """
     assert params.seed is not None, "without a seed a draw cannot be repeated"
     vocabulary = llm.loaded.model.vocabulary
-    asked = replace(params, n=1, logprobs=vocabulary, max_tokens=count, ignore_eos=True)
-    (completion,) = llm.generate([list(ids)], asked)
+    all_tokens = replace(params, n=1, logprobs=vocabulary, max_tokens=count, ignore_eos=True)
+    (completion,) = llm.generate([list(ids)], all_tokens)
     choice = completion.choices[0]
     if choice.error is not None:
         raise ValueError(f"the request failed: {choice.error}")

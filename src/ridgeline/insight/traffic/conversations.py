@@ -77,7 +77,7 @@ class Conversations:
             self._begun.ended(request, now, answered=answered or request.turn > 0)
             return
         given, made = self._questions.of(request.session, turn)
-        said = request.input + request.output
-        question = replace(request, at=asks, input=said + given, output=made, turn=turn)
+        context = request.input + request.output
+        question = replace(request, at=asks, input=context + given, output=made, turn=turn)
         check_moment(asks, "give a shorter --think")
         heapq.heappush(self._later, (asks, request.session, question))

@@ -126,7 +126,7 @@ def row(record: RequestRecord) -> tuple[object, ...]:
         _seconds(record.ended), record.input, record.output, record.counted, record.cached, len(record.chunks),
         *map(_seconds, (record.ttft, record.service_ttft, record.tpot, record.e2e, record.queue_delay)),
         _seconds(max(record.gaps, default=None)),
-        *(None if told is None else told / 1e3 for told in (record.server_queue, record.server_ttft)),
+        *(None if own is None else own / 1e3 for own in (record.server_queue, record.server_ttft)),
     )  # fmt: skip
 
 

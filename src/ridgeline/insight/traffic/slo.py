@@ -43,10 +43,10 @@ class SLO:
         The result is None if a metric with a limit is missing and no other limit is exceeded.
         """
         pairs = ((self.ttft, ttft), (self.tpot, tpot), (self.e2e, e2e))
-        asked = [(limit, got) for limit, got in pairs if limit is not None]
-        if any(got is not None and got > limit for limit, got in asked):
+        limits = [(limit, got) for limit, got in pairs if limit is not None]
+        if any(got is not None and got > limit for limit, got in limits):
             return False
-        return None if any(got is None for _, got in asked) else True
+        return None if any(got is None for _, got in limits) else True
 
     @override
     def __str__(self) -> str:

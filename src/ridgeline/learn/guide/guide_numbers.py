@@ -69,20 +69,20 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
     Raises:
         ValueError: If a format is unknown or a name occurs twice.
     """
-    asked: dict[str, tuple[str, str]] = {}
+    expressions: dict[str, tuple[str, str]] = {}
     for group in tomllib.loads(path.read_text(encoding="utf-8")).values():
         for name, (expression, kind) in group.items():
             if kind not in FORMATS:
                 raise ValueError(
                     f"{path.name}: {name} has the unknown format {kind!r}; use one of {', '.join(FORMATS)}"
                 )
-            if name in asked:
+            if name in expressions:
                 raise ValueError(f"{path.name}: {name} is defined twice; remove one definition")
-            asked[name] = expression, kind
-    return asked
+            expressions[name] = expression, kind
+    return expressions
 
 
-def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
+def resolve(expressions: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
     """Return every number that the guide quotes, computed by the cost model.
 
     An expression is Python over the methods of `ledger`, `math`, and earlier numbers as `n["name"]`. It may be
@@ -98,7 +98,7 @@ def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> d
         **methods, "n": values, "math": math, "exp": math.exp, "sum": sum, "range": range, "round": round,
         "min": min, "max": max, "len": len, "GiB": 2**30, "__builtins__": {},
     }  # fmt: skip
-    for name, (expression, kind) in asked.items():
+    for name, (expression, kind) in expressions.items():
         try:
             value = eval(expression, known)
         except Exception as error:

@@ -66,9 +66,9 @@ class QuizQuestion:
         assert self.answer is not None
         return number_in(self.answer.text)
 
-    def judge(self, said: float) -> bool:
+    def judge(self, value: float) -> bool:
         """Return whether a reader's number is close enough to the answer of a quiz question."""
-        return abs(said - self.shown) <= self.within * abs(self.shown)
+        return abs(value - self.shown) <= self.within * abs(self.shown)
 
 
 def number_in(text: str) -> float:

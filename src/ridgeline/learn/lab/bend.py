@@ -16,8 +16,8 @@ def best_line() -> tuple[list[float], float]:
     """Return the outputs of the best affine layer for the four inputs of XOR, and its mean squared error."""
     inputs = torch.cat([XOR, torch.ones(4, 1)], 1)
     weights = torch.linalg.lstsq(inputs, WANTED[:, None]).solution
-    said = (inputs @ weights)[:, 0]
-    return [round(float(x), 6) + 0.0 for x in said], float(functional.mse_loss(said, WANTED))
+    predicted = (inputs @ weights)[:, 0]
+    return [round(float(x), 6) + 0.0 for x in predicted], float(functional.mse_loss(predicted, WANTED))
 
 
 def bent() -> float:
@@ -54,7 +54,7 @@ def losses() -> dict[str, float]:
 
 def run() -> ExperimentOutcome:
     """Run the experiment on nonlinearity: XOR, stacked linear layers, and a model with other activations."""
-    said, error = best_line()
+    predicted, error = best_line()
     curved = bent()
     difference, rank = collapse()
     nats = losses()
@@ -62,9 +62,9 @@ def run() -> ExperimentOutcome:
     return ExperimentOutcome(
         (
             (
-                abs(error - 0.25) < 1e-6 and max(abs(x - 0.5) for x in said) < 1e-5 and curved == 0.0,
-                f"linear outputs: {', '.join(f'{x:g}' for x in said)}, error {error:.2f}; with two ReLUs the error is "
-                f"{curved:g}",
+                abs(error - 0.25) < 1e-6 and max(abs(x - 0.5) for x in predicted) < 1e-5 and curved == 0.0,
+                f"linear outputs: {', '.join(f'{x:g}' for x in predicted)}, error {error:.2f}; "
+                f"with two ReLUs the error is {curved:g}",
             ),
             (
                 difference < 1e-5 and rank == 4,
@@ -76,20 +76,20 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("x, y", "target", "best linear output"), tuple(_row(n, said) for n in range(4))),
+            DocumentTable(columns("x, y", "target", "best linear output"), tuple(_row(n, predicted) for n in range(4))),
             Bars(
                 "Loss of the built-in model `tales` on a story with its activation function replaced",
                 "nats per token, lower is better",
                 tuple(Bar(name, value) for name, value in nats.items()),
             ),
         ),
-        {"linear": said, "linear_error": error, "bent_error": curved, "rank": rank, "nats": nats},
+        {"linear": predicted, "linear_error": error, "bent_error": curved, "rank": rank, "nats": nats},
     )
 
 
-def _row(n: int, said: list[float]) -> TableRow:
+def _row(n: int, predicted: list[float]) -> TableRow:
     x, y = XOR[n].tolist()
-    return TableRow((f"{x:g}, {y:g}", f"{float(WANTED[n]):g}", f"{said[n]:g}"))
+    return TableRow((f"{x:g}, {y:g}", f"{float(WANTED[n]):g}", f"{predicted[n]:g}"))
 
 
 EXPERIMENT = Experiment(

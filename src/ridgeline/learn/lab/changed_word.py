@@ -69,7 +69,7 @@ def run() -> ExperimentOutcome:
             ),
             (
                 then[0][0][0] not in dict(then[1]) and then[1][0][0] not in dict(then[0]),
-                " against ".join(", ".join(f"{said} {share:.0%}" for said, share in words) for words in then),
+                " against ".join(", ".join(f"{name} {share:.0%}" for name, share in words) for words in then),
             ),
         ),
         (

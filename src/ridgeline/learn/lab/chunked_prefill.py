@@ -9,7 +9,7 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
-MODEL, CARD, USERS, CONTEXT, PROMPT = "llama-3-8b", "h100-sxm", 20, 1000, 16_384
+MODEL, GPU, USERS, CONTEXT, PROMPT = "llama-3-8b", "h100-sxm", 20, 1000, 16_384
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, PROMPT + USERS)
 
 
@@ -33,9 +33,9 @@ def arrive(ledger: CostCalculator, budget: int) -> Waits:
     while done < PROMPT:
         chunk = min(PROMPT - done, budget - USERS)
         users = [StepSegment(1, CONTEXT + len(seconds))] * USERS
-        seconds.append(ledger.step(MODEL, CARD, [*users, StepSegment(chunk, done + chunk)]).expected)
+        seconds.append(ledger.step(MODEL, GPU, [*users, StepSegment(chunk, done + chunk)]).expected)
         done += chunk
-    alone = ledger.step(MODEL, CARD, [StepSegment(1, CONTEXT)] * USERS).expected
+    alone = ledger.step(MODEL, GPU, [StepSegment(1, CONTEXT)] * USERS).expected
     return Waits(len(seconds), sum(seconds), max(seconds), alone)
 
 

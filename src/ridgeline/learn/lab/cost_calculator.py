@@ -69,8 +69,8 @@ class CostCalculator:
     def __init__(self) -> None:
         self._models: dict[str, Model] = {}
         self._prices: dict[str, Price] = {}
-        self._cards: dict[str, Device] = {}
-        self._pictures: dict[str, PipelinePrice] = {}
+        self._gpus: dict[str, Device] = {}
+        self._pipelines: dict[str, PipelinePrice] = {}
         self._served: dict[tuple[float, int, int, float], LoadOutcome] = {}
 
     # -- models -------------------------------------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class CostCalculator:
 
     # -- cards --------------------------------------------------------------------------------------------------------
 
-    def card(self, name: str) -> Device:
+    def gpu(self, name: str) -> Device:
         """Return a GPU by its name; `a100` is that of textbooks."""
-        if name not in self._cards:
+        if name not in self._gpus:
             is_texts = name == TEXTS_A100
             found = load_device("a100-sxm-80gb" if is_texts else name)
-            self._cards[name] = replace(found, bandwidth=2e12) if is_texts else found
-        return self._cards[name]
+            self._gpus[name] = replace(found, bandwidth=2e12) if is_texts else found
+        return self._gpus[name]
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -117,9 +117,9 @@ class CostCalculator:
             self._prices[name] = Price(self.model(name))
         return self._prices[name]
 
-    def step(self, name: str, card: str, segments: list[StepSegment]) -> StepCost:
+    def step(self, name: str, gpu: str, segments: list[StepSegment]) -> StepCost:
         """Return the cost of a step whose segments state each sequence's new positions and context."""
-        device, price = self.card(card), self.price(name)
+        device, price = self.gpu(gpu), self.price(name)
         found = price.price_step(device, Work.of(segments, price.reaches))
         cost = found.cost
         arithmetic = sum(flops / device.peak(number) for number, flops in matrix_flops(cost).items())
@@ -130,92 +130,92 @@ class CostCalculator:
             found.floor, found.bound, found.expected, attention,
         )  # fmt: skip
 
-    def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> StepCost:
+    def decode(self, name: str, gpu: str, users: int = 1, context: int = 1, encoded: int = 0) -> StepCost:
         """Return the cost of a decode step.
 
         Args:
             name: Model.
-            card: GPU.
+            gpu: GPU.
             users: Users in the batch.
             context: Context of each user, the new token included.
             encoded: Tokens of each user that an encoder has read.
         """
-        return self.step(name, card, [StepSegment(1, context, encoded)] * users)
+        return self.step(name, gpu, [StepSegment(1, context, encoded)] * users)
 
-    def encode(self, name: str, card: str, tokens: int) -> StepCost:
+    def encode(self, name: str, gpu: str, tokens: int) -> StepCost:
         """Return the cost of encoding `tokens` tokens and running the decoder's first position."""
-        return self.step(name, card, [StepSegment(1, 1, tokens, runs_encoder=True)])
+        return self.step(name, gpu, [StepSegment(1, 1, tokens, runs_encoder=True)])
 
-    def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> StepCost:
+    def verify(self, name: str, gpu: str, users: int, context: int, guesses: int) -> StepCost:
         """Return the cost of a decode step that also verifies `guesses` draft tokens of each user."""
-        return self.step(name, card, [StepSegment(1 + guesses, context + guesses)] * users)
+        return self.step(name, gpu, [StepSegment(1 + guesses, context + guesses)] * users)
 
-    def beside(self, name: str, card: str, users: int, context: int, tokens: int) -> StepCost:
+    def beside(self, name: str, gpu: str, users: int, context: int, tokens: int) -> StepCost:
         """Return the cost of a decode step that also runs another user's whole prompt of `tokens` tokens."""
-        return self.step(name, card, [*[StepSegment(1, context)] * users, StepSegment(tokens, tokens)])
+        return self.step(name, gpu, [*[StepSegment(1, context)] * users, StepSegment(tokens, tokens)])
 
-    def prefill(self, name: str, card: str, tokens: int) -> StepCost:
+    def prefill(self, name: str, gpu: str, tokens: int) -> StepCost:
         """Return the cost of a whole prompt in one step."""
-        return self.step(name, card, [StepSegment(tokens, tokens)])
+        return self.step(name, gpu, [StepSegment(tokens, tokens)])
 
-    def request(self, name: str, card: str, tokens: int, answer: int) -> float:
+    def request(self, name: str, gpu: str, tokens: int, answer: int) -> float:
         """Return the minimum seconds of a request with `answer` output tokens; the prefill gives the first of them."""
-        decodes = (self.decode(name, card, 1, tokens + n).floor for n in range(1, answer))
-        return self.prefill(name, card, tokens).floor + sum(decodes)
+        decodes = (self.decode(name, gpu, 1, tokens + n).floor for n in range(1, answer))
+        return self.prefill(name, gpu, tokens).floor + sum(decodes)
 
-    def batching(self, name: str, card: str, users: int, context: int) -> float:
+    def batching(self, name: str, gpu: str, users: int, context: int) -> float:
         """Return the throughput of `users` users in one batch relative to that of a single user."""
-        return users * self.decode(name, card, 1, context).floor / self.decode(name, card, users, context).floor
+        return users * self.decode(name, gpu, 1, context).floor / self.decode(name, gpu, users, context).floor
 
     # -- where it turns -----------------------------------------------------------------------------------------------
 
-    def critical_batch(self, name: str, card: str, context: int = 1) -> float | None:
+    def critical_batch(self, name: str, gpu: str, context: int = 1) -> float | None:
         """Return the number of users at which a decode step becomes compute-bound; None if no number is enough."""
-        return critical_batch(self.price(name), self.card(card), context)
+        return critical_batch(self.price(name), self.gpu(gpu), context)
 
-    def never_from(self, name: str, card: str) -> int:
+    def never_from(self, name: str, gpu: str) -> int:
         """Return the context length from which on no batch makes decode compute-bound."""
         some, none = 1, 2
-        while self.critical_batch(name, card, none) is not None:
+        while self.critical_batch(name, gpu, none) is not None:
             some, none = none, 2 * none
         while none - some > 1:
             between = (some + none) // 2
-            some, none = (some, between) if self.critical_batch(name, card, between) is None else (between, none)
+            some, none = (some, between) if self.critical_batch(name, gpu, between) is None else (between, none)
         return none
 
-    def endless_batch(self, name: str, card: str, context: int) -> float:
+    def endless_batch(self, name: str, gpu: str, context: int) -> float:
         """Return the FLOPs per byte that decode approaches as the batch grows.
 
         It is each user's own FLOPs divided by its own KV bytes.
         """
-        one = self.decode(name, card, 1, context)
+        one = self.decode(name, gpu, 1, context)
         return one.flops / one.kv
 
-    def compute_bound_prompt(self, name: str, card: str) -> int | None:
+    def compute_bound_prompt(self, name: str, gpu: str) -> int | None:
         """Return the prompt length from which on a prefill is compute-bound; None if there is none."""
-        return compute_bound_prompt(self.price(name), self.card(card))
+        return compute_bound_prompt(self.price(name), self.gpu(gpu))
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def users(self, name: str, card: str, context: int) -> GpuUsers:
+    def users(self, name: str, gpu: str, context: int) -> GpuUsers:
         """Return the number of users with a given context on one GPU, with every subtraction from its memory."""
-        return users_on(name, self.card(card), 1, context)
+        return users_on(name, self.gpu(gpu), 1, context)
 
     def plan(
-        self, name: str, card: str, tokens: int = 1024, answer: int = 256, cards: int = 1, weights: str | None = None
+        self, name: str, gpu: str, tokens: int = 1024, answer: int = 256, gpus: int = 1, weights: str | None = None
     ) -> DeploymentPlan:
         """Return the plan of `ridgeline plan` for requests with `tokens` input and `answer` output tokens."""
         source = open_source(name)
-        setup = Deployment(self.card(card), cards, weights=weights)
+        setup = Deployment(self.gpu(gpu), gpus, weights=weights)
         return make_plan(source.title, source.config, setup, PlanWorkload(input=tokens, output=answer), ())
 
-    def cold(self, name: str, card: str, disk: str = "", cards: int = 1) -> ColdStart:
-        """Return the time to load a model onto each of `cards` GPUs, from a disk or from the page cache.
+    def cold(self, name: str, gpu: str, disk: str = "", gpus: int = 1) -> ColdStart:
+        """Return the time to load a model onto each of `gpus` GPUs, from a disk or from the page cache.
 
         `disk` is the name of a disk in the catalogue; "" is the page cache.
         """
         nbytes = self.bill(name).nbytes
-        return cold_start(nbytes, nbytes / cards, self.disk(disk) if disk else None, self.card(card).host_link)
+        return cold_start(nbytes, nbytes / gpus, self.disk(disk) if disk else None, self.gpu(gpu).host_link)
 
     def disk(self, name: str) -> Disk:
         """Return a disk of the catalogue by its name."""
@@ -225,25 +225,25 @@ class CostCalculator:
         self, rate: float, budget: int = 2048, count: int = USUAL.count, burstiness: float = USUAL.burstiness
     ) -> LoadOutcome:
         """Return the simulated outcome of requests to an 8B model on an H100, as used by the experiments on load."""
-        asked = (rate, budget, count, burstiness)
-        if asked not in self._served:
-            self._served[asked] = OneGpuReplica(budget=budget).serve(
+        load = (rate, budget, count, burstiness)
+        if load not in self._served:
+            self._served[load] = OneGpuReplica(budget=budget).serve(
                 rate, RequestMix(count=count, burstiness=burstiness)
             )
-        return self._served[asked]
+        return self._served[load]
 
-    def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
+    def image_plan(self, name: str, gpu: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
         """Return the plan of `ridgeline plan` for a diffusion pipeline, in its release's size.
 
         The steps are those of the release unless `steps` is given.
         """
         source = open_source(name)
-        if name not in self._pictures:
-            self._pictures[name] = PipelinePrice(build_on_meta(source))
+        if name not in self._pipelines:
+            self._pipelines[name] = PipelinePrice(build_on_meta(source))
         return PipelinePlan(
-            name, self._pictures[name], PipelineDefaults.of(source), self.card(card), PipelineOptions(steps=steps)
+            name, self._pipelines[name], PipelineDefaults.of(source), self.gpu(gpu), PipelineOptions(steps=steps)
         )
 
     def attention_of_a_pass(self, name: str) -> float:
         """Return the share of attention in the FLOPs of a denoiser pass."""
-        return self.picture(name).alone_request.denoise.attention
+        return self.image_plan(name).alone_request.denoise.attention

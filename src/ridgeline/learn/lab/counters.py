@@ -41,7 +41,7 @@ class Race:
         return [known - computed for known, computed in zip(self.known, self.computed, strict=True)]
 
 
-def asked(length: int, answer: int) -> GenerationRequest:
+def generation_request(length: int, answer: int) -> GenerationRequest:
     """Return a request for `answer` tokens after an arbitrary prompt of a given length."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)
     return GenerationRequest([(7 * position + length) % 2048 for position in range(length)], params)
@@ -61,7 +61,7 @@ def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
     while engine.has_work or waiting:
         while waiting and waiting[0][0] <= len(ran):
             _, length, answer = waiting.pop(0)
-            races[engine.add(asked(length, answer))] = Race()
+            races[engine.add(generation_request(length, answer))] = Race()
         for event in engine.step():
             assert event.token is not None
             races[event.request].tokens.append(event.token.token)
@@ -76,7 +76,7 @@ def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
 def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
     """Return the tokens of a request that runs alone in an engine, with its prompt in one step."""
     engine = build_minimal_engine(tales.model, length + answer + 16)
-    engine.add(asked(length, answer))
+    engine.add(generation_request(length, answer))
     events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
     return [event.token.token for event in events if event.token is not None]
 

@@ -75,8 +75,8 @@ def run() -> ExperimentOutcome:
     queen = len(words.pieces("queen"))
     royal = words.sum("king", "he", "she")
     rows = [
-        TableRow((asked, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))
-        for asked, (best, _) in found.items()
+        TableRow((question, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))
+        for question, (best, _) in found.items()
     ]
     return ExperimentOutcome(
         (
@@ -92,13 +92,13 @@ def run() -> ExperimentOutcome:
                 "How near the nearest word is, and the second",
                 "cosine",
                 tuple(
-                    Bar(f"{asked} = {word}", cosine, dim=bool(n))
-                    for asked, (best, _) in found.items()
+                    Bar(f"{question} = {word}", cosine, dim=bool(n))
+                    for question, (best, _) in found.items()
                     for n, (word, cosine) in enumerate(best[:2])
                 ),
             ),
         ),
-        {"sums": {asked: best for asked, (best, _) in found.items()}, "queen_tokens": queen, "king": royal},
+        {"sums": {question: best for question, (best, _) in found.items()}, "queen_tokens": queen, "king": royal},
     )
 
 

@@ -241,7 +241,7 @@ def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
         namespace: dict[str, Any] = {"__name__": exercise.name}
         exec(code, namespace)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{path}{_line(error, path)}: {_said(error)}") from None
+        raise ValueError(f"{path}{_line(error, path)}: {_error_text(error)}") from None
     if not callable(namespace.get(exercise.name)):
         raise ValueError(f"{path} has no function {exercise.name}; {again} writes a file that has it")
     return namespace[exercise.name]  # type: ignore[no-any-return]
@@ -257,7 +257,7 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
         except NotImplementedError:
             return f"{path} is not written yet; in the first call, {call}, the engine returns {_shown(wanted)}"
         except (Exception, SystemExit) as error:
-            return f"{call} raises {_said(error)}{_line(error, path)}"
+            return f"{call} raises {_error_text(error)}{_line(error, path)}"
         if not same(given, wanted):
             return f"{call} returns {_shown(given)}, but the engine returns {_shown(wanted)}{_where(given, wanted)}"
     return ""
@@ -346,7 +346,7 @@ def _where(given: object, wanted: object) -> str:
     return f"; they differ at [{place}]: {_shown(one)} instead of {_shown(other)}{_where(one, other)}"
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the type and the message of an error in one line."""
     says = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {' '.join(says.split())}"

@@ -49,8 +49,8 @@ class Experiment:
         """Return the document with an experiment's results: expectations with their figures, tables and figure."""
         assert len(outcome.held) == len(self.expected)
         rows = tuple(
-            (f"{number}. {'held' if holds else 'did not hold'}", said)
-            for number, (holds, said) in enumerate(outcome.held, 1)
+            (f"{number}. {'held' if holds else 'did not hold'}", statement)
+            for number, (holds, statement) in enumerate(outcome.held, 1)
         )
         code = Paragraph(f"source code of the experiment: {self.file}", "dim")
         return Document("Measured", (Facts(rows), *outcome.blocks, code))

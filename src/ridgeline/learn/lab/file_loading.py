@@ -16,15 +16,15 @@ from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
-TENSORS, NBYTES, REPEATS, CARD = 24, 4 << 20, 3, "h100-sxm"
+TENSORS, NBYTES, REPEATS, GPU = 24, 4 << 20, 3, "h100-sxm"
 
 
-def naive(path: Path, card: memoryview) -> list[memoryview]:
+def naive(path: Path, gpu_memory: memoryview) -> list[memoryview]:
     """Read a whole weight file, then copy each tensor from its contents."""
     return [memoryview(bytearray(part)) for part in cut(memoryview(path.read_bytes()))]
 
 
-def in_place(path: Path, card: memoryview) -> list[memoryview]:
+def in_place(path: Path, gpu_memory: memoryview) -> list[memoryview]:
     """Read each tensor of a weight file directly into its own memory."""
     pieces = [memoryview(bytearray(NBYTES)) for _ in range(TENSORS)]
     with path.open("rb", buffering=0) as file:
@@ -32,17 +32,17 @@ def in_place(path: Path, card: memoryview) -> list[memoryview]:
     return pieces
 
 
-def streamed(path: Path, card: memoryview) -> list[memoryview]:
+def streamed(path: Path, gpu_memory: memoryview) -> list[memoryview]:
     """Read each tensor of a file into one buffer and copy it to a GPU; other host memory stands in for the GPU here."""
     place = memoryview(bytearray(NBYTES))
     with path.open("rb", buffering=0) as file:
-        for there in cut(card):
+        for there in cut(gpu_memory):
             file.readinto(place)
             there[:] = place
-    return cut(card)
+    return cut(gpu_memory)
 
 
-def mapped(path: Path, card: memoryview) -> list[memoryview]:
+def mapped(path: Path, gpu_memory: memoryview) -> list[memoryview]:
     """Map a weight file and touch each page once, so that the pages of the kernel's cache are the tensors."""
     with path.open("rb") as file:
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -62,10 +62,10 @@ def measure(path: Path) -> dict[str, tuple[float, float]]:
     """Return for each way of loading its peak memory in multiples of the file size and its median seconds."""
     wanted, found = path.read_bytes(), {}
     for name, way in WAYS.items():
-        card = memoryview(bytearray(len(wanted)))
-        seconds = median(repeat(partial(way, path, card), number=1, repeat=REPEATS))
+        gpu_memory = memoryview(bytearray(len(wanted)))
+        seconds = median(repeat(partial(way, path, gpu_memory), number=1, repeat=REPEATS))
         tracemalloc.start()
-        pieces = way(path, card)
+        pieces = way(path, gpu_memory)
         found[name] = tracemalloc.get_traced_memory()[1] / len(wanted), seconds
         tracemalloc.stop()
         assert b"".join(pieces) == wanted
@@ -80,7 +80,7 @@ def run() -> ExperimentOutcome:
     memory, seconds = ({name: each[n] for name, each in found.items()} for n in (0, 1))
     ledger, starts = CostCalculator(), dict[str, ColdStart]()
     for name in ("llama-3-8b", "llama-3-70b"):
-        size, link = ledger.bill(name).nbytes, ledger.card(CARD).host_link
+        size, link = ledger.bill(name).nbytes, ledger.gpu(GPU).host_link
         starts |= {f"{name}, {disk.title}": cold_start(size, size, disk, link) for disk in disks()}
     (quick, *_), slow = starts.values(), starts["llama-3-70b, a cloud volume at its most"]
     cold = [

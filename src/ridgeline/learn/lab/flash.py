@@ -17,7 +17,7 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say
 
-MODEL, CARD, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
+MODEL, GPU, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 NEARER = {"registers": 132 * 256 * 1024, "shared memory": 132 * 228 * 1024}
 """The bytes of an H100 SXM's registers and shared memory, which are closer to its units than its caches.
@@ -71,13 +71,13 @@ def run() -> ExperimentOutcome:
     tiled = {tile: in_tiles(q_QD, k_LD, v_LD, tile) for tile in TILES}
     apart = max(float((other_QD - one_QD).abs().max() / one_QD.abs().max()) for other_QD, _ in tiled.values())
     ledger = CostCalculator()
-    card, layers = ledger.card(CARD), [op for _, op in ledger.model(MODEL).ops_of(Attention)]
+    gpu, layers = ledger.gpu(GPU), [op for _, op in ledger.model(MODEL).ops_of(Attention)]
     op = layers[0]
     scores = {n: score_bytes(op, n) for n in LENGTHS}
-    passing = {n: PASSES * scores[n] / card.bandwidth for n in LENGTHS}
-    flash = {n: ledger.prefill(MODEL, CARD, n).attention / len(layers) for n in LENGTHS}
+    passing = {n: PASSES * scores[n] / gpu.bandwidth for n in LENGTHS}
+    flash = {n: ledger.prefill(MODEL, GPU, n).attention / len(layers) for n in LENGTHS}
     intensity = 2 * 2 * op.spec.k_dim / (PASSES * op.spec.dtype.itemsize)  # two products of 2 x width FLOPs per score
-    near = NEARER | {f"{cache.name} cache": int(cache.nbytes) for cache in card.caches}
+    near = NEARER | {f"{cache.name} cache": int(cache.nbytes) for cache in gpu.caches}
     fits = {name: math.isqrt(nbytes // score_bytes(op, 1)) for name, nbytes in near.items()}
     rows = [
         TableRow((f"{n:,}", say(scores[n], "B"), say(row_bytes(op, n), "B"), f"{passing[n] / flash[n]:.1f}"))
@@ -93,8 +93,8 @@ def run() -> ExperimentOutcome:
             ),
             (max(fits.values()) < 1024, ", ".join(f"{name} {tokens:,} tokens" for name, tokens in fits.items())),
             (
-                intensity < card.ridge("bf16") and all(passing[n] > 2 * flash[n] for n in LENGTHS[3:]),
-                f"{intensity:.0f} FLOP/byte at every length, but the ridge is {card.ridge('bf16'):.0f}; at 8,192 "
+                intensity < gpu.ridge("bf16") and all(passing[n] > 2 * flash[n] for n in LENGTHS[3:]),
+                f"{intensity:.0f} FLOP/byte at every length, but the ridge is {gpu.ridge('bf16'):.0f}; at 8,192 "
                 f"tokens {passing[8192] / flash[8192]:.1f} times as long as attention in tiles at best",
             ),
         ),

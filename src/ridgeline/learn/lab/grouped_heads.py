@@ -19,7 +19,7 @@ from ridgeline.learn.lab.instrumented_model import STORY, ExperimentContext, Ins
 from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
-MODEL, CARD, CONTEXT = "llama-3-8b", "a100-sxm-80gb", 2000
+MODEL, GPU, CONTEXT = "llama-3-8b", "a100-sxm-80gb", 2000
 HEADS = {"MHA": 32, "GQA": 8, "MQA": 1}
 HEADS_OF_TALES = 6, 3  # query heads, KV heads
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -71,12 +71,12 @@ def run() -> ExperimentOutcome:
         models = {name: as_if(Path(folder), heads) for name, heads in HEADS.items()}
         kept = {name: ledger.kv(model) for name, model in models.items()}
         users = {name: ledger.users(model, "rtx-4090", CONTEXT).users for name, model in models.items()}
-        most = {name: ledger.endless_batch(model, CARD, CONTEXT) for name, model in models.items()}
+        most = {name: ledger.endless_batch(model, GPU, CONTEXT) for name, model in models.items()}
         curves = {
-            name: tuple((users, users / ledger.decode(model, CARD, users, CONTEXT).floor) for users in BATCHES)
+            name: tuple((users, users / ledger.decode(model, GPU, users, CONTEXT).floor) for users in BATCHES)
             for name, model in models.items()
         }
-    nats, ridge = losses(InstrumentedModel()), ledger.card(CARD).ridge("bf16")
+    nats, ridge = losses(InstrumentedModel()), ledger.gpu(GPU).ridge("bf16")
     queries, own = HEADS_OF_TALES
     whole, copied, mean = nats.values()
     mha, gqa, mqa = kept.values()

@@ -87,8 +87,7 @@ def run() -> ExperimentOutcome:
 
 def _band(title: str, one: GuidedDrawing) -> Band:
     panels = (
-        Panel(f"step {number}", tuple(map(tuple, picture.tolist())), light=True)
-        for number, picture in one.guesses.items()
+        Panel(f"step {number}", tuple(map(tuple, guess.tolist())), light=True) for number, guess in one.guesses.items()
     )
     return Band(title, tuple(panels), "")
 

@@ -22,7 +22,7 @@ from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
-PROMPT, ANSWER, REPEATS, CARD = 32, 64, 60, "h100-sxm"
+PROMPT, ANSWER, REPEATS, GPU = 32, 64, 60, "h100-sxm"
 
 
 def usual(run: Callable[[], object]) -> float:
@@ -42,7 +42,7 @@ def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
         Work.of([StepSegment(1, PROMPT + ANSWER)], ledger.model(model).attention_patterns),
     )
     launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
-    return round(launched), price.price_step(ledger.card(CARD), work).bound
+    return round(launched), price.price_step(ledger.gpu(GPU), work).bound
 
 
 def decoding() -> tuple[Runner, StepRecord, float]:
@@ -74,31 +74,32 @@ def run() -> ExperimentOutcome:
     recording = runner.graph(plan)
     if recording is None:
         raise ValueError("this experiment needs Ridgeline's own CPU kernels: install g++, then reinstall ridgeline")
-    asked = usual(lambda: runner.forward(plan))
+    kernel_calls = usual(lambda: runner.forward(plan))
     again = usual(recording.replay)
     prepared = usual(lambda: runner.step_logits(plan)) - again
     same = torch.equal(runner.step_logits(plan).clone(), runner.forward(plan))
     ledger = CostCalculator()
-    cards = {name: kernels(ledger, name) for name in ("tales", "llama-3.2-1b", "llama-3-8b", "llama-3-70b")}
-    each = {name: bound / launched for name, (launched, bound) in cards.items()}
+    by_model = {name: kernels(ledger, name) for name in ("tales", "llama-3.2-1b", "llama-3-8b", "llama-3-70b")}
+    each = {name: bound / launched for name, (launched, bound) in by_model.items()}
     parts = {
         "kernels, called again": again,
         "the batch made ready": prepared,
         "scheduler and sampler": max(0.0, whole - again - prepared),
-        "Python asking for each kernel": asked - again,
+        "Python asking for each kernel": kernel_calls - again,
     }
     rows = [
         TableRow((name, f"{count:,}", say_seconds(least), say_seconds(each[name])))
-        for name, (count, least) in cards.items()
+        for name, (count, least) in by_model.items()
     ]
     bars = [Bar(name, 1e6 * took, dim="Python" in name) for name, took in parts.items()]
-    launch = ledger.card(CARD).efficiency_of("linear").launch
+    launch = ledger.gpu(GPU).efficiency_of("linear").launch
     return ExperimentOutcome(
         (
             (same, f"{len(recording.calls)} recorded calls give the same logits to the last bit"),
             (
-                asked > 2 * again,
-                f"{say_seconds(asked)} when Python launches the kernels, {say_seconds(again)} when the recording does",
+                kernel_calls > 2 * again,
+                f"{say_seconds(kernel_calls)} when Python launches the kernels, "
+                f"{say_seconds(again)} when the recording does",
             ),
             (
                 each["tales"] < launch < each["llama-3-8b"],
@@ -110,7 +111,7 @@ def run() -> ExperimentOutcome:
             DocumentTable(columns("on an H100", "kernels per step", "time per step", "time per kernel"), tuple(rows)),
             Bars("A decode step of tales on this machine", "microseconds; grey: saved by the recording", tuple(bars)),
         ),
-        {"calls": len(recording.calls), "seconds": parts, "cards": cards},
+        {"calls": len(recording.calls), "seconds": parts, "cards": by_model},
     )  # fmt: skip
 
 

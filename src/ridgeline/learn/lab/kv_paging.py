@@ -9,7 +9,7 @@ from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
-MODEL, CARD, LONGEST = "llama-3-8b", "rtx-4090", 8192
+MODEL, GPU, LONGEST = "llama-3-8b", "rtx-4090", 8192
 SIZES = (1, 16, 64, 256, 512)
 REQUESTS, MEDIAN, SPREAD, SEED = 20_000, 800, 0.9, 1
 """The number of chat requests, and the median, spread and seed of their random lengths in tokens.
@@ -59,7 +59,7 @@ def in_pages(size: int) -> Callable[[int], int]:
 def run() -> ExperimentOutcome:
     """Run the experiment: compare three ways to reserve KV memory for requests of unknown length."""
     ledger = CostCalculator()
-    left = ledger.users(MODEL, CARD, 2000).steps[-1].left
+    left = ledger.users(MODEL, GPU, 2000).steps[-1].left
     room = kv_layout(ledger.model(MODEL), left).tokens
     requests = lengths()
     ways = {f"reserve {LONGEST:,} each": lambda _: LONGEST, "the next power of two": power}

@@ -88,17 +88,17 @@ class LoadOutcome:
 class OneGpuReplica:
     """A simulated model on one GPU, behind the engine's own scheduler."""
 
-    def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
-        case = ModelCache(open_source(model).config).scenario(Deployment(load_device(card)))
+    def __init__(self, model: str = "llama-3-8b", gpu: str = "h100-sxm", budget: int = 2048) -> None:
+        case = ModelCache(open_source(model).config).scenario(Deployment(load_device(gpu)))
         self.machine: Machine = machine_of(case, Limits(tokens=budget))
 
-    def serve(self, rate: float, asked: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:
+    def serve(self, rate: float, mix: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:
         """Simulate requests that arrive at `rate` per second on average."""
-        log = run(self.machine, OpenLoop(bounded(_requests(rate, asked), asked.count, None)))
-        law = load_law(self.machine, rate, asked.tokens, asked.answer)
+        log = run(self.machine, OpenLoop(bounded(_requests(rate, mix), mix.count, None)))
+        law = load_law(self.machine, rate, mix.tokens, mix.answer)
         return LoadOutcome(measure(log, targets, open_loop=True), law, log)
 
 
-def _requests(rate: float, asked: RequestMix) -> Iterator[TraceRequest]:
-    moments = gamma(rate, asked.burstiness, asked.seed)
-    return draw_requests(moments, jittered(Fixed(asked.tokens)), jittered(Fixed(asked.answer)), asked.seed)
+def _requests(rate: float, mix: RequestMix) -> Iterator[TraceRequest]:
+    moments = gamma(rate, mix.burstiness, mix.seed)
+    return draw_requests(moments, jittered(Fixed(mix.tokens)), jittered(Fixed(mix.answer)), mix.seed)

@@ -61,8 +61,8 @@ def run(words: WordVectors) -> ExperimentOutcome:
     left_out = {words.token(word) for word in (KING, minus, plus)}
     before = lead(words, words.rows[words.token(KING)], left_out)
     after = lead(words, words.made(KING, minus, plus), left_out)
-    asked = [(KING, minus, plus), *((a, b, c) for a, b, c, _ in ASKED)]
-    own = [three for three in asked if all(len(words.pieces(word)) == 1 for word in three)]
+    questions = [(KING, minus, plus), *((a, b, c) for a, b, c, _ in ASKED)]
+    own = [three for three in questions if all(len(words.pieces(word)) == 1 for word in three)]
     found = {f"{a} - {b} + {c}": words.sum(a, b, c) for a, b, c in own}
     alone = words.nearest(words.rows[words.token(KING)], left_out)
     rows = [

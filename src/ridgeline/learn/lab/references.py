@@ -171,11 +171,11 @@ def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
 
 def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, bandwidth: float) -> int | None:
     """Return the smallest compute-bound decode batch, by the engine's balance of compute and memory time."""
-    card = Device("made", "made", "gpu", {"bf16": peak}, bandwidth, 80e9)
+    gpu = Device("made", "made", "gpu", {"bf16": peak}, bandwidth, 80e9)
 
     def holds(batch: int) -> bool:
         step = Cost({"bf16": batch * flops}, weight_bytes=weights, kv_read_bytes=batch * kv)
-        return balance([step], card) >= 1
+        return balance([step], gpu) >= 1
 
     if not holds(1 << 40):
         return None

@@ -11,7 +11,7 @@ from ridgeline.learn.lab.instrumented_model import STORY
 from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
-MODEL, CARD, CONTEXT, GUESSES = "llama-3-8b", "h100-sxm", 1000, 4
+MODEL, GPU, CONTEXT, GUESSES = "llama-3-8b", "h100-sxm", 1000, 4
 USERS = (1, 4, 16, 32, 64, 128, 256)
 RIGHT = (0.3, 0.6, 0.9)
 COUNT, MEMORY = 80, 8 << 20  # tokens to generate; bytes of KV memory
@@ -44,8 +44,8 @@ def run() -> ExperimentOutcome:
     """Run the experiment on speculative decoding: in the engine, then in the cost model for one and many users."""
     ledger = CostCalculator()
     plain, fast = write(), write(Speculation("ngram", GUESSES))
-    alone = {n: ledger.decode(MODEL, CARD, n, CONTEXT) for n in USERS}
-    checked = {n: ledger.verify(MODEL, CARD, n, CONTEXT, GUESSES) for n in USERS}
+    alone = {n: ledger.decode(MODEL, GPU, n, CONTEXT) for n in USERS}
+    checked = {n: ledger.verify(MODEL, GPU, n, CONTEXT, GUESSES) for n in USERS}
     dearer = {n: checked[n].expected / alone[n].expected for n in USERS}
     gain = {a: {n: expected_tokens(a, GUESSES) / dearer[n] for n in USERS} for a in RIGHT}
     rows = [TableRow((f"{n}", f"x {dearer[n]:.2f}", *(f"x {gain[a][n]:.2f}" for a in RIGHT))) for n in USERS]

@@ -10,14 +10,14 @@ from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.learn.lab.statements_models import models
 from ridgeline.learn.lab.statements_steps import steps
-from ridgeline.learn.lab.statements_words import words_and_pictures
+from ridgeline.learn.lab.statements_words import words_and_images
 from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import Document, Facts, Heading, Paragraph
 
 
 def statements(ledger: CostCalculator) -> list[Statement]:
     """Return all textbook statements on inference with the cost model's results: numbered ones, then folklore."""
-    found = [*steps(ledger), *models(ledger), *words_and_pictures(ledger)]
+    found = [*steps(ledger), *models(ledger), *words_and_images(ledger)]
     return sorted(found, key=lambda one: (one.row is None, one.row or 0))
 
 

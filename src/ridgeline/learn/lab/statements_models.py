@@ -22,7 +22,7 @@ def keys_and_values(ledger: CostCalculator) -> Iterator[Statement]:
         {"token": token, "mha": grouped, "mqa": single, "mib": 2000 * token / 2**20},
     )  # fmt: skip
     token, counted = ledger.kv(_LARGE), ledger.bill(_LARGE)
-    fits = counted.nbytes <= ledger.card("h100-sxm").memory
+    fits = counted.nbytes <= ledger.gpu("h100-sxm").memory
     yield Statement(
         "kv-of-70b", 4, "Llama-3-70B: 320 KB per token, 2.6 GB for 8k tokens; its 140 GB do not fit into 80 GB.",
         f"{token:,.0f} bytes per token; 8,192 tokens take {say_gb(gb(8192 * token))}; {counted.total / 1e9:.3f} "

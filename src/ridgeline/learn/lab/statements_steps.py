@@ -12,11 +12,11 @@ _CONTEXTS = (128, 256, 512, 700)
 
 def one_user(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield the textbook statements 1, 6, 7 and 8 on the steps of one user."""
-    card = ledger.card("h100-sxm")
-    ridge = card.ridge("bf16")
+    gpu = ledger.gpu("h100-sxm")
+    ridge = gpu.ridge("bf16")
     yield Statement(
         "ops-per-byte", 1, "An H100 does 989 TFLOP/s over 3.35 TB/s: 295 operations per byte.",
-        f"{say(card.peak('bf16'), 'FLOP/s')} over {say(card.bandwidth, 'B/s')}: {ridge:.1f}.",
+        f"{say(gpu.peak('bf16'), 'FLOP/s')} over {say(gpu.bandwidth, 'B/s')}: {ridge:.1f}.",
         "The same, for dense matrices. Data sheets often print twice the rate, which holds for 2:4 sparse matrices.",
         {"ridge": ridge},
     )  # fmt: skip
@@ -62,13 +62,13 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
 def many_users(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield the textbook statements 2, 5, 16, 17 and 18 on batches and concurrency."""
     batches = {context: ledger.critical_batch(_SMALL, "a100", context) for context in (1, *_CONTEXTS)}
-    never = {card: ledger.never_from(_SMALL, card) for card in ("a100", "h100-sxm")}
+    never = {gpu: ledger.never_from(_SMALL, gpu) for gpu in ("a100", "h100-sxm")}
     endless = ledger.endless_batch(_SMALL, "a100", 2000)
-    said = ", ".join(f"{batches[context]:,.0f} at {context}" for context in _CONTEXTS)
+    batches_text = ", ".join(f"{batches[context]:,.0f} at {context}" for context in _CONTEXTS)
     yield Statement(
         "batch-150", 2, "The ridge of an A100 is 312 / 2 = 156: a batch of about 150 saturates it.",
-        f"{batches[1]:.0f} without context; with context {said} tokens, and no batch from {never['a100']} tokens on "
-        f"(H100: from {never['h100-sxm']}). At 2,000 tokens the intensity stays below {endless:.0f} FLOP/byte.",
+        f"{batches[1]:.0f} without context; with context {batches_text} tokens, and no batch from {never['a100']} "
+        f"tokens on (H100: from {never['h100-sxm']}). At 2,000 tokens the intensity stays below {endless:.0f} FLOP/byte.",
         "A batch shares the weights, but each user's keys and values are read for that user only.",
         {"never": never["a100"], "never_h100": never["h100-sxm"], "endless": endless,
          **{f"at_{context}": batch or 0.0 for context, batch in batches.items()}},
@@ -115,7 +115,7 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
 
 def prompts(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield three statements on prompts: number 26 of the textbook list (prefill), and two on the cost of attention."""
-    lengths = {card: ledger.compute_bound_prompt(_SMALL, card) or 0 for card in ("a100", "h100-sxm")}
+    lengths = {gpu: ledger.compute_bound_prompt(_SMALL, gpu) or 0 for gpu in ("a100", "h100-sxm")}
     layer = sum(count for part, count in ledger.bill(_SMALL).layer.items() if part in ("attention", "feed-forward"))
     yield Statement(
         "prefill", 26, "Prefill is compute-bound.",

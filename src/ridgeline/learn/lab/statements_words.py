@@ -89,19 +89,19 @@ def experts(_: CostCalculator) -> Iterator[Statement]:
     model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
     texts = {"prose": PROSE, "old drama": VERSE}
     found = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})
-    told = [layer.information.found for layer in found.layers]
+    informations = [layer.information.found for layer in found.layers]
     yield Statement(
         "experts-specialise", None, "Experts specialise by domain.",
-        f"In the built-in `mixture`, for prose and old drama: the chosen expert gives {percent(min(told))} to "
-        f"{percent(max(told))} of the information about which text a token is from, depending on the layer.",
+        f"In the built-in `mixture`, for prose and old drama: the chosen expert gives {percent(min(informations))} to "
+        f"{percent(max(informations))} of the information about which text a token is from, depending on the layer.",
         "A router sees the state of one token, not a topic: two texts in one language use much the same experts.",
-        {"least": min(told), "most": max(told)},
+        {"least": min(informations), "most": max(informations)},
     )  # fmt: skip
 
 
-def pictures(ledger: CostCalculator) -> Iterator[Statement]:
+def images(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield the textbook statements 12 and 13 on guidance and latents, and one on image tokens."""
-    guided, few = ledger.picture("z-image", steps=50), ledger.picture("z-image-turbo", steps=8)
+    guided, few = ledger.image_plan("z-image", steps=50), ledger.image_plan("z-image-turbo", steps=8)
     yield Statement(
         "guidance", 12, "50 steps with guidance take 100 passes; 8 or fewer steps save 80 to 90 %.",
         f"{guided.job.passes} passes of Z-Image; 8 steps instead of 50 save {1 - 8 / 50:.0%}, 4 save {1 - 4 / 50:.0%}; "
@@ -128,7 +128,7 @@ def pictures(ledger: CostCalculator) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def words_and_pictures(ledger: CostCalculator) -> Iterator[Statement]:
+def words_and_images(ledger: CostCalculator) -> Iterator[Statement]:
     """Yield all textbook statements about words and images."""
-    for group in (by_hand, words, experts, pictures):
+    for group in (by_hand, words, experts, images):
         yield from group(ledger)

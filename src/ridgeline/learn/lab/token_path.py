@@ -30,9 +30,9 @@ def read_by(ledger: CostCalculator, name: str) -> dict[str, float]:
     """Return the bytes of weights that a step of one token reads, by part of the model."""
     price = ledger.price(name)
     found: dict[str, float] = {}
-    for row in price.price_step(ledger.card("a100"), Work.decode([1], price.reaches)).rows:
+    for row in price.price_step(ledger.gpu("a100"), Work.decode([1], price.reaches)).rows:
         named = set(row.priced.path.split("."))
-        part = next((said for word, said in PARTS.items() if word in named), "norms")
+        part = next((label for word, label in PARTS.items() if word in named), "norms")
         found[part] = found.get(part, 0.0) + row.cost.weight_bytes * row.priced.count
     return found
 

@@ -22,7 +22,7 @@ CROSSED = ((" voiture", " car"), (" rou", " red"), (" ne", " new"))
 
 The word order of the two languages differs there.
 """
-TWO, ONE, INPUT, CARD = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
+TWO, ONE, INPUT, GPU = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
 
 
 @torch.inference_mode()
@@ -57,8 +57,8 @@ def run() -> ExperimentOutcome:
     sources, produced = [t.piece for t in looks.sources], [t.piece for t in looks.produced]
     last = looks.weights[-1]
     found = {word: sources[max(range(len(sources)), key=last[produced.index(word)].__getitem__)] for word, _ in CROSSED}
-    reading = ledger.encode(TWO, CARD, INPUT).flops, ledger.prefill(ONE, CARD, INPUT).flops
-    writing = ledger.decode(TWO, CARD, 1, 2, INPUT), ledger.decode(ONE, CARD, 1, INPUT + 1)
+    reading = ledger.encode(TWO, GPU, INPUT).flops, ledger.prefill(ONE, GPU, INPUT).flops
+    writing = ledger.decode(TWO, GPU, 1, 2, INPUT), ledger.decode(ONE, GPU, 1, INPUT + 1)
     bills = ledger.bill(TWO), ledger.bill(ONE)
     used = [step.weights / bill.nbytes for step, bill in zip(writing, bills, strict=True)]
     rows = [

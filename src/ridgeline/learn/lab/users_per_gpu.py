@@ -94,26 +94,26 @@ class GpuUsers:
     """The derivation of the KV bytes per token, over all GPUs together, with its factors."""
 
 
-def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
-    """Run the experiment: a model in its own format on `cards` GPUs, with users of `context` positions.
+def users_on(model: str, device: Device, gpus: int, context: int) -> GpuUsers:
+    """Run the experiment: a model in its own format on `gpus` GPUs, with users of `context` positions.
 
     Args:
         model: Name of the model.
         device: GPU.
-        cards: Number of GPUs.
+        gpus: Number of GPUs.
         context: Positions of each user.
 
     Raises:
         ValueError: If the GPUs have no link, are more than one machine has, or the model does not support the context.
     """
-    if cards > max(DEVICES):
-        raise ValueError(f"--devices is {cards}; one machine has at most {max(DEVICES)}")
-    if cards > 1 and device.link is None:
+    if gpus > max(DEVICES):
+        raise ValueError(f"--devices is {gpus}; one machine has at most {max(DEVICES)}")
+    if gpus > 1 and device.link is None:
         raise ValueError(
-            f"--devices is {cards}; {device.name} has no link to other GPUs: use --devices 1, or another GPU"
+            f"--devices is {gpus}; {device.name} has no link to other GPUs: use --devices 1, or another GPU"
         )
     fields = read_config(model)
-    models, setup = ModelCache(fields), Deployment(device, cards)
+    models, setup = ModelCache(fields), Deployment(device, gpus)
     case = models.scenario(setup)
     if not 2 <= context <= case.model.context:
         raise ValueError(
@@ -121,11 +121,11 @@ def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
         )
     workload = PlanWorkload(input=context - 1, output=1)
     memory = memory_of(case, workload)
-    fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > cards])
+    fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > gpus])
     return GpuUsers(
-        model, cards, memory.total, _subtract(case, workload, memory),
+        model, gpus, memory.total, _subtract(case, workload, memory),
         memory.kv_bytes_per_token, memory.state_bytes, memory.request_bytes, memory.users,
-        _texts(fields, device, cards, context), None if fewest is None else fewest.devices, _formula(fields),
+        _texts(fields, device, gpus, context), None if fewest is None else fewest.devices, _formula(fields),
     )  # fmt: skip
 
 
@@ -143,13 +143,13 @@ def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> t
     return tuple(steps)
 
 
-def _texts(fields: Fields, device: Device, cards: int, context: int) -> TextbookUsers:
+def _texts(fields: Fields, device: Device, gpus: int, context: int) -> TextbookUsers:
     whole = build(fields)
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # a GPU sold with 24 GB reports 22.5 to 24 GiB
     weights = 2 * nominal_parameters(parameter_breakdown(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
-    return TextbookUsers(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
+    return TextbookUsers(gpus * box * 1e9, weights, gpus * box * 1e9 - weights, request)
 
 
 def nominal_parameters(parameters: int) -> float:
@@ -231,7 +231,7 @@ def _stack(one: GpuUsers) -> StackedBar:
 
 def _words(one: GpuUsers, device: Device, context: int) -> tuple[str, ...]:
     texts = one.texts
-    cards = f"{one.cards} GPUs" if one.cards > 1 else "it"
+    gpus_text = f"{one.cards} GPUs" if one.cards > 1 else "it"
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
     kept, whole = f"The KV cache takes {one.formula} per token", say(one.request * one.cards, "B")
     if one.state:
@@ -249,7 +249,7 @@ def _words(one: GpuUsers, device: Device, context: int) -> tuple[str, ...]:
     lacking = say_gib(gib(one.request - one.steps[-1].left))
     more = f"{one.fits_on} GPUs are enough" if one.fits_on else _no_more(device)
     return (
-        f"{where}: not even one user fits. {cards.capitalize()} would need {lacking} more for the weights and one "
+        f"{where}: not even one user fits. {gpus_text.capitalize()} would need {lacking} more for the weights and one "
         f"user; {more}, and a narrower weight format may be enough too (`ridgeline plan` prices both). {kept}.",
     )
 

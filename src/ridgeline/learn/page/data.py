@@ -86,12 +86,12 @@ def config_table(values: Mapping[str, Any], stored: StoredModel) -> Mapping[str,
 
 def table_name(model: str, stored: StoredModel) -> str:
     """Return the name of a table; `source.js` uses the same name."""
-    said = {"weights": stored.weights, "kv": stored.kv}
+    fields = {"weights": stored.weights, "kv": stored.kv}
     if stored.devices != 1:
-        said["devices"] = str(stored.devices)
+        fields["devices"] = str(stored.devices)
     if stored.own_attention:
-        said["attention"] = "1"
-    query = urlencode({name: value for name, value in said.items() if value is not None}, quote_via=quote)
+        fields["attention"] = "1"
+    query = urlencode({name: value for name, value in fields.items() if value is not None}, quote_via=quote)
     return f"tables/{quote(model, safe='')}.json" + (f"?{query}" if query else "")
 
 
@@ -101,11 +101,13 @@ def stored_of(query: str) -> StoredModel:
     Raises:
         ValueError: If a parameter is unknown or invalid.
     """
-    said = dict(parse_qsl(query, strict_parsing=bool(query)))
-    unknown = said.keys() - {"weights", "kv", "devices", "attention"}
+    fields = dict(parse_qsl(query, strict_parsing=bool(query)))
+    unknown = fields.keys() - {"weights", "kv", "devices", "attention"}
     if unknown:
         raise ValueError(f"{min(unknown)} is not a parameter of a table; use weights, kv, devices or attention")
-    devices = said.get("devices", "1")
+    devices = fields.get("devices", "1")
     if not (devices.isascii() and devices.isdigit() and 1 <= int(devices[:4]) <= MOST_DEVICES):
         raise ValueError(f"devices must be a number from 1 to {MOST_DEVICES}")
-    return StoredModel(said.get("weights"), said.get("kv"), int(devices), own_attention=said.get("attention") == "1")
+    return StoredModel(
+        fields.get("weights"), fields.get("kv"), int(devices), own_attention=fields.get("attention") == "1"
+    )

@@ -22,7 +22,7 @@ from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 
 
 def build_device_tables(
-    cards: Iterable[Device],
+    devices: Iterable[Device],
     driving: Iterable[EngineProfile] | None = None,
     sellers: Sequence[PriceSnapshot] | None = None,
 ) -> dict[str, Any]:
@@ -32,16 +32,16 @@ def build_device_tables(
     index, because many have the same ones.
 
     Args:
-        cards: Devices.
+        devices: Devices.
         driving: Engines; by default those of `ridgeline plan`, including the variants with data-parallel attention.
         sellers: Sellers whose prices are included; by default all of the package.
     """
-    asked = builtin_snapshots() if sellers is None else sellers
+    price_snapshots = builtin_snapshots() if sellers is None else sellers
     kernels: list[Mapping[str, Any]] = []
     reductions: list[Mapping[str, Any]] = []
     return {
         "format": FORMAT,
-        "cards": {card.name: _card(card, asked, kernels, reductions) for card in cards},
+        "cards": {device.name: _device_table(device, price_snapshots, kernels, reductions) for device in devices},
         "engines": {engine.name: _engine(engine) for engine in (_usual() if driving is None else driving)},
         "kernels": kernels,
         "reductions": reductions,
@@ -52,8 +52,8 @@ def _usual() -> Iterator[EngineProfile]:
     return map(load_engine, (*engines(), *engines_with_own_attention()))
 
 
-def _card(
-    card: Device,
+def _device_table(
+    device: Device,
     sellers: Sequence[PriceSnapshot],
     kernels: list[Mapping[str, Any]],
     reductions: list[Mapping[str, Any]],
@@ -63,43 +63,43 @@ def _card(
     `speeds` has the peak at which a product in each format runs. `instead` maps a format to the one in which this
     device computes it, if that is another. `engine` is the default engine.
     """
-    host, link = card.host, card.link
+    host, link = device.host, device.link
     return {
-        "name": card.name,
-        "title": card.title,
-        "kind": card.kind,
-        "peaks": dict(card.peaks),
-        "speeds": {name: card.peak(name) for name in PEAKS},
-        "instead": _instead(card),
-        "bandwidth": card.bandwidth,
-        "memory": card.memory,
-        "caches": [dataclasses.asdict(cache) for cache in card.caches],
+        "name": device.name,
+        "title": device.title,
+        "kind": device.kind,
+        "peaks": dict(device.peaks),
+        "speeds": {name: device.peak(name) for name in PEAKS},
+        "instead": _instead(device),
+        "bandwidth": device.bandwidth,
+        "memory": device.memory,
+        "caches": [dataclasses.asdict(cache) for cache in device.caches],
         "link": None
         if link is None
         else {"name": link.name, "bandwidth": link.bandwidth, "all_reduce": _place(reductions, _reductions(link))},
-        "host_link": card.host_link,
-        "watts": card.watts,
-        "prices": _prices(card, sellers),
-        "kernels": _place(kernels, {name: _constants(each) for name, each in card.efficiency.items()}),
+        "host_link": device.host_link,
+        "watts": device.watts,
+        "prices": _prices(device, sellers),
+        "kernels": _place(kernels, {name: _constants(each) for name, each in device.efficiency.items()}),
         "host": None if host is None else dataclasses.asdict(host),
-        "engine": default_engine(card).name,
-        "calibrated": card.calibrated,
-        "basis": card.basis,
-        "kernels_of": card.measured_on,
-        "native": card.native,
-        "sources": dict(card.sources),
-        "trust": _trust(card),
+        "engine": default_engine(device).name,
+        "calibrated": device.calibrated,
+        "basis": device.basis,
+        "kernels_of": device.measured_on,
+        "native": device.native,
+        "sources": dict(device.sources),
+        "trust": _trust(device),
     }
 
 
-def _trust(card: Device) -> Mapping[str, Any]:
+def _trust(device: Device) -> Mapping[str, Any]:
     """Return the accuracy of each class of figures on this device, from measurements under its default engine."""
-    found = [trust_in(card.name, default_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
+    found = [trust_in(device.name, default_engine(device).name, metric) for metric in (*PLAN_METRICS, "tp8")]
     return {each.metric: {"rows": each.rows, "within": each.within} for each in found if each.rows}
 
 
-def _instead(card: Device) -> Mapping[str, str]:
-    computed = {known.name: format_of(computed_in(known.dtype, card, narrows=False)).name for known in FORMATS}
+def _instead(device: Device) -> Mapping[str, str]:
+    computed = {known.name: format_of(computed_in(known.dtype, device, narrows=False)).name for known in FORMATS}
     return {name: other for name, other in computed.items() if name != other}
 
 
@@ -115,7 +115,7 @@ def _constants(of: Efficiency) -> list[float | None]:
 def _reductions(link: Interconnect) -> Mapping[str, Any]:
     """Return the measured all-reduces by kind of kernel and number of GPUs: message sizes in bytes, and seconds."""
     return {
-        kind: {str(cards): [list(curve.nbytes), list(curve.seconds)] for cards, curve in known.items()}
+        kind: {str(ranks): [list(curve.nbytes), list(curve.seconds)] for ranks, curve in known.items()}
         for kind, known in link.all_reduce.items()
     }
 
@@ -127,9 +127,13 @@ def _place(pool: list[Mapping[str, Any]], value: Mapping[str, Any]) -> int:
     return pool.index(value)
 
 
-def _prices(card: Device, sellers: Sequence[PriceSnapshot]) -> list[Mapping[str, Any]]:
+def _prices(device: Device, sellers: Sequence[PriceSnapshot]) -> list[Mapping[str, Any]]:
     """Return the prices of a device: that in a user's device file, else that of each seller."""
-    own = [card.price] if card.price is not None else [price for each in sellers if (price := each.price_of(card.name))]
+    own = (
+        [device.price]
+        if device.price is not None
+        else [price for each in sellers if (price := each.price_of(device.name))]
+    )
     return [dataclasses.asdict(price) for price in own]
 
 

@@ -34,7 +34,7 @@ FORMAT = 1
 The page reads only this version and refuses others with the command that makes the table again (`static/price.js`).
 """
 
-_CARD = "h100-sxm"  # any device that computes in bf16 will do, because a table does not depend on the device
+_ANY_DEVICE = "h100-sxm"  # any device that computes in bf16 will do, because a table does not depend on the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StoredModel:
             ValueError: If a format does not exist.
         """
         engine = with_own_attention(load_engine()) if self.own_attention else load_engine()
-        return Deployment(load_device(_CARD), self.devices, self.weights, self.kv, engine=engine)
+        return Deployment(load_device(_ANY_DEVICE), self.devices, self.weights, self.kv, engine=engine)
 
     def command(self, name: str) -> str:
         """Return the `ridgeline` command that makes the table of a model with these formats and devices."""

@@ -88,7 +88,7 @@ class ProbedCase:
 
     point: Point
     """The point at which the figures were computed."""
-    said: OpFigures
+    figures: OpFigures
     """The op's figures at the point of the case."""
     lines: dict[str, list[Record]]
     """The linear functions of the case, keyed by list (cost, kernels, native), in the order of the kernels."""
@@ -133,9 +133,9 @@ class OpProbe:
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 
-    def figures(self, asked: Asked) -> OpFigures:
+    def figures(self, case: Asked) -> OpFigures:
         """Return the FLOPs, bytes and calls of the probed op in a step, in total and per kernel."""
-        work = self._work(asked)
+        work = self._work(case)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
         return OpFigures(_figures(self.priced.cost(work)), *kernels)
 
@@ -166,15 +166,15 @@ class OpProbe:
             yield {name: point for name, point in drawn.items() if self.case_of(name, point) in cases[name]}
 
     def _case(self, name: str, point: Point) -> ProbedCase:
-        said = self.figures({name: point})
-        lines: dict[str, list[Record]] = {"cost": [{}], "kernels": [{} for _ in said.kernels]}
-        lines["native"] = [{} for _ in said.native]
-        for place, line in self._lines(name, point, said).items():
+        figures = self.figures({name: point})
+        lines: dict[str, list[Record]] = {"cost": [{}], "kernels": [{} for _ in figures.kernels]}
+        lines["native"] = [{} for _ in figures.native]
+        for place, line in self._lines(name, point, figures).items():
             of, index, figure = place.split(" ", 2)
             lines[of][int(index)][figure] = line
-        return ProbedCase(point, said, lines)
+        return ProbedCase(point, figures, lines)
 
-    def _lines(self, name: str, point: Point, said: OpFigures) -> dict[str, Line]:
+    def _lines(self, name: str, point: Point, figures: OpFigures) -> dict[str, Line]:
         if name == ROWS:
             return self._row_lines
         case = self.case_of(name, point)
@@ -183,7 +183,7 @@ class OpProbe:
             if min(other) < 0 or self.case_of(name, tuple(other)) != case:
                 return None
             there = self.figures({name: tuple(other)})
-            return there.flat if there.keys == said.keys else None
+            return there.flat if there.keys == figures.keys else None
 
         return straight(values_at, point)
 
@@ -247,10 +247,10 @@ class OpProbe:
         work = self._work({ROWS: (rows,)})
         return [kernel.name for backend in _BACKENDS for kernel in self.priced.launches(work, backend)]
 
-    def _work(self, asked: Asked) -> Work:
+    def _work(self, case: Asked) -> Work:
         if self.reach is None:
-            return Work({self.priced.space: asked[ROWS][0]}, 1)
-        sums = {name: AttentionSum(*point) for name, point in asked.items()}
+            return Work({self.priced.space: case[ROWS][0]}, 1)
+        sums = {name: AttentionSum(*point) for name, point in case.items()}
         rows = sum(each.queries for each in sums.values())
         return Work({self.priced.space: rows}, 1, {self.reach: AttentionWork(**sums)})
 

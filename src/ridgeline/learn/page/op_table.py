@@ -89,7 +89,7 @@ def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[d
     entries: dict[tuple[Key, str], dict[str, Any]] = {}
     for name, each in cases.items():
         for number, case in each.items():
-            for key, line in zip(case.said.keys_of(of), case.lines[of], strict=True):
+            for key, line in zip(case.figures.keys_of(of), case.lines[of], strict=True):
                 first = shared.first.get((of, key, name), name)
                 entry = entries.setdefault((key, first), _written(key) | {"of": {}})
                 entry["of"].setdefault(name, {})[str(number)] = pool.place(line)
@@ -125,11 +125,11 @@ def _shared(asker: OpProbe, cases: Cases) -> _Shared:
         a, b = (next(iter(cases[name].values())) for name in (one, other))
         both = asker.figures({one: a.point, other: b.point})
         for of in ("cost", "kernels", "native"):
-            for key in a.said.keys_of(of):
-                if key not in b.said.keys_of(of) or (*key[:4], 1) in both.keys_of(of):
+            for key in a.figures.keys_of(of):
+                if key not in b.figures.keys_of(of) or (*key[:4], 1) in both.keys_of(of):
                     continue
                 shared.first[of, key, other] = shared.first.get((of, key, one), one)
-                once = _less(a.said.values_of(of, key), b.said.values_of(of, key), both.values_of(of, key))
+                once = _less(a.figures.values_of(of, key), b.figures.values_of(of, key), both.values_of(of, key))
                 shared.once[of, key] = {name: [value] for name, value in once.items() if value}
     shared_once = {place: record for place, record in shared.once.items() if record}
     return _Shared(shared.first, shared_once)
@@ -144,22 +144,22 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 # -- holding it against the op ----------------------------------------------------------------------------------------
 
 
-def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Asked) -> None:
+def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, tried: Asked) -> None:
     """Raise ValueError if an op's table gives other figures than the op itself for a step."""
-    said = asker.figures(asked)
-    places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
+    figures = asker.figures(tried)
+    places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in tried.items()]
     lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
     for of, entries in lists.items():
-        told = Counter[tuple[Any, ...]]()
+        uses = Counter[tuple[Any, ...]]()
         for entry in entries:
             if any(str(case) in entry["of"].get(name, {}) for name, case, _ in places):
                 key = _key_of(entry)
-                key = (*key[:4], told[key[:4]])
-                told[key[:4]] += 1
-                if key not in said.keys_of(of) or not _alike(_sum(entry, places, pool), said.values_of(of, key)):
-                    raise _refused(asker, asked)
-        if sum(told.values()) != len(said.keys_of(of)):
-            raise _refused(asker, asked)
+                key = (*key[:4], uses[key[:4]])
+                uses[key[:4]] += 1
+                if key not in figures.keys_of(of) or not _alike(_sum(entry, places, pool), figures.values_of(of, key)):
+                    raise _refused(asker, tried)
+        if sum(uses.values()) != len(figures.keys_of(of)):
+            raise _refused(asker, tried)
 
 
 def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: LinePool) -> Values:
@@ -187,9 +187,9 @@ def _key_of(entry: Mapping[str, Any]) -> Key:
     return entry.get("name", ""), entry.get("format", ""), entry.get("stored", ""), entry.get("sharers", 1), 0
 
 
-def _refused(asker: OpProbe, asked: Asked) -> ValueError:
+def _refused(asker: OpProbe, case: Asked) -> ValueError:
     op = asker.priced
     return ValueError(
-        f"{op.path} ({type(op.op).__name__}) has a cost that is not linear at {dict(asked)}; state in its `features` "
+        f"{op.path} ({type(op.op).__name__}) has a cost that is not linear at {dict(case)}; state in its `features` "
         "what the cost depends on"
     )

@@ -52,7 +52,7 @@ def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator
         ahead[stride.stage] -= 1
         steps += stride.stage == "denoise"
         times = {"inference_time_s": measured, "predicted_time_s": predicted}
-        told = {
+        events = {
             "type": "image_generation.progress",
             "stage": stride.stage,
             "step": steps,
@@ -60,7 +60,7 @@ def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator
             **times,
             "predicted_time_left_s": sum(each[stage] * many for stage, many in ahead.items()),
         }
-        yield told | ({"noise": [schedule.time(step) for step in range(schedule.steps)]} if not steps else {})
+        yield events | ({"noise": [schedule.time(step) for step in range(schedule.steps)]} if not steps else {})
         if stride.step is not None and not stride.step.last:
             pixels = pipeline.decode(stride.step.predicted_latents)[0]
             yield {"type": "image_generation.partial_image", **_file(pipeline, plan, pixels)}

@@ -79,13 +79,13 @@ def inspect(loaded: LoadedEngine, device: Device | None, question: bytes) -> byt
     Raises:
         ValueError: If the run cannot be recorded.
     """
-    asked = msgspec.json.decode(question, type=RecordingRequest)
+    query = msgspec.json.decode(question, type=RecordingRequest)
     if device is None:
         raise ValueError(
             "this machine's speed is not known, so there are no prices to compare with: run `ridgeline calibrate` first"
         )
-    told = record(loaded, asked.name, asked.text, asked.ids, asked.params(), device, max_pause=asked.max_pause)
-    return msgspec.json.encode(told)
+    recording = record(loaded, query.name, query.text, query.ids, query.params(), device, max_pause=query.max_pause)
+    return msgspec.json.encode(recording)
 
 
 def record(

@@ -133,7 +133,7 @@ class _Recording:
         self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
         self._scene, self._texts = scene, loaded.text_processor
-        self._feed, self._told = Feed(), list[dict[str, Any]]()
+        self._feed, self._frames = Feed(), list[dict[str, Any]]()
         # By request: the tokens of its prompt, those found in the cache, and those generated.
         self._lengths: dict[int, list[int]] = {}
 
@@ -151,7 +151,7 @@ class _Recording:
             self._loop.take(GetSnapshot(pages=False))
             step += 1
         self._loop.take(WatchPages(False))
-        snapshot, *frames = self._told
+        snapshot, *frames = self._frames
         scene = self._scene
         return {"id": scene.id, "title": scene.title, "words": scene.words, "snapshot": snapshot, "frames": frames}
 
@@ -185,8 +185,8 @@ class _Recording:
                     prompt, cached, output = lengths
                     self._feed.ended(event.request, prompt, cached, output, str(event.finish), None)
         elif isinstance(message, EngineSnapshot):
-            told = self._feed.frame(message, _unnamed) if self._told else self._first(message)
-            self._told.append(_rounded(msgspec.to_builtins(told)))
+            frame = self._feed.frame(message, _unnamed) if self._frames else self._first(message)
+            self._frames.append(_rounded(msgspec.to_builtins(frame)))
 
     def _first(self, message: EngineSnapshot) -> dict[str, Any]:
         return self._feed.snapshot(self._info, message, _unnamed)
@@ -196,13 +196,13 @@ def _unnamed(request: int) -> None:
     """Return None: without a server, requests have no id."""
 
 
-def _rounded(told: Any) -> Any:
+def _rounded(content: Any) -> Any:
     """Return data with all floats, such as times, rounded to nine decimals.
 
     Further digits are noise and would be most of the file.
     """
-    if isinstance(told, float):
-        return round(told, 9)
-    if isinstance(told, Mapping):
-        return {name: _rounded(value) for name, value in told.items()}
-    return [_rounded(value) for value in told] if isinstance(told, list) else told
+    if isinstance(content, float):
+        return round(content, 9)
+    if isinstance(content, Mapping):
+        return {name: _rounded(value) for name, value in content.items()}
+    return [_rounded(value) for value in content] if isinstance(content, list) else content

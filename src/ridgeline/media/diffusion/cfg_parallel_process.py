@@ -59,8 +59,8 @@ def second_process(
             start_new_session=True,
         )
         try:
-            if said := _started(child, start):
-                raise ValueError(f"the second CFG-parallel process did not start: {said}")
+            if failure := _started(child, start):
+                raise ValueError(f"the second CFG-parallel process did not start: {failure}")
             try:
                 join(start.rendezvous, 0)
                 yield CFGParallelPair()
@@ -88,10 +88,10 @@ def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
     try:
         pickle.dump(start, child.stdin)
         child.stdin.flush()
-        said = child.stdout.readline().decode().strip()
+        ready_line = child.stdout.readline().decode().strip()
     except BrokenPipeError:
-        said = ""
-    return "" if said == READY else said or _exit_reason(child) or "it gave no reason"
+        ready_line = ""
+    return "" if ready_line == READY else ready_line or _exit_reason(child) or "it gave no reason"
 
 
 def _exit_reason(child: "subprocess.Popen[bytes]") -> str | None:
@@ -101,5 +101,5 @@ def _exit_reason(child: "subprocess.Popen[bytes]") -> str | None:
         code = child.wait(_LAST_WORDS)
     except subprocess.TimeoutExpired:
         return None
-    said = child.stdout.readline().decode().strip()
-    return said or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+    last_line = child.stdout.readline().decode().strip()
+    return last_line or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")

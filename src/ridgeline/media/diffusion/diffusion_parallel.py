@@ -41,17 +41,17 @@ class ParallelDegrees:
 WHOLE = ParallelDegrees()
 
 
-def divisions(cards: int, texts: int, heads: int) -> list[ParallelDegrees]:
+def divisions(gpus: int, texts: int, heads: int) -> list[ParallelDegrees]:
     """Return the ways to divide a request among GPUs.
 
     Args:
-        cards: Number of GPUs.
+        gpus: Number of GPUs.
         texts: Passes per step.
         heads: Heads of the denoiser's attention; each part of a sequence needs at least one.
     """
-    found = [ParallelDegrees(1, cards)]
-    if texts == 2 and cards % 2 == 0:
-        found.insert(0, ParallelDegrees(2, cards // 2))
+    found = [ParallelDegrees(1, gpus)]
+    if texts == 2 and gpus % 2 == 0:
+        found.insert(0, ParallelDegrees(2, gpus // 2))
     return [each for each in found if each.sequence <= heads]
 
 

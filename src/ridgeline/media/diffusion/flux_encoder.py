@@ -82,12 +82,12 @@ def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *
     first, second = (pipeline.components[name] for name in ("text_encoder", "text_encoder_2"))
     before = open_checkpoint(first.folder).nbytes
 
-    def told(done: int, every: int) -> None:
+    def on_load(done: int, every: int) -> None:
         assert progress is not None
         progress(before + done, before + every)
 
     clip = _encoder(first, progress)
-    t5 = _encoder(second, None if progress is None else told)
+    t5 = _encoder(second, None if progress is None else on_load)
     folders = [pipeline.components[name].folder for name in ("tokenizer", "tokenizer_2")]
     try:
         pairs, tokenizer = map(load_tokenizer, folders)

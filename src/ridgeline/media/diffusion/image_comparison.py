@@ -7,7 +7,7 @@ from ridgeline.core.checkpoint.catalogue import parameter_counts
 from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Size
 from ridgeline.util.document.humanize import three_digits
 
-PICTURE = "z-image"
+IMAGE_LAYOUT = "z-image"
 """The image model with which video models are compared, at 1024 x 1024."""
 _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
@@ -53,10 +53,10 @@ class ImageComparison:
     @classmethod
     def of(cls, parameters: int, geometry: Geometry) -> "ImageComparison":
         """Return the comparison for a video model with this number of parameters and this geometry."""
-        picture = LAYOUTS[PICTURE].geometry(_SIZE)
+        reference = LAYOUTS[IMAGE_LAYOUT].geometry(_SIZE)
         return cls(
-            QuotedRatio(parameters, parameter_counts()[PICTURE][0], 3, 5),
-            QuotedRatio(positions(geometry), positions(picture), 10, 100),
+            QuotedRatio(parameters, parameter_counts()[IMAGE_LAYOUT][0], 3, 5),
+            QuotedRatio(positions(geometry), positions(reference), 10, 100),
         )
 
     @property

@@ -160,10 +160,10 @@ class Pipeline:
                 texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
         longest = max(map(len, texts))
 
-        def seconds(pictures: int) -> float:
+        def seconds(images: int) -> float:
             if call_seconds is None:
-                return ridge_seconds(pictures * self.rows(geometry, longest))
-            return call_seconds(geometry, [longest] * pictures)
+                return ridge_seconds(images * self.rows(geometry, longest))
+            return call_seconds(geometry, [longest] * images)
 
         batching = choose_batching(request.images, len(texts), seconds)
         return DiffusionPlan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
@@ -264,8 +264,8 @@ class Pipeline:
         for step in range(schedule.steps):
             with torch.inference_mode():
                 self.denoiser.backend.share_threads()
-                asked = late if second is not None and second.runs_step(schedule, step) else predict
-                prediction = asked(state.x, schedule.time(step))
+                run_denoiser = late if second is not None and second.runs_step(schedule, step) else predict
+                prediction = run_denoiser(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             skipped = 0 if cache is None else cache.take(pair)
             yield DenoiseOutput(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)
@@ -342,7 +342,7 @@ def guided_denoiser(
     assert pooled is None or guidance.negative is None, "a negative prompt would need its own pooled vector"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
 
-    def asked(latents: Tensor, t: float, given: tuple[Prepared, BlockRunner]) -> Tensor:
+    def run_denoiser(latents: Tensor, t: float, given: tuple[Prepared, BlockRunner]) -> Tensor:
         prepared, walk = given
         velocity: Tensor = denoiser(latents, t, prepared, pooled=vectors, guidance=guidance.embedded, walk=walk)
         return velocity
@@ -353,11 +353,11 @@ def guided_denoiser(
 
     with torch.inference_mode():
         if calls.pair is not None:
-            return apply_guidance_parallel(asked, guidance, given(texts[calls.pair.rank]), calls.pair)
+            return apply_guidance_parallel(run_denoiser, guidance, given(texts[calls.pair.rank]), calls.pair)
         if calls.paired:
-            return apply_guidance_batched(asked, guidance, given(*texts))
+            return apply_guidance_batched(run_denoiser, guidance, given(*texts))
         positive, *negative = map(given, texts)
-    return apply_guidance(asked, guidance, positive, negative[0] if negative else None)
+    return apply_guidance(run_denoiser, guidance, positive, negative[0] if negative else None)
 
 
 def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor]) -> int:

@@ -22,7 +22,7 @@ from ridgeline.media.diffusion.pipeline import LowNoiseExpert, Pipeline
 from ridgeline.media.diffusion.pipeline_class import PipelineClass, check_parts, pipeline_class_of
 from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler, read_scheduler
 from ridgeline.media.diffusion.text_encoder import TextEncoder
-from ridgeline.media.diffusion.video_autoencoder import ARCHITECTURE as CLIPS
+from ridgeline.media.diffusion.video_autoencoder import VIDEO_AUTOENCODER as CLIPS
 from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_video_autoencoder
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.util.host import check_threads, threads_for
@@ -67,13 +67,13 @@ def load_pipeline(
     sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
     remaining_memory(source, sizes)
     beside = sizes.pop("text_encoder_2", 0)  # both text encoders report their progress as one part
-    told = _each({**sizes, "text_encoder": sizes["text_encoder"] + beside}, progress)
-    encoder = kind.load_encoder(source, told["text_encoder"])
-    denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
+    on_progress = _each({**sizes, "text_encoder": sizes["text_encoder"] + beside}, progress)
+    encoder = kind.load_encoder(source, on_progress["text_encoder"])
+    denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=on_progress["transformer"])
     second = None
     if boundary is not None:
-        second = LowNoiseExpert(load_denoiser(str(folders[_SECOND]), dtype, progress=told[_SECOND]), boundary)
-    autoencoder = _load_autoencoder(source.components["vae"], told["vae"])
+        second = LowNoiseExpert(load_denoiser(str(folders[_SECOND]), dtype, progress=on_progress[_SECOND]), boundary)
+    autoencoder = _load_autoencoder(source.components["vae"], on_progress["vae"])
     _check_fits(source, encoder, denoiser, autoencoder)
     check_predicts(denoiser, scheduler, str(source.folder))
     kind, layout = requests_of(source, kind, denoiser, autoencoder)
@@ -158,13 +158,13 @@ def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Prog
 
     `sizes` has the bytes of each part, in loading order.
     """
-    every, told, before = sum(sizes.values()), dict[str, Progress | None](), 0
+    every, reported, before = sum(sizes.values()), dict[str, Progress | None](), 0
     for part, nbytes in sizes.items():
-        told[part] = None
+        reported[part] = None
         if progress is not None:
-            told[part] = lambda done, _, before=before: progress(before + done, every)  # type: ignore[misc]
+            reported[part] = lambda done, _, before=before: progress(before + done, every)  # type: ignore[misc]
         before += nbytes
-    return told
+    return reported
 
 
 def _check_fits(

@@ -86,7 +86,7 @@ class PipelinePlan:
         price: PipelinePrice,
         usual: PipelineDefaults,
         device: Device,
-        asked: PipelineOptions,
+        options: PipelineOptions,
         devices: int = 1,
         utilization: float = 0.9,
         *,
@@ -99,7 +99,7 @@ class PipelinePlan:
             price: Price of the pipeline's parts.
             usual: Defaults of the pipeline.
             device: GPU to plan for.
-            asked: Options of the request.
+            options: Options of the request.
             devices: Number of GPUs.
             utilization: Fraction of a GPU's memory that may be used.
             eager: Whether nothing is fused, as diffusers runs without torch.compile.
@@ -111,17 +111,17 @@ class PipelinePlan:
             raise ValueError(f"devices is {devices}; it must be at least 1")
         if not 0 < utilization <= 1:
             raise ValueError(f"memory utilization is {utilization}; it must be above 0 and at most 1")
-        self.name, self.price, self.usual, self.options = name, price, usual, asked
+        self.name, self.price, self.usual, self.options = name, price, usual, options
         self.engine = load_engine(OWN_ENGINE)
         self.device, self.devices, self.utilization, self.eager = device, devices, utilization, eager
         self.unfused = unfused(name)
         if eager and self.unfused is None:
             raise ValueError(f"the ops that {name} runs without fusion are not recorded: leave --eager out")
-        self.steps = _positive(usual.steps if asked.steps is None else asked.steps, "--steps")
-        self.scale = usual.guidance if asked.guidance is None else asked.guidance
+        self.steps = _positive(usual.steps if options.steps is None else options.steps, "--steps")
+        self.scale = usual.guidance if options.guidance is None else options.guidance
         self.passes = make_guidance(usual.convention, self.scale, None).passes(1)
-        frames = usual.frames if asked.frames is None else asked.frames
-        self.geometry = usual.layout.geometry(asked.size or usual.size, frames)
+        frames = usual.frames if options.frames is None else options.frames
+        self.geometry = usual.layout.geometry(options.size or usual.size, frames)
         self.job = self._job(self.geometry, self.steps, self.passes)
         self.ways = self._ways(devices)
         if not self.ways:

@@ -45,10 +45,10 @@ def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
 
 def _offer(plan: PipelinePlan) -> dict[str, Any]:
     price = plan.device.price
-    asked: dict[str, Any] = {"seller": None, "dollars_per_hour": None}
+    offer: dict[str, Any] = {"seller": None, "dollars_per_hour": None}
     if price is not None:
-        asked = {"seller": price.asked_by, "dollars_per_hour": price.dollars * plan.devices}
-    return {"name": plan.device.name, "devices": plan.devices, **asked, **answer_json(plan)}
+        offer = {"seller": price.asked_by, "dollars_per_hour": price.dollars * plan.devices}
+    return {"name": plan.device.name, "devices": plan.devices, **offer, **answer_json(plan)}
 
 
 def _rankings(plans: Sequence[PipelinePlan]) -> list[tuple[str, list[PipelinePlan]]]:

@@ -232,12 +232,12 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
     """Return the table of the planned request with other fusion, guidance, steps and images per pass, on one GPU."""
-    asked = plan.on_one_gpu.seconds.expected
+    base_seconds = plan.on_one_gpu.seconds.expected
     variants = [plan.on_one_gpu, *(each for each in (plan.other_fusion, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
         TableRow((
             each.name, f"{each.passes:,}", say_seconds(each.seconds.expected),
-            "" if not number else f"{each.seconds.expected / asked - 1:+.0%}",
+            "" if not number else f"{each.seconds.expected / base_seconds - 1:+.0%}",
             "" if not number else f"{each.passes / plan.job.passes - 1:+.0%}",
         ))
         for number, each in enumerate(variants)
@@ -250,7 +250,7 @@ def _changes(plan: PipelinePlan) -> DocumentTable:
     return DocumentTable(columns("on one GPU", "total passes", "expected", "time", "passes", words=(0,)), tuple(rows))
 
 
-def _cards(plan: PipelinePlan) -> DocumentTable:
+def _devices_table(plan: PipelinePlan) -> DocumentTable:
     one, rows = plan.on_one_gpu.seconds.expected, []
     for count, ways in plan.by_gpu_count.items():
         for division, request in ways.items():
@@ -282,7 +282,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
         "stages": ("Stage by stage", _stages),
         "memory": ("Memory", _memory),
         "changes": ("Effect of changes", _changes),
-        "cards": ("One request on several GPUs", _cards),
+        "cards": ("One request on several GPUs", _devices_table),
         "classes": (
             "Time by class of operation, and its limit",
             lambda plan: classes_table([stage.once for stage in plan.request.stages]),

@@ -46,14 +46,14 @@ class ImageDecodePrice:
         self._autoencoder, self._price = autoencoder, Price(autoencoder)
         self.weight_bytes, self.parameters = self._price.weight_bytes, _parameters(autoencoder)
 
-    def price(self, device: Device, geometry: Geometry, pictures: int, tiling: Tiling | None = None) -> PhasePrice:
+    def price(self, device: Device, geometry: Geometry, images: int, tiling: Tiling | None = None) -> PhasePrice:
         """Return the price of decoding images, or all frames of videos, one after the other, as a phase."""
         latents = self._latents(geometry)
         tiles = 1 if tiling is None else tiling.tiles(latents)
         work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
         frames = f"{geometry.frames} frames of " if geometry.layout.is_video else ""
         about = f"{frames}{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
-        return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
+        return price_phase(self._price, device, Phase("decode", (work,), tiles * images * geometry.frames, about))
 
     def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
         """Return the peak bytes of activations of decoding one image."""
@@ -283,9 +283,9 @@ class PipelinePrice:
         work = self.parts.denoisers[0].prepare_work(texts)
         return len(self.parts.denoisers) * self._denoiser.price_step(device, work).expected if work.rows else 0.0
 
-    def divisions(self, job: PipelineWorkload, cards: int) -> list[ParallelDegrees]:
-        """Return the possible ways to divide a request among `cards` GPUs."""
-        return divisions(cards, len(job.texts), heads_of(self._denoiser))
+    def divisions(self, job: PipelineWorkload, gpus: int) -> list[ParallelDegrees]:
+        """Return the possible ways to divide a request among `gpus` GPUs."""
+        return divisions(gpus, len(job.texts), heads_of(self._denoiser))
 
     def _encode(self, device: Device, job: PipelineWorkload) -> StagePrice:
         """Return the price of the encode stage: every text through every text encoder, once per request.
@@ -323,7 +323,7 @@ class PipelinePrice:
         talks = [(message, division.sequence) for work in works for message in own.messages(work)]
         if division.guidance > 1:
             talks.append((exchange(job.geometry.latents), division.guidance))
-        seconds = [communication_seconds(message, device, cards) for message, cards in talks]
+        seconds = [communication_seconds(message, device, gpus) for message, gpus in talks]
         bound, expected = (sum(times) for times in zip(*seconds, strict=True)) if seconds else (0.0, 0.0)
         return StagePrice(once, Estimate(bound, bound, expected), message_bytes(message for message, _ in talks))
 
@@ -358,11 +358,11 @@ class PipelinePrice:
         denoiser = self.parts.denoisers[0]
         size = job.geometry.latents[1:]
         passes = [_alive(denoiser, denoiser.work(size, [tokens])) for tokens in set(job.texts)]
-        whole = asked = tiled = self.decoder.activations(job.geometry)
+        whole = activations = tiled = self.decoder.activations(job.geometry)
         if isinstance(self.decoder, ImageDecodePrice) and not job.geometry.layout.is_video:
-            asked, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
+            activations, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
         return PipelineMemory(
-            weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers)
+            weights, max(reads, default=0), max(passes), activations, whole, tiled, len(self.parts.denoisers)
         )
 
     def _texts_read(self, job: PipelineWorkload) -> tuple[tuple[int, ...], ...]:

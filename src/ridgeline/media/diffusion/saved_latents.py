@@ -20,9 +20,9 @@ SUFFIX = ".latents.safetensors"
 _TENSOR, _PARAMETERS = "latents", "parameters"
 
 
-def latents_path(picture: Path) -> Path:
+def latents_path(image: Path) -> Path:
     """Return the path where an image's latents are saved, in the same folder as the image."""
-    return picture.with_name(picture.stem + SUFFIX)
+    return image.with_name(image.stem + SUFFIX)
 
 
 def decoded_path(latents: Path, suffix: str) -> Path:

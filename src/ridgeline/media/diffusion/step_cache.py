@@ -54,13 +54,13 @@ class StepCache:
         skipped, self.skipped = self.skipped, 0
         return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
 
-    def block_runner(self, pictures: int) -> BlockRunner:
-        """Return the block runner for one kind of pass over `pictures` images.
+    def block_runner(self, images: int) -> BlockRunner:
+        """Return the block runner for one kind of pass over `images` images.
 
         There is one for the passes with the prompt, one for those with the negative prompt, or one for calls that
         contain both. Between two passes of a runner only the latents and the noise level change.
         """
-        return _CachedBlockRunner(self, pictures)
+        return _CachedBlockRunner(self, images)
 
 
 class _CachedBlockRunner:
@@ -70,8 +70,8 @@ class _CachedBlockRunner:
     D].
     """
 
-    def __init__(self, cache: StepCache, pictures: int) -> None:
-        self._cache, self._pictures = cache, pictures
+    def __init__(self, cache: StepCache, images: int) -> None:
+        self._cache, self._images = cache, images
         self._first: Tensor | None = None
         self._rest: Tensor | None = None
 
@@ -88,7 +88,7 @@ class _CachedBlockRunner:
         change_PND = after_PND - before_PND
         fresh = self._changed(change_PND)
         if not any(fresh):
-            self._cache.skipped += self._pictures
+            self._cache.skipped += self._images
             return self._again(after_PND, stream)
         last = rest(stream)
         rest_PND = self._sum(last) - after_PND
@@ -104,7 +104,7 @@ class _CachedBlockRunner:
 
         def each(x_ND: Tensor) -> Tensor:
             rows_ND = x_ND if own is None else x_ND[own]
-            return rows_ND.view(self._pictures, -1, rows_ND.shape[-1]).to(torch.float32, copy=True)
+            return rows_ND.view(self._images, -1, rows_ND.shape[-1]).to(torch.float32, copy=True)
 
         if stream.y_ND is None:
             return each(stream.x_ND)
@@ -117,7 +117,7 @@ class _CachedBlockRunner:
         This is the only place where the host waits for the device.
         """
         if self._first is None:
-            return [True] * self._pictures
+            return [True] * self._images
         then_PND = self._first.float()
         changes_P = (change_PND - then_PND).abs().mean((1, 2)) / then_PND.abs().mean((1, 2))
         fresh: list[bool] = (~(changes_P < self._cache.threshold)).tolist()
@@ -137,5 +137,5 @@ class _CachedBlockRunner:
         if new is None or old is None or all(fresh):
             return new
         chosen = torch.tensor(fresh, device=new.device)
-        rows = chosen.repeat_interleave(len(new) // self._pictures)
+        rows = chosen.repeat_interleave(len(new) // self._images)
         return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, old)

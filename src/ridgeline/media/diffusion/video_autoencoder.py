@@ -19,7 +19,7 @@ from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.util.untrusted import refuse_pointer
 
-ARCHITECTURE = "AutoencoderKLWan"
+VIDEO_AUTOENCODER = "AutoencoderKLWan"
 PIP = "pip install 'ridgeline[images]'"
 
 
@@ -118,9 +118,9 @@ class VideoAutoencoder:
         side = self.theirs.config.patch_size
         if not side or side == 1:
             return pixels
-        clips, channels, frames, height, width = pixels.shape
-        cut = pixels.view(clips, channels // side**2, side, side, frames, height, width)
-        return cut.permute(0, 1, 4, 5, 3, 6, 2).reshape(clips, -1, frames, height * side, width * side)
+        videos, channels, frames, height, width = pixels.shape
+        cut = pixels.view(videos, channels // side**2, side, side, frames, height, width)
+        return cut.permute(0, 1, 4, 5, 3, 6, 2).reshape(videos, -1, frames, height * side, width * side)
 
 
 def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
@@ -142,8 +142,8 @@ def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.
             str(source.folder), torch_dtype=dtype, local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
-        said = " ".join(str(error).split())
-        raise ModelRefused(f"{source.folder}: diffusers cannot load it ({said[:200]}); fetch it again") from None
+        message = " ".join(str(error).split())
+        raise ModelRefused(f"{source.folder}: diffusers cannot load it ({message[:200]}); fetch it again") from None
     return VideoAutoencoder(filled.eval().requires_grad_(False), shape, source.config)
 
 
@@ -153,9 +153,9 @@ def shape_of(fields: Fields) -> VideoLatentShape:
     Raises:
         ModelRefused: If the class is not supported or a value is invalid.
     """
-    if fields.architecture != ARCHITECTURE:
+    if fields.architecture != VIDEO_AUTOENCODER:
         called = fields.architecture or "(none)"
-        raise fields.refuse(f"architecture {called} is not a supported video VAE; supported is {ARCHITECTURE}")
+        raise fields.refuse(f"architecture {called} is not a supported video VAE; supported is {VIDEO_AUTOENCODER}")
     channels = fields.count("z_dim", 16)
     mean, std = (_numbers(fields, name, channels) for name in ("latents_mean", "latents_std"))
     if min(std) <= 0:

@@ -95,8 +95,8 @@ class VideoDecodePrice:
             1.5 * max(layer.numbers for layer in layers) + sum(layer.kept for layer in layers)
         )
 
-    def price(self, device: Device, geometry: Geometry, clips: int) -> PhasePrice:
-        """Return the price of decoding `clips` videos, one after the other, as a phase of a request."""
+    def price(self, device: Device, geometry: Geometry, videos: int) -> PhasePrice:
+        """Return the price of decoding `videos` videos, one after the other, as a phase of a request."""
         about = f"{geometry.frames} frames of {geometry.size} pixels"
         rows = [(layer, self._seconds(layer, device)) for layer in self.layers(geometry.latents[1:])]
         cost = sum((layer.cost for layer, _ in rows), Cost())
@@ -105,7 +105,7 @@ class VideoDecodePrice:
         seconds = Estimate(floor, sum(time.bound for _, time in rows), sum(time.expected for _, time in rows))
         arithmetic, memory = compute_seconds(cost, device), cost.total_bytes / device.bandwidth
         return PhasePrice(
-            "decode", clips, about, 1, 0, None, cost.total_flops,
+            "decode", videos, about, 1, 0, None, cost.total_flops,
             cost.weight_bytes, 0.0, 0.0, cost.activation_bytes, {},
             arithmetic=arithmetic,
             memory=memory,

@@ -15,7 +15,7 @@ from ridgeline.backends.model_loader import load_vq_autoencoder, prepare_on_gpu
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.families.janus import JanusDrawer
+from ridgeline.core.models.families.janus import JanusImageModel
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
 from ridgeline.core.models.registry import IMAGE_GENERATORS
 from ridgeline.core.ops.cost import Cost
@@ -92,7 +92,7 @@ class TokenImageGenerator:
             begins: Token id after which an image is generated.
             params: Sampling parameters of the image tokens.
         """
-        assert isinstance(loaded.model, JanusDrawer)
+        assert isinstance(loaded.model, JanusImageModel)
         self.loaded, self.engine, self.autoencoder = loaded, loaded.engine, autoencoder
         self.side, self._moved, self._begins = loaded.model.side, loaded.model.sampled_vocab_size or 0, begins
         self.params = replace(params, min_tokens=0, ignore_eos=True, stop=(), stop_token_ids=(), n=1)
@@ -212,13 +212,13 @@ def load_image_generator(
         prepare_on_gpu(autoencoder, loaded.device)
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
     model = loaded.model
-    assert isinstance(model, JanusDrawer)
+    assert isinstance(model, JanusImageModel)
     if (autoencoder.shape.codes, autoencoder.shape.side) != (model.sampled_vocab_size, model.side):
         raise ModelRefused(
             f"{folder}: its autoencoder and its language model have different image tokens; fetch it again"
         )
     # Without sampling settings in the folder the temperature is 1, because greedy sampling makes flat images that are
     # all alike.
-    said = source.generation.get("do_sample") is not None
-    params = loaded.defaults if said else replace(loaded.defaults, temperature=1.0)
+    states_sampling = source.generation.get("do_sample") is not None
+    params = loaded.defaults if states_sampling else replace(loaded.defaults, temperature=1.0)
     return TokenImageGenerator(loaded, autoencoder, begins, params)

@@ -132,8 +132,8 @@ def read_preprocessing(folder: Path) -> Preprocessing:
     if path is None:
         raise ModelRefused(f"{folder} lacks {_FILES[0]}, which states how images are preprocessed; fetch it")
     try:
-        said = untrusted.read_object(path)
-        own = said if path.name == _FILES[0] else said.get(_SECTION)
+        fields = untrusted.read_object(path)
+        own = fields if path.name == _FILES[0] else fields.get(_SECTION)
         if not isinstance(own, dict):
             raise ValueError(f"{path} has no section {_SECTION}")
         return _read(own, path)
@@ -143,24 +143,24 @@ def read_preprocessing(folder: Path) -> Preprocessing:
         raise ModelRefused(f"{error}; fetch the file again") from None
 
 
-def _read(said: dict[str, Any], path: Path) -> Preprocessing:
+def _read(fields: dict[str, Any], path: Path) -> Preprocessing:
     for name in ("do_resize", "do_rescale", "do_normalize", "do_pad"):
-        if said.get(name, True) is not True:
-            raise ModelRefused(f"{path}: {name} = {said[name]!r} is not supported; write true")
-    size = said.get("size", {"height": 384, "width": 384})
+        if fields.get(name, True) is not True:
+            raise ModelRefused(f"{path}: {name} = {fields[name]!r} is not supported; write true")
+    size = fields.get("size", {"height": 384, "width": 384})
     sides = {size.get("height"), size.get("width")} if isinstance(size, dict) else {size}
     side = sides.pop()
     if sides or isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= 8192:
         raise ValueError(f"{path}: size is {size!r}; height and width must be equal, from 1 to 8192 pixels")
-    least, resample = said.get("min_size", 14), said.get("resample", int(Image.Resampling.BICUBIC))
+    least, resample = fields.get("min_size", 14), fields.get("resample", int(Image.Resampling.BICUBIC))
     if isinstance(least, bool) or not isinstance(least, int) or not 1 <= least <= side:
         raise ValueError(f"{path}: min_size is {least!r}; it must be from 1 to size, which is {side}")
     if resample not in list(Image.Resampling):
         raise ValueError(
             f"{path}: resample is {resample!r}; it must be the number of one of Pillow's resampling filters"
         )
-    scale = said.get("rescale_factor", 1 / 255)
-    mean, std = (_numbers(said.get(name, usual), name, path) for name, usual in _USUAL.items())
+    scale = fields.get("rescale_factor", 1 / 255)
+    mean, std = (_numbers(fields.get(name, usual), name, path) for name, usual in _USUAL.items())
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
         raise ValueError(f"{path}: rescale_factor is {scale!r}; it must be a finite number above 0")
     if min(std) <= 0 or not all(0 <= part <= 1 for part in mean):

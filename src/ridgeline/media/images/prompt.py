@@ -28,9 +28,9 @@ class ImageTokens:
             ModelRefused: If the tokenizer does not have a token.
         """
         path = folder / "tokenizer_config.json"
-        said = untrusted.read_object(path) if path.is_file() else {}
-        nested = said.get("extra_special_tokens")
-        named = {**(nested if isinstance(nested, dict) else {}), **said}
+        fields = untrusted.read_object(path) if path.is_file() else {}
+        nested = fields.get("extra_special_tokens")
+        named = {**(nested if isinstance(nested, dict) else {}), **fields}
         return cls(*(_id(named.get(name), usual, tokenizer, folder) for name, usual in (_BEGIN, _END)))
 
     def expand_placeholders(self, ids: Iterable[int], rows: ImagePlaceholders, images: int) -> list[int]:
@@ -64,13 +64,13 @@ def prepend_placeholders(ids: Sequence[int], tokenizer: Tokenizer, rows: ImagePl
     return [*ids[:prefix], *[rows.placeholder] * images, *ids[prefix:]]
 
 
-def _id(said: Any, usual: str, tokenizer: Tokenizer, folder: Path) -> int:
+def _id(value: Any, usual: str, tokenizer: Tokenizer, folder: Path) -> int:
     """Return the id of a token by its configured name, or else by its usual one.
 
     Raises:
         ModelRefused: If the tokenizer does not have the token.
     """
-    literal = said.get("content") if isinstance(said, dict) else said
+    literal = value.get("content") if isinstance(value, dict) else value
     literal = literal if isinstance(literal, str) else usual
     found = tokenizer.control.get(literal)
     if found is None:

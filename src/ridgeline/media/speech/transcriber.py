@@ -64,14 +64,14 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
     if closed:
         cuts.append(len(tokens))
     parts = [tuple(tokens[start:stop]) for start, stop in pairwise([0, *cuts])]
-    said = [
+    segments = [
         WindowSegment(
             min((part[0] - first) * SECONDS_PER_ROW, seconds), min((part[-1] - first) * SECONDS_PER_ROW, seconds), part
         )
         for part in parts
     ]
-    done = seconds if closed else said[-1].end
-    return said, done if done > 0 else seconds
+    done = seconds if closed else segments[-1].end
+    return segments, done if done > 0 else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +178,11 @@ class Transcriber:
         start, language = 0, options.language
         while len(samples := await asyncio.to_thread(recording.window, start, self._mel.samples)):
             seconds, begins = len(samples) / RATE, start / RATE
-            said, done = list[TranscriptSegment](), seconds
+            segments, done = list[TranscriptSegment](), seconds
             if float(np.abs(samples).max()) > _SILENT:
-                said, done, language = await self._transcribe_window(samples, start, language, options)
+                segments, done, language = await self._transcribe_window(samples, start, language, options)
             start += max(HOP, round(done * RATE))
-            yield TranscribedWindow(tuple(said), min(start / RATE, begins + seconds), language)
+            yield TranscribedWindow(tuple(segments), min(start / RATE, begins + seconds), language)
         if start == 0:
             raise ValueError(f"{recording.name} has no audio: it has no samples")
 
@@ -214,8 +214,8 @@ class Transcriber:
         if rules.opening:
             language = vocabulary.language_of(tokens[0])
         first, seconds = vocabulary.no_timestamps + 1, len(samples) / RATE
-        said, done = read_window(tokens[len(rules.opening) :], first, seconds)
-        segments = [self._segment(part, start / RATE, logprob) for part in said]
+        window_segments, done = read_window(tokens[len(rules.opening) :], first, seconds)
+        segments = [self._segment(part, start / RATE, logprob) for part in window_segments]
         known = language or ("en" if not vocabulary.languages else None)
         return [segment for segment in segments if segment.text.strip()], done, known
 
@@ -224,9 +224,9 @@ class Transcriber:
         values_FM = self._mel(torch.from_numpy(samples)).numpy()
         return EncoderFeatures.of(values_FM.reshape(-1, FRAMES * self._mel.bins))
 
-    def _segment(self, said: WindowSegment, begins: float, logprob: float) -> TranscriptSegment:
-        text = self.tokenizer.decode(token for token in said.tokens if token < self.vocabulary.end)
-        return TranscriptSegment(begins + said.start, begins + said.end, text, said.tokens, logprob, begins)
+    def _segment(self, segment: WindowSegment, begins: float, logprob: float) -> TranscriptSegment:
+        text = self.tokenizer.decode(token for token in segment.tokens if token < self.vocabulary.end)
+        return TranscriptSegment(begins + segment.start, begins + segment.end, text, segment.tokens, logprob, begins)
 
 
 def _sampled(completion: Completion, end: int) -> tuple[list[int], float]:

@@ -23,7 +23,7 @@ def compare_document(comparison: DeviceComparison) -> Document:
     )
     targets = describe_targets(workload)
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are evenly spaced: no queues"
+    lead = f"{_query_text(comparison)}{within}, {_under(comparison)}; arrivals are evenly spaced: no queues"
     rows: list[TableRow | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
@@ -33,14 +33,14 @@ def compare_document(comparison: DeviceComparison) -> Document:
 
 def _under(comparison: DeviceComparison) -> str:
     """Return the engines, the most frequent first: `on vLLM 0.14 and later, this on Ridgeline`."""
-    cards: dict[str, list[str]] = {}
+    by_engine: dict[str, list[str]] = {}
     for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
-        cards.setdefault(comparison.setup.on(device).engine.title, []).append(name)
-    first, *others = sorted(cards, key=lambda title: -len(cards[title]))
-    return ", ".join((f"on {first}", *(f"{' and '.join(cards[title])} on {title}" for title in others)))
+        by_engine.setdefault(comparison.setup.on(device).engine.title, []).append(name)
+    first, *others = sorted(by_engine, key=lambda title: -len(by_engine[title]))
+    return ", ".join((f"on {first}", *(f"{' and '.join(by_engine[title])} on {title}" for title in others)))
 
 
-def _asked(comparison: DeviceComparison) -> str:
+def _query_text(comparison: DeviceComparison) -> str:
     demand = comparison.demand
     if demand.rate is not None:
         return f"devices for {three_digits(demand.rate)} requests/s"
@@ -79,7 +79,7 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
         each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
         million = None if million is None else sound.dollars(million)
     return TableRow((
-        _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
+        _devices_text(outcome.device_name, outcome.devices if fleet is None else fleet.cards),
         f"{load.users:,}",
         say_seconds(load.ttft.expected),
         three_digits(each),
@@ -91,7 +91,7 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
     ))  # fmt: skip
 
 
-def _cards(name: str, count: int) -> str:
+def _devices_text(name: str, count: int) -> str:
     """Return a number of devices as text: `2 x l40s`."""
     return name if count == 1 else f"{count} x {name}"
 
@@ -99,8 +99,8 @@ def _cards(name: str, count: int) -> str:
 def _notes(comparison: DeviceComparison) -> Iterator[str]:
     cost = "$/M: dollars per million output tokens, prompts included"
     if comparison.sound is not None:
-        said = f"in windows of {comparison.sound.window:g} s with {comparison.sound.tokens:,} tokens each"
-        cost = f"audio hours/h and $/h of audio: hours of audio per hour, and dollars per hour of audio, {said}"
+        windows = f"in windows of {comparison.sound.window:g} s with {comparison.sound.tokens:,} tokens each"
+        cost = f"audio hours/h and $/h of audio: hours of audio per hour, and dollars per hour of audio, {windows}"
     yield (
         f"{cost}. Price differences between sellers say nothing about the hardware, so each seller has its own "
         "ranking; --seller NAME or --prices FILE chooses the sellers."
@@ -129,9 +129,9 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if missed:
         yield f"serves no user within the targets (missed target): {', '.join(map(_missed, missed))}"
     if lacking:
-        short = (f"{_cards(o.card, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
+        short = (f"{_devices_text(o.device_name, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
 
 
 def _missed(offer: Offer) -> str:
-    return f"{_cards(offer.outcome.card, offer.outcome.devices)} ({offer.outcome.limit.upper()})"
+    return f"{_devices_text(offer.outcome.device_name, offer.outcome.devices)} ({offer.outcome.limit.upper()})"

@@ -223,7 +223,7 @@ class DeploymentPlan:
         return self.fleet.load if self.fleet is not None else self.capacity.load
 
     @cached_property
-    def asked_decode(self) -> PhasePrice:
+    def workload_decode(self) -> PhasePrice:
         """The price of a decode step with the number of users that the summary reports."""
         own = self.case.requests_per_rank(self.reported_load.users)
         phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
@@ -253,7 +253,7 @@ class DeploymentPlan:
         return tuple(device_levers(outcomes, self.outcome))
 
     @cached_property
-    def cheaper_card(self) -> Change | None:
+    def cheaper_device(self) -> Change | None:
         """The change to the device of the same seller with the cheapest tokens, if they are cheaper than the plan's.
 
         It only evaluates devices with a price, since the summary needs it and the catalogue is long.

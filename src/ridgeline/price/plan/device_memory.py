@@ -61,7 +61,7 @@ class DeviceMemory:
     ranks: int = 1
     """The number of data-parallel ranks with their own requests.
 
-    `held`, `at_end`, `together` and `users` cover all ranks.
+    `kv_capacity_requests`, `at_end`, `max_simultaneous` and `users` cover all ranks.
     """
     recorded: float = 0.0
     """The bytes, part of `overhead`, of decode steps that are captured as CUDA graphs or recorded."""

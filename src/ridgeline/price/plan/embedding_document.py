@@ -17,15 +17,15 @@ def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = Non
 
     With all sections in the order of `SECTIONS`, the summary comes first.
     """
-    card, devices = plan.case.device.title, plan.case.setup.devices
-    cards = f"{devices} x {card}" if devices > 1 else card
+    title, devices = plan.case.device.title, plan.case.setup.devices
+    devices_text = f"{devices} x {title}" if devices > 1 else title
     blocks: list[DocumentBlock] = []
     if sections is None or tuple(sections) == tuple(SECTIONS):
         blocks += [Facts(tuple(_answer(plan))), _times(plan)]
     for name in sections or ():
         heading, table = SECTIONS[name]
         blocks += [Heading(heading), table(plan)]
-    return Document(f"{plan.name} on {cards}: vectors of texts of {plan.length:,} tokens", tuple(blocks))
+    return Document(f"{plan.name} on {devices_text}: vectors of texts of {plan.length:,} tokens", tuple(blocks))
 
 
 def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:

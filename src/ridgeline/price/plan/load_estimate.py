@@ -213,7 +213,7 @@ class SweepRow:
     """Whether memory holds the KV of this batch until all requests end, and one step gives each a token."""
 
 
-def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[SweepRow]:
+def batch_sweep(serving: LoadEstimator, batches: Sequence[int] = ()) -> list[SweepRow]:
     """Return a row per batch size, computed even for batch sizes that do not fit.
 
     By default the batch sizes are powers of two up to the maximum number of users, that number, the largest batch that
@@ -221,13 +221,13 @@ def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[Sweep
 
     Args:
         serving: The estimator.
-        asked: The batch sizes to use instead of the default.
+        batches: The batch sizes to use instead of the default.
     """
     most = serving.memory.users or _MAX_UNHELD
     lone = _decode(serving, 1)
     rows = []
     held = serving.memory.max_simultaneous or most
-    for batch in asked or sorted({*_powers(most), most, held, serving.workload.batch}):
+    for batch in batches or sorted({*_powers(most), most, held, serving.workload.batch}):
         rows.append(_row(serving, batch, _decode(serving, batch), lone))
     return rows
 

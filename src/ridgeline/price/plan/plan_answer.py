@@ -113,16 +113,16 @@ def stops(plan: DeploymentPlan) -> str:
 def describe_demand(plan: DeploymentPlan) -> str:
     """Return a text that says what serves the demand of a plan, and at what utilisation."""
     fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
-    asked = (
+    demand_text = (
         f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
     )
     if not plan.memory.fits:
-        return f"{asked}: no number of replicas can serve this, because the model does not fit"
+        return f"{demand_text}: no number of replicas can serve this, because the model does not fit"
     if fleet is None:
-        return f"{asked}: no number of devices can serve this; {stops(plan)}"
+        return f"{demand_text}: no number of devices can serve this; {stops(plan)}"
     within = f" within {targets}" if targets else ""
     each = f"{describe_users(fleet.load.users)} at a time{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
-    return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
+    return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
 
 
 def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
@@ -179,7 +179,7 @@ def _waits(load: LoadEstimate) -> str:
 
 
 def _limit(plan: DeploymentPlan) -> str:
-    phase, scarce = plan.asked_decode, scarcest(plan)
+    phase, scarce = plan.workload_decode, scarcest(plan)
     who = describe_users(plan.reported_load.users)
     line = f"{ROOFS[phase.limit]}: a step for {who} has {describe_work(phase)}"
     if plan.reported_load.users > 1:
@@ -198,7 +198,7 @@ def _lever(plan: DeploymentPlan) -> str:
     helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
     best = max(helps, key=_worth, default=None)
     parts = [] if best is None else [_narrower(best, plan.audio)]
-    cheaper = plan.cheaper_card
+    cheaper = plan.cheaper_device
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
     if plan.demand and any("$" in part for part in parts):
@@ -241,9 +241,9 @@ def _worth(change: Change) -> float:
 
 
 def _trust(plan: DeploymentPlan) -> str:
-    said, device = describe_trust(plan.case.setup.device, plan.trust), plan.case.device
+    trust, device = describe_trust(plan.case.setup.device, plan.trust), plan.case.device
     unknown = device.host is None and not device.calibrated and device.kind != "cpu"
-    return f"{said}; the engine's own time per step is unknown and not included" if unknown else said
+    return f"{trust}; the engine's own time per step is unknown and not included" if unknown else trust
 
 
 def _cost(plan: DeploymentPlan) -> str:

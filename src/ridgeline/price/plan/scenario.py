@@ -304,7 +304,7 @@ class ModelCache:
             ModelRefused: If the model cannot be built or split in this way.
             ValueError: If attention is to be data-parallel but the model has no experts to split.
         """
-        asked = self._dtype(setup)
+        requested_dtype = self._dtype(setup)
         dtype, stated = self.stored(setup)
         key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention)
         if key not in self._built:
@@ -317,7 +317,7 @@ class ModelCache:
             self._built[key] = model, Price(model, setup.devices), recipe, adapters
         model, price, recipe, adapters = self._built[key]
         case = Scenario(setup, model, price, recipe, adapters=adapters)
-        return dataclasses.replace(case, notes=tuple(self._notes(case, asked)))
+        return dataclasses.replace(case, notes=tuple(self._notes(case, requested_dtype)))
 
     def whole(self, setup: Deployment) -> Scenario:
         """Return the scenario of the same deployment on a single device, with the undivided model."""
@@ -369,27 +369,30 @@ class ModelCache:
             return dataclasses.replace(recipe, kv=None)
         return dataclasses.replace(recipe, kv=kv_format_named(setup.kv))
 
-    def _notes(self, case: Scenario, asked: torch.dtype) -> Iterator[str]:
+    def _notes(self, case: Scenario, requested_dtype: torch.dtype) -> Iterator[str]:
         """Yield remarks on substitutes for what the device lacks, and on parts of the config that are not priced.
 
         Args:
             case: The scenario.
-            asked: The dtype that was requested, which the device may not support.
+            requested_dtype: The dtype that was requested, which the device may not support.
         """
-        card, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
-        if unable := engine.unsupported_note(card):
+        device, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
+        if unable := engine.unsupported_note(device):
             yield unable
-        if dtype != asked:
-            yield f"{card.title} does not compute in {format_of(asked).name}: predicted for {format_of(dtype).name}"
-        if case.setup.weights is None and case.recipe.name != (stored := read_recipe(self.fields).name):
-            yield f"weights stored in {stored} are widened to {case.weights} while they are loaded on {card.title}"
-        narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
-        for name in sorted(narrow - card.peaks.keys()):
+        if dtype != requested_dtype:
             yield (
-                f"{card.title} does not compute in {name}: matrix products are predicted at the peak of the next wider "
-                "format"
+                f"{device.title} does not compute in {format_of(requested_dtype).name}: "
+                f"predicted for {format_of(dtype).name}"
             )
-        held, stored = (say_gb(gb(nbytes)) for nbytes in (case.price.weights_on(card), case.price.weight_bytes))
+        if case.setup.weights is None and case.recipe.name != (stored := read_recipe(self.fields).name):
+            yield f"weights stored in {stored} are widened to {case.weights} while they are loaded on {device.title}"
+        narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
+        for name in sorted(narrow - device.peaks.keys()):
+            yield (
+                f"{device.title} does not compute in {name}: matrix products are predicted at the peak of the next "
+                "wider format"
+            )
+        held, stored = (say_gb(gb(nbytes)) for nbytes in (case.price.weights_on(device), case.price.weight_bytes))
         if held != stored:
             yield (
                 f"{stored} of weights take {held} on this device, and expected times count the latter (docs/formats.md)"

@@ -60,7 +60,7 @@ def _speed(plan: DeploymentPlan) -> str:
 
 def _limit(plan: DeploymentPlan) -> str:
     """Return the limiting resource, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
-    phase, scarce = plan.asked_decode, scarcest(plan)
+    phase, scarce = plan.workload_decode, scarcest(plan)
     if plan.reported_load.users == 1:
         return f"{ROOFS[phase.limit]}: a step has {describe_work(phase)}"
     line = f"prompts take {plan.reported_load.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"

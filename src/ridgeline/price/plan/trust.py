@@ -52,17 +52,17 @@ def class_of(metric: str, devices: int) -> str:
     return "tp8" if devices >= 8 and metric != "memory" else metric
 
 
-def trust_in(card: str, engine: str, metric: str, rows: Sequence[AccuracyRow] | None = None) -> Trust:
+def trust_in(device: str, engine: str, metric: str, rows: Sequence[AccuracyRow] | None = None) -> Trust:
     """Return the known errors of a metric on a device, under the given engine or else under all other engines."""
     known = accuracy_rows() if rows is None else rows
-    of_card = [row for row in known if (row.card, row.metric) == (card, metric)]
-    own = [row for row in of_card if row.engine == engine]
-    return _together(metric, own, ()) if own else _together(metric, of_card, tuple(row.engine for row in of_card))
+    of_device = [row for row in known if (row.card, row.metric) == (device, metric)]
+    own = [row for row in of_device if row.engine == engine]
+    return _together(metric, own, ()) if own else _together(metric, of_device, tuple(row.engine for row in of_device))
 
 
-def classes_of(card: str, engine: str, devices: int) -> list[Trust]:
+def classes_of(device: str, engine: str, devices: int) -> list[Trust]:
     """Return the known errors of every metric that a plan on `devices` devices contains."""
-    return [trust_in(card, engine, metric) for metric in dict.fromkeys(class_of(m, devices) for m in PLAN_METRICS)]
+    return [trust_in(device, engine, metric) for metric in dict.fromkeys(class_of(m, devices) for m in PLAN_METRICS)]
 
 
 def basis_of(device: Device) -> Basis | Literal["calibrated"]:

@@ -79,8 +79,8 @@ def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
     if crowded(body, most_items=most_items):
         field = crowded_field(body)
         what = "the body has" if field is None else f"{field}: it has, together with the rest of the body,"
-        said = f"{what} more than {most_items} values: send fewer"
-        raise invalid(said, field, code="too_large")
+        message = f"{what} more than {most_items} values: send fewer"
+        raise invalid(message, field, code="too_large")
     if depth_exceeds(body, most_depth):
         raise invalid(f"the body is nested deeper than {most_depth} levels", code="invalid_json")
 
@@ -121,8 +121,8 @@ def _no_json(body: bytes) -> ApiError:
             fields = value.items() if isinstance(value, dict) else ()
             named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]
             if found and named:
-                said = f"{named[0]}: {value[named[0]]} is not a JSON number: give a finite number"
-                return invalid(said, named[0], code="invalid_json")
+                message = f"{named[0]}: {value[named[0]]} is not a JSON number: give a finite number"
+                return invalid(message, named[0], code="invalid_json")
             if found:
                 return invalid(
                     f"the body has {found[0]}, which is not a JSON number: give a finite number", code="invalid_json"

@@ -106,7 +106,7 @@ def _exchange(scope: Scope, start: Message | None, seconds: float) -> Exchange:
 def log_exchange(exchange: Exchange) -> None:
     """Log `CLIENT "METHOD PATH" STATUS SECONDS s`, with `"-"` for a request whose head was not read."""
     client = f"{exchange.client[0]}:{exchange.client[1]}" if exchange.client else "-"
-    asked = "-"
+    request_line = "-"
     if exchange.method is not None and exchange.path is not None:
-        asked = f"{quote(exchange.method)} {quote(exchange.path)[:MAX_PATH]}"
-    logger.info('%s "%s" %d %.3f s', client, asked, exchange.status, exchange.seconds)
+        request_line = f"{quote(exchange.method)} {quote(exchange.path)[:MAX_PATH]}"
+    logger.info('%s "%s" %d %.3f s', client, request_line, exchange.status, exchange.seconds)

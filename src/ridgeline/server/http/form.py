@@ -31,8 +31,8 @@ async def read_form(request: Request, most: int, most_of_field: int) -> FormData
         ApiError: If the body is too large (413), or is no valid form or python-multipart is not installed (400).
     """
     if find_spec(PACKAGE) is None:
-        said = "this server cannot read forms without python-multipart (pip install 'ridgeline[images]'): send JSON"
-        raise invalid(said, code="invalid_form")
+        message = "this server cannot read forms without python-multipart (pip install 'ridgeline[images]'): send JSON"
+        raise invalid(message, code="invalid_form")
     body = await read_bytes(request.headers, request.stream(), most)
     parser = MultiPartParser(
         Headers(request.headers), _once(body), max_files=1, max_fields=_MAX_FIELDS, max_part_size=most_of_field

@@ -57,7 +57,7 @@ class Health:
         self.draining = False
         self._alive = True
         self._stalled_seconds = stalled_seconds
-        self._heard = self._still = 0.0  # the last message count, and the seconds since it changed
+        self._messages = self._still = 0.0  # the last message count, and the seconds since it changed
 
     @property
     def state(self) -> State:
@@ -87,8 +87,8 @@ class Health:
             logger.warning(
                 "the engine is running again" if self._alive else "the engine's process died and is restarting"
             )
-        waits = self.watched.num_awaited > 0 and self.watched.alive and self.watched.messages_received == self._heard
-        self._heard, self._still = self.watched.messages_received, self._still + seconds if waits else 0.0
+        waits = self.watched.num_awaited > 0 and self.watched.alive and self.watched.messages_received == self._messages
+        self._messages, self._still = self.watched.messages_received, self._still + seconds if waits else 0.0
 
     def answer(self, path: str) -> Response:
         """Return the response of a health route: 200 or 503, with the state of the server.
@@ -128,8 +128,8 @@ class ReadinessGate:
 
 
 def _not_that_method() -> ApiError:
-    said = "this route does not support that method"
-    return ApiError(405, said, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
+    message = "this route does not support that method"
+    return ApiError(405, message, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
 
 
 def _loading() -> ApiError:

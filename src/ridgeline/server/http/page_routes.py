@@ -63,7 +63,7 @@ def asset_response(request: Request, asset: Asset, kept: str, more: Mapping[str,
     return Response(data, headers=headers | encoding, media_type=asset.media)
 
 
-def _encoded(asset: Asset, asked: Headers) -> tuple[bytes, dict[str, str]]:
+def _encoded(asset: Asset, request_headers: Headers) -> tuple[bytes, dict[str, str]]:
     """Return the contents in an encoding that the client accepts, and the content-encoding header."""
-    takes = [part.strip() for part in asked.get("accept-encoding", "").lower().split(",")]
+    takes = [part.strip() for part in request_headers.get("accept-encoding", "").lower().split(",")]
     return (asset.gzipped, {"content-encoding": "gzip"}) if "gzip" in takes else (asset.data, {})

@@ -54,14 +54,14 @@ def protocol_of(settings: ServerSettings, observers: Sequence[ExchangeObserver])
 class ConnectionLimitWarning:
     """The warning that the connection limit is reached, logged at most once a minute."""
 
-    said: float = field(default=float("-inf"))
+    warned_at: float = field(default=float("-inf"))
     """The time at which the warning was last logged, in seconds of `time.monotonic`."""
 
     def say(self, most: int) -> None:
         """Log that all `most` connections are open, unless this was logged within the last minute."""
         now = time.monotonic()
-        if now - self.said >= 60:
-            self.said = now
+        if now - self.warned_at >= 60:
+            self.warned_at = now
             logger.warning(
                 "%d connections are open, which is the limit: a new one closes an idle one, or is refused. The limit "
                 "follows from the process's open-file limit (ulimit -n): raise that to allow more",
@@ -101,14 +101,14 @@ class LimitedProtocol(H11Protocol):
     def _offering(self, app: ASGI3Application) -> ASGI3Application:
         """Return the application with a `DirectWriter` in its scope for HTTP/1.1 requests."""
 
-        async def told(scope: Any, receive: Any, send: Any) -> None:
+        async def offering_app(scope: Any, receive: Any, send: Any) -> None:
             if scope["http_version"] == "1.1":
                 scope.setdefault("extensions", {})[EXTENSION] = DirectWriter(
                     self.transport, lambda: self.half_closed is not None
                 )
             await app(scope, receive, send)
 
-        return told
+        return offering_app
 
     # -- asyncio callbacks --------------------------------------------------------------------------------------------
 

@@ -232,16 +232,16 @@ class DiffusionEngine:
         if not run.number and run.begun is not None:
             self._on_loop(run, run.begun)
         try:
-            told = self._run_work_unit(run)
+            outcome = self._run_work_unit(run)
         except Exception as error:  # fails this request only
             self._turns.leave(run)
             self._tell(run, error)
             return 0.0
-        self._turns.took(run, told.predicted)
-        if told.number == told.of:
+        self._turns.took(run, outcome.predicted)
+        if outcome.number == outcome.of:
             self._turns.leave(run)
-        self._tell(run, told)
-        return told.predicted
+        self._tell(run, outcome)
+        return outcome.predicted
 
     def _run_work_unit(self, run: _ActiveDiffusion) -> WorkUnitReport:
         order, started = run.order, time.perf_counter_ns()
@@ -266,12 +266,12 @@ class DiffusionEngine:
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 
-    def _tell(self, run: _ActiveDiffusion, told: WorkUnitReport | Exception) -> None:
+    def _tell(self, run: _ActiveDiffusion, report: WorkUnitReport | Exception) -> None:
         self.messages_received += 1
 
         def take() -> None:
             if not run.left:
-                run.take(told)
+                run.take(report)
 
         self._on_loop(run, take)
 

@@ -27,10 +27,10 @@ from ridgeline.server.server_settings import ServerSettings
 
 def no_text_message(pipelines: Collection[Pipeline]) -> str:
     """Return the end of an error message for text requests to these pipelines, which names the right routes."""
-    pictures, clips = (any(each.layout.is_video == clips for each in pipelines) for clips in (False, True))
-    if pictures and clips:
+    images, videos = (any(each.layout.is_video == is_video for each in pipelines) for is_video in (False, True))
+    if images and videos:
         return f"generates images and videos, not text: use {IMAGES} for images or {VIDEOS} for videos"
-    what, route = ("generates videos", VIDEOS) if clips else ("generates images", IMAGES)
+    what, route = ("generates videos", VIDEOS) if videos else ("generates images", IMAGES)
     return f"{what}, not text: use {route}"
 
 
@@ -101,8 +101,8 @@ class ImageApi:
 
     async def refuse_text(self, request: Request) -> Response:
         """Reject a request to a route of language models, because this server has none."""
-        said = no_text_message(self._service.engine.pipelines.values())
-        raise invalid(f"the model {said}", "model", code="unsupported_model")
+        message = no_text_message(self._service.engine.pipelines.values())
+        raise invalid(f"the model {message}", "model", code="unsupported_model")
 
     def cards(self) -> ModelCards:
         """Return the /v1/models entries of the pipelines, by name."""
@@ -111,7 +111,7 @@ class ImageApi:
     def _card(self, name: str) -> dict[str, object]:
         own = self._names.own[name]
         pipeline = self._service.engine.pipelines[own]
-        clips = pipeline.layout.is_video
+        is_video = pipeline.layout.is_video
         return {
             "id": name,
             "object": "model",
@@ -119,11 +119,11 @@ class ImageApi:
             "owned_by": "ridgeline",
             "root": self._names.response_name(own),
             "parent": None,
-            "routes": (VIDEOS if clips else IMAGES,),
+            "routes": (VIDEOS if is_video else IMAGES,),
             "sizes": [str(size) for size in pipeline.layout.sizes],
             "num_inference_steps": pipeline.kind.steps,
             "guidance_scale": pipeline.kind.guidance,
-            **({"num_frames": pipeline.kind.frames, "max_frames": pipeline.layout.max_frames} if clips else {}),
+            **({"num_frames": pipeline.kind.frames, "max_frames": pipeline.layout.max_frames} if is_video else {}),
             "max_prompt_tokens": pipeline.encoder.most_tokens,
             "dtype": str(pipeline.denoiser.storage.dtype).removeprefix("torch."),
             "limits": self._settings.public_limits(),

@@ -57,7 +57,7 @@ class ImageObserver(Protocol):
     def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
         """Handle a request that was not admitted; no other method is called for it."""
 
-    def on_work_unit(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
+    def on_work_unit(self, live: InFlightImageRequest, report: WorkUnitReport) -> None:
         """Handle a finished work unit; `live.phase` is still the stage of the one before."""
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
@@ -127,7 +127,7 @@ class ImageService:
 
     def __init__(
         self,
-        drawer: DiffusionEngine,
+        engine: DiffusionEngine,
         queue: ImageQueue,
         observers: Iterable[ImageObserver] = (),
         *,
@@ -137,13 +137,13 @@ class ImageService:
         """Create a service without requests, which enforces time limits.
 
         Args:
-            drawer: The engine that runs the pipelines.
+            engine: The engine that runs the pipelines.
             queue: The queue that admits requests.
             observers: Observers of every request.
             queue_seconds: The most seconds until a request's first work unit begins.
             total_seconds: The most seconds until a request's end.
         """
-        self.engine, self.queue, self.observers = drawer, queue, list(observers)
+        self.engine, self.queue, self.observers = engine, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, InFlightImageRequest] = {}
         """Image and video requests in progress, by id."""
@@ -172,7 +172,7 @@ class ImageService:
             del self.held[live.id]
 
     def admit(self, live: InFlightImageRequest) -> None:
-        """Admit an image or video request, or report it as refused; `draw` runs it afterwards.
+        """Admit an image or video request, or report it as refused; `run_admitted` runs it afterwards.
 
         Raises:
             ApiError: If the queue rejects the request.
@@ -218,7 +218,7 @@ class ImageService:
     ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(stride: WorkUnitReport | Exception) -> None:
+        def on_report(stride: WorkUnitReport | Exception) -> None:
             if done.done():
                 return
             try:
@@ -237,8 +237,8 @@ class ImageService:
         def begun() -> None:
             live.begun = True
 
-        live.fail = told
-        leave = self.engine.submit(order, told, begun)
+        live.fail = on_report
+        leave = self.engine.submit(order, on_report, begun)
         try:
             await done
         finally:

@@ -19,21 +19,21 @@ class PipelineNames:
     others: Mapping[str, str] = field(default_factory=dict)
     """The error text for image requests to models that generate no images, by their names."""
 
-    def find(self, asked: str) -> str:
+    def find(self, requested: str) -> str:
         """Return the pipeline's own name for the name in a request.
 
         Raises:
             ApiError: If the name is unknown (404), belongs to another kind of model (400), or is missing while there
                 are several pipelines (400).
         """
-        if asked in self.own:
-            return self.own[asked]
-        if not asked and len(set(self.own.values())) == 1:
+        if requested in self.own:
+            return self.own[requested]
+        if not requested and len(set(self.own.values())) == 1:
             return next(iter(self.own.values()))
-        if not asked:
-            said = f"model: this server has {', '.join(self.own)}: give one of them"
-            raise invalid(said, "model", code="missing_field")
-        raise none_of_these(asked, self.own, self.others)
+        if not requested:
+            message = f"model: this server has {', '.join(self.own)}: give one of them"
+            raise invalid(message, "model", code="missing_field")
+        raise none_of_these(requested, self.own, self.others)
 
     def response_name(self, own: str) -> str:
         """Return the name by which responses call a pipeline: the first of the names that requests may use."""

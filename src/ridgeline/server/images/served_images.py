@@ -51,9 +51,9 @@ class ServedImages:
         Raises:
             ModelRefused: As `load_pipeline`.
         """
-        return await load_in_thread(self._drawer)
+        return await load_in_thread(self._diffusion_engine)
 
-    def _drawer(self, waiting: LoadCancellation) -> DiffusionEngine:
+    def _diffusion_engine(self, waiting: LoadCancellation) -> DiffusionEngine:
         free = available_memory()
         pipelines = self.load(waiting)
         weights = sum(map(weight_bytes, pipelines.values()))
@@ -74,17 +74,17 @@ class ServedImages:
         return pipelines
 
     @asynccontextmanager
-    async def serving(self, drawer: DiffusionEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
+    async def serving(self, engine: DiffusionEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """Yield the application of the pipelines, with its metrics, while it serves requests."""
         names = names_of(self.models, settings)
-        service, metrics = build_image_service(drawer, names, settings)
+        service, metrics = build_image_service(engine, names, settings)
         jobs = VideoJobStore(service, settings)
         app = build_image_app(
             service, jobs, settings, names, routes=[metrics.route(), *PageData({}, settings).routes()]
         )
         lag = asyncio.create_task(metrics.watch_loop())
         try:
-            yield ServingContext(app, drawer, metrics.exchanged, [service.queue], service.held, service.end_all)
+            yield ServingContext(app, engine, metrics.exchanged, [service.queue], service.held, service.end_all)
         finally:
             lag.cancel()
             await jobs.aclose()
@@ -98,14 +98,14 @@ def names_of(models: Mapping[str, str], settings: ServerSettings) -> PipelineNam
 
 
 def build_image_service(
-    drawer: DiffusionEngine, names: PipelineNames, settings: ServerSettings
+    engine: DiffusionEngine, names: PipelineNames, settings: ServerSettings
 ) -> tuple[ImageService, ImageMetrics]:
     """Return a service that enforces the limits of the settings, and the metrics of its requests."""
     service = ImageService(
-        drawer, ImageQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
+        engine, ImageQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
     )
-    said = tuple(map(names.response_name, drawer.pipelines))
-    metrics = ImageMetrics(service.live, said, settings.metrics_alias)
+    model_names = tuple(map(names.response_name, engine.pipelines))
+    metrics = ImageMetrics(service.live, model_names, settings.metrics_alias)
     service.observers.append(metrics)
     return service, metrics
 

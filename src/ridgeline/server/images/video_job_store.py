@@ -105,9 +105,9 @@ class VideoJobStore:
     def _keep(self, job: VideoJob) -> None:
         """Store a finished video job until its lifetime ends, or until newer jobs need its place."""
         job.expires = int(time.time() + self._lifetime)
-        said = f"the video has expired, because files are deleted after {self._lifetime:g} s: request it again"
+        message = f"the video has expired, because files are deleted after {self._lifetime:g} s: request it again"
         loop = asyncio.get_running_loop()
-        self._timers[job.id] = loop.call_later(self._lifetime, partial(self._forget, job, said))
+        self._timers[job.id] = loop.call_later(self._lifetime, partial(self._forget, job, message))
         while len(self._timers) > KEPT:
             self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
 
@@ -118,11 +118,11 @@ class VideoJobStore:
             ApiError: If the new file alone exceeds the storage limit.
         """
         if job.nbytes > self._most:
-            said = (
+            message = (
                 f"the file has {job.nbytes} bytes, but the limit for all videos is {self._most} bytes "
                 "(--max-video-storage): request fewer frames"
             )
-            raise invalid(said, "num_frames", code="too_large")
+            raise invalid(message, "num_frames", code="too_large")
         files = [each for each in map(self._jobs.__getitem__, self._timers) if each.completed is not None]
         held = sum(each.nbytes for each in files) + job.nbytes
         for each in files:
@@ -131,8 +131,8 @@ class VideoJobStore:
             held -= each.nbytes
             self._forget(each, _MADE_ROOM)
 
-    def _forget(self, job: VideoJob, said: str | None = None) -> None:
-        """Remove a video job and its file, and remember the error text `said` for later requests for it.
+    def _forget(self, job: VideoJob, message: str | None = None) -> None:
+        """Remove a video job and its file, and remember the error text `message` for later requests for it.
 
         Without a text, later requests get a 404 error.
         """
@@ -143,7 +143,7 @@ class VideoJobStore:
             task.cancel()
         if job.completed is not None:
             self.path(job).unlink(missing_ok=True)
-        if said is not None:
-            self._gone[job.id] = said
+        if message is not None:
+            self._gone[job.id] = message
             while len(self._gone) > KEPT:
                 del self._gone[next(iter(self._gone))]

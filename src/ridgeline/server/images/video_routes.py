@@ -73,16 +73,16 @@ class VideoApi:
 
     async def listed(self, request: Request) -> Response:
         """Handle GET /v1/videos: list the client's video jobs, page by page."""
-        asked, owner = request.query_params, request.scope.get(KEY)
-        order, limit = asked.get("order", "desc"), asked.get("limit", str(_LISTED))
+        query, owner = request.query_params, request.scope.get(KEY)
+        order, limit = query.get("order", "desc"), query.get("limit", str(_LISTED))
         if order not in ("asc", "desc"):
             raise invalid("order: give asc or desc", "order")
         if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:4]) <= _MOST_LISTED):
             raise invalid(f"limit: give a number from 1 to {_MOST_LISTED}", "limit")
         jobs = list(self._jobs.of(owner))
         jobs = jobs if order == "asc" else jobs[::-1]
-        if "after" in asked:
-            last = self._jobs.find(asked["after"], owner)
+        if "after" in query:
+            last = self._jobs.find(query["after"], owner)
             jobs = list(dropwhile(lambda job: job is not last, jobs))[1:]
         shown = list(islice(jobs, int(limit)))
         ends = (shown[0].id, shown[-1].id) if shown else (None, None)
@@ -92,18 +92,18 @@ class VideoApi:
 
     async def retrieve(self, request: Request) -> Response:
         """Handle GET /v1/videos/ID: return the state of a video job."""
-        job = self._asked(request)
+        job = self._requested_job(request)
         return json_response(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
 
     async def delete(self, request: Request) -> Response:
         """Handle DELETE /v1/videos/ID: cancel a video job and delete its file."""
-        job = self._asked(request)
+        job = self._requested_job(request)
         self._jobs.delete(job)
         return json_response({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def content(self, request: Request) -> Response:
         """Handle GET /v1/videos/ID/content: return the file of a finished video."""
-        job = self._asked(request)
+        job = self._requested_job(request)
         if request.query_params.get("variant", "video") != "video":
             raise invalid("variant: only the video itself is stored: give video", "variant", code="unsupported_field")
         if job.completed is None:
@@ -115,7 +115,7 @@ class VideoApi:
             raise invalid(f"the video has no file: {why}", "video_id", code="video_not_ready")
         return FileResponse(self._jobs.path(job), media_type=_TYPES[job.format_], filename=job.id + job.suffix)
 
-    def _asked(self, request: Request) -> VideoJob:
+    def _requested_job(self, request: Request) -> VideoJob:
         return self._jobs.find(request.path_params["video_id"], request.scope.get(KEY))
 
     async def _read(self, request: Request) -> VideoFields:

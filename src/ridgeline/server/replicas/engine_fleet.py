@@ -101,8 +101,8 @@ class EngineFleet:
             sent.again(self.choose(sent))
 
     def _say_changed(self) -> None:
-        for told in self.changed:
-            told()
+        for observer in self.changed:
+            observer()
 
     # -- the interface of AsyncLLM ------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class _RoutedRequest:
         self._unfinished = spec.params.n  # choices without an end
         self._replica: EngineReplica | None = None
         self._leave: Callable[[], None] | None = None
-        self._told_of = self._again = False
+        self._was_reported = self._again = False
         self.load = len(spec.prompt) + REQUEST_TOKENS * self._unfinished
 
     @property
@@ -259,7 +259,7 @@ class _RoutedRequest:
         replica.live[self] = None
         replica.load += self.load
         try:
-            self._leave = replica.llm.submit(self._spec, self._told, added=self._added, begun=self._begun)
+            self._leave = replica.llm.submit(self._spec, self._on_event, added=self._added, begun=self._begun)
         except BaseException:
             self._over()
             raise
@@ -278,15 +278,15 @@ class _RoutedRequest:
         if self._leave is not None:
             self._leave()
 
-    def _told(self, event: Event | Exception) -> None:
+    def _on_event(self, event: Event | Exception) -> None:
         if isinstance(event, Exception):
             self._over()
-            if isinstance(event, EngineDied) and not (self._told_of or self._again):
+            if isinstance(event, EngineDied) and not (self._was_reported or self._again):
                 self._again, self._leave = True, None
                 self._fleet.lost(self)
                 return
         else:
-            self._told_of = True
+            self._was_reported = True
             self._unfinished -= event.finish is not None
             if not self._unfinished:
                 self._over()

@@ -81,13 +81,13 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayCluster]:
+def ray_cluster(address: str | None, cores: int, gpus: int) -> Iterator[RayCluster]:
     """Connect to a Ray cluster, or start one on this machine that ends with the `with` block.
 
     Args:
         address: HOST:PORT of a cluster; `auto` for the one that this machine belongs to; None to start one.
         cores: The CPU cores of a cluster that is started.
-        cards: The GPUs of a cluster that is started.
+        gpus: The GPUs of a cluster that is started.
 
     Raises:
         ValueError: If Ray is not installed, the address is malformed, or the cluster does not respond or start.
@@ -103,7 +103,7 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
 
     usual: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     if address is None:
-        usual |= {"num_cpus": cores, "num_gpus": cards, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        usual |= {"num_cpus": cores, "num_gpus": gpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         usual["object_store_memory"] = _OBJECT_STORE
     try:
         ray.init(address=address or "local", **usual)
@@ -150,7 +150,7 @@ class RayProcessHandle:
         self._cluster, self._replica, self._share = cluster, replica, share
         self._actor: Any = None
         self._ended: asyncio.Task[None] | None = None
-        self._told_to_end = False
+        self._reported_end = False
         self.listening: ActorAddress | None = None
 
     @property
@@ -196,12 +196,12 @@ class RayProcessHandle:
         except Exception as error:  # one of Ray's many error classes
             why = _line(error)
             transport.abort()
-        if why and not self._told_to_end:
+        if why and not self._reported_end:
             logger.warning("replica %d ended: %s", self._replica, why)
 
     def end(self, *, at_once: bool) -> None:
         """Kill the engine's Ray actor at once; without its connection it does nothing worth waiting for."""
-        self._told_to_end = True
+        self._reported_end = True
         if self._actor is not None:
             self._cluster.kill(self._actor)
 

@@ -188,12 +188,12 @@ class FleetMonitor:
         ]
 
     async def _state(self, request: Request) -> Response:
-        return await self._asked(request).live_state.state(request)
+        return await self._requested_replica(request).live_state.state(request)
 
     async def _events(self, request: Request) -> EventStreamResponse:
-        return await self._asked(request).live_state.events(request)
+        return await self._requested_replica(request).live_state.events(request)
 
-    def _asked(self, request: Request) -> _ReplicaMonitor:
+    def _requested_replica(self, request: Request) -> _ReplicaMonitor:
         replicas = self._fleet.replicas
         stated = request.query_params.get("replica", str(min(replicas)))
         found = {str(number): number for number in replicas}.get(stated)
@@ -206,12 +206,12 @@ class FleetMonitor:
 
     async def _replicas(self, request: Request) -> Response:
         """Handle GET /v1/replicas: return the state of each replica and the sums of their statistics."""
-        each = [_told(replica) for _, replica in sorted(self._fleet.replicas.items())]
+        each = [_replica_json(replica) for _, replica in sorted(self._fleet.replicas.items())]
         retried = self._fleet.retried
         return json_response({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
 
 
-def _told(replica: EngineReplica) -> dict[str, object]:
+def _replica_json(replica: EngineReplica) -> dict[str, object]:
     """Return the JSON object that describes a replica.
 
     `load` is the sum of what a router counts for its requests; `stats` covers the time since its engine last started.

@@ -28,7 +28,7 @@ class _ReplicaSnapshot:
     """Whether the replica's engine was alive."""
     why: str
     """Why the replica's engine died, or could not be restarted; "" if neither."""
-    heard: int
+    messages_received: int
     """The number of messages from the replica's engine."""
     still: float = 0.0
     """The seconds for which the replica's engine has been silent although requests wait."""
@@ -91,8 +91,8 @@ class ReplicaSupervisor:
         elif not llm.alive and llm.death_reason != seen.why:
             logger.error("replica %d: %s; the server tries again", replica.number, llm.death_reason)
         seen.why = llm.death_reason
-        waits = llm.num_awaited > 0 and llm.alive and llm.messages_received == seen.heard
-        seen.heard, seen.still = llm.messages_received, seen.still + seconds if waits else 0.0
+        waits = llm.num_awaited > 0 and llm.alive and llm.messages_received == seen.messages_received
+        seen.messages_received, seen.still = llm.messages_received, seen.still + seconds if waits else 0.0
         if seen.still >= self._stalled_seconds:
             seen.still = 0.0
             logger.error(

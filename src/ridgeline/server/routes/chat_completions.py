@@ -135,17 +135,17 @@ async def chat_generation(
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs: true", "top_logprobs")
-    form, asked_by = read_output_constraint(fields, settings)
+    form, constraint_field = read_output_constraint(fields, settings)
     tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
-    asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    most = room_for(len(prompt), model, asked, model.texts.max_new_tokens)
+    max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    most = room_for(len(prompt), model, max_tokens, model.texts.max_new_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model, most, logprobs)
     if tools is not None:
         params = await with_tools(params, tools, form, model, grammars)
     elif form is not None:
-        await grammars.check(form, asked_by)
+        await grammars.check(form, constraint_field)
         params = replace(params, structured_outputs=form)
     spec = GenerationRequest(
         prompt,
@@ -224,10 +224,10 @@ class ChatResponseWriter:
 
     def of_prompt(self, prompt: Sequence[int], scores: PromptScores) -> dict[str, object]:
         """Return the response fields about the prompt: its token ids and log-probabilities, if requested."""
-        told = dict(scores.response_fields)
+        fields = dict(scores.response_fields)
         if self.fields.return_token_ids:
-            told["prompt_token_ids"] = prompt
-        return told
+            fields["prompt_token_ids"] = prompt
+        return fields
 
     async def _choice(self, choice: Choice) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}

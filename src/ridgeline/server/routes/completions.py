@@ -60,9 +60,9 @@ async def completion_generation(
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
     most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
-    form, asked_by = read_output_constraint(fields, settings)
+    form, constraint_field = read_output_constraint(fields, settings)
     if form is not None:
-        await grammars.check(form, asked_by)
+        await grammars.check(form, constraint_field)
         # The response contains the reasoning too, so the constraint applies to all of the text.
         params = replace(params, structured_outputs=replace(form, after_reasoning=False))
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:

@@ -66,7 +66,7 @@ async def _run_one(
     live = InFlightRequest(generation, prompt, progress=partial(progress, prompt) if progress is not None else None)
     begun = False
 
-    def told(event: Event) -> None:
+    def on_event(event: Event) -> None:
         nonlocal begun
         begun = True
         if event.finish is FinishReason.ERROR or event.finish is FinishReason.ABORT:
@@ -74,7 +74,7 @@ async def _run_one(
         take(prompt, event)
 
     try:
-        await service.run(live, told)
+        await service.run(live, on_event)
     except EngineRestarting:
         raise engine_restarting() from None
     except EngineDied:

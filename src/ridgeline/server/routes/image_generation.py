@@ -64,10 +64,10 @@ def check_fields(fields: ImageFields) -> DiffusionRequest:
     check_only(fields, _ONLY)
     prompt = prompt_of(fields)
     if fields.output_compression is not None and fields.output_format == "png":
-        said = (
+        message = (
             "output_compression: png is lossless: give jpeg or webp as output_format, or leave output_compression out"
         )
-        raise invalid(said, "output_compression")
+        raise invalid(message, "output_compression")
     if fields.partial_images and not fields.stream:
         raise invalid(
             "partial_images: they are sent only in a stream: set stream, or leave partial_images out", "partial_images"
@@ -139,15 +139,15 @@ class ImageGeneration:
             pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
         )
 
-    def take(self, told: WorkUnitReport) -> None:
+    def take(self, report: WorkUnitReport) -> None:
         """Record a finished work unit, and store the file that it produced."""
-        self.seconds += told.seconds
-        self.predicted += told.predicted
-        self.skipped += told.skipped
-        self.steps += told.stage == "denoise"
-        if told.file is not None:
-            assert told.image is not None
-            self.files[told.image] = told.file
+        self.seconds += report.seconds
+        self.predicted += report.predicted
+        self.skipped += report.skipped
+        self.steps += report.stage == "denoise"
+        if report.file is not None:
+            assert report.image is not None
+            self.files[report.image] = report.file
 
     def body(self) -> dict[str, object]:
         """Return the response body once all images are complete."""
@@ -187,31 +187,31 @@ class ImageGeneration:
     def events(self, outbox: StreamOutbox) -> Callable[[WorkUnitReport], None]:
         """Return a callback that writes the events of a stream for each work unit."""
 
-        def take(told: WorkUnitReport) -> None:
-            self.take(told)
+        def take(report: WorkUnitReport) -> None:
+            self.take(report)
             if self.fields.progress:
-                outbox.put(self._progress(told))
-            if told.preview is not None:
+                outbox.put(self._progress(report))
+            if report.preview is not None:
                 partial_ = {"partial_image_index": self.partials}
                 self.partials += 1
-                outbox.put(self._event("image_generation.partial_image", told.preview, partial_))
-            if told.file is not None:
+                outbox.put(self._event("image_generation.partial_image", report.preview, partial_))
+            if report.file is not None:
                 more = {"usage": self.usage(), "seed": self.plan.seed, **self.times()}
-                outbox.put(self._event("image_generation.completed", told.file, more))
+                outbox.put(self._event("image_generation.completed", report.file, more))
 
         return take
 
-    def _progress(self, told: WorkUnitReport) -> bytes:
+    def _progress(self, report: WorkUnitReport) -> bytes:
         """Return a progress event; the first one has the noise level before each denoising step."""
         schedule = self.plan.schedule
         value = {
             "type": PROGRESS,
-            "stage": told.stage,
+            "stage": report.stage,
             "step": self.steps,
             "steps": schedule.steps,
             **self.times(),
-            "predicted_time_left_s": told.left,
-            **({"noise": [schedule.time(step) for step in range(schedule.steps)]} if told.number == 1 else {}),
+            "predicted_time_left_s": report.left,
+            **({"noise": [schedule.time(step) for step in range(schedule.steps)]} if report.number == 1 else {}),
         }
         return b"event: " + PROGRESS.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
 

@@ -63,13 +63,13 @@ def invalid_params(error: ValueError) -> ApiError:
     return invalid(message, name if name in GenerationFields.__struct_fields__ else None)
 
 
-def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None, least: int = 1) -> int:
+def room_for(prompt: int, model: ServedModel, max_tokens: int | None, unstated: int | None, least: int = 1) -> int:
     """Return how many tokens may be generated after a prompt of this length.
 
     Args:
         prompt: Tokens of the prompt.
         model: The served model.
-        asked: The tokens that the request wants; None if it states no number.
+        max_tokens: The tokens that the request wants; None if it states no number.
         unstated: The most tokens if the request states no number; None for as many as fit.
         least: The fewest tokens that a request may want.
 
@@ -78,11 +78,13 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
             context, or the prompt is longer than the encoder allows. The message states the numbers.
     """
     if model.encoder:
-        return _beside_encoder(prompt, model, asked, unstated)
+        return _beside_encoder(prompt, model, max_tokens, unstated)
     room, left = model.max_sequence_positions, model.max_sequence_positions - prompt
-    if left < (1 if asked is None else asked):
+    if left < (1 if max_tokens is None else max_tokens):
         coming = (
-            "" if asked == 0 else f" and {'at least 1 more' if asked is None else f'{asked} more'} must fit after it"
+            ""
+            if max_tokens == 0
+            else f" and {'at least 1 more' if max_tokens is None else f'{max_tokens} more'} must fit after it"
         )
         raise invalid(
             f"the context holds {room} tokens; the prompt has {prompt}{coming}; "
@@ -90,10 +92,10 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
             "max_tokens" if left >= 1 else None,
             code="context_length_exceeded",
         )
-    return _wanted(left, asked, unstated, least)
+    return _wanted(left, max_tokens, unstated, least)
 
 
-def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
+def _beside_encoder(prompt: int, model: ServedModel, max_tokens: int | None, unstated: int | None) -> int:
     """Return how many tokens may be generated if an encoder reads the prompt, which then takes no decoder positions."""
     if prompt > model.encoder:
         raise invalid(
@@ -102,20 +104,20 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
             code="context_length_exceeded",
         )
     left = model.max_sequence_positions - len(model.texts.start)
-    if asked is not None and asked > left:
+    if max_tokens is not None and max_tokens > left:
         raise invalid(
-            f"{asked} tokens are requested, but the model's decoder has room for {left}: give max_tokens "
+            f"{max_tokens} tokens are requested, but the model's decoder has room for {left}: give max_tokens "
             f"{left} or less",
             "max_tokens",
             code="context_length_exceeded",
         )
-    return _wanted(left, asked, unstated, 1)
+    return _wanted(left, max_tokens, unstated, 1)
 
 
-def _wanted(left: int, asked: int | None, unstated: int | None, least: int) -> int:
+def _wanted(left: int, max_tokens: int | None, unstated: int | None, least: int) -> int:
     """Return the number of tokens to generate out of `left`; raise ApiError if fewer than `least` are wanted."""
-    if asked is None:
+    if max_tokens is None:
         return left if unstated is None else min(left, unstated)
-    if asked < least:
-        raise invalid(f"max_tokens is {asked}; give at least {least}", "max_tokens")
-    return asked
+    if max_tokens < least:
+        raise invalid(f"max_tokens is {max_tokens}; give at least {least}", "max_tokens")
+    return max_tokens

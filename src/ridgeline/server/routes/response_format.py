@@ -31,17 +31,17 @@ def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -
     Raises:
         ApiError: If two fields set one, or it is invalid.
     """
-    asked: dict[str, dict[str, Any]] = {}
+    constraints: dict[str, dict[str, Any]] = {}
     if fields.response_format is not None and (form := _response_format(fields.response_format)):
-        asked["response_format"] = form
+        constraints["response_format"] = form
     if fields.structured_outputs is not None:
-        asked["structured_outputs"] = _structured_outputs(fields.structured_outputs)
+        constraints["structured_outputs"] = _structured_outputs(fields.structured_outputs)
     for name in ("json", "regex", "choice", "grammar"):
         if (value := getattr(fields, f"guided_{name}")) is not None:
-            asked[f"guided_{name}"] = {name: value}
-    if not asked:
+            constraints[f"guided_{name}"] = {name: value}
+    if not constraints:
         return None, ""
-    (name, form), *others = asked.items()
+    (name, form), *others = constraints.items()
     if others:
         raise invalid(f"{name}: {others[0][0]} constrains the output too: give only one of them", name)
     return check_output_constraint(form, name, settings), name
@@ -78,17 +78,17 @@ def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) ->
         raise invalid(f"{name}: it has {size} bytes, but the limit is {settings.schema_bytes}: shorten it", name)
 
 
-def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = asked.get("type")
+def _response_format(constraints: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = constraints.get("type")
     if not isinstance(kind, str) or kind not in _FORMATS:
         raise invalid(f"response_format.type: give one of {', '.join(_FORMATS)}", "response_format")
-    _refuse_others(asked, _FORMATS[kind], "response_format")
+    _refuse_others(constraints, _FORMATS[kind], "response_format")
     if kind == "text":
         return None
     if kind == "json_object":
-        schema = asked.get("schema")
+        schema = constraints.get("schema")
         return {"json_object": True} if schema is None else {"json": _of_objects(schema)}
-    inner = asked.get("json_schema")
+    inner = constraints.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or not isinstance(schema, dict):
         raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
@@ -110,8 +110,8 @@ def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str)
             raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")
 
 
-def _structured_outputs(asked: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+def _structured_outputs(constraints: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in constraints.items() if value is not None and value is not False}
     unknown = sorted(given.keys() - _KINDS)
     if unknown:
         raise invalid(

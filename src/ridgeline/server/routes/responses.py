@@ -165,8 +165,8 @@ class ResponseItems:
         item, self._key = self.output[-1], None
         item["status"] = self.status
         if item["type"] == "function_call":
-            told = {"arguments": item["arguments"], "name": item["name"]}
-            self._tell("response.function_call_arguments.done", told)
+            fields = {"arguments": item["arguments"], "name": item["name"]}
+            self._tell("response.function_call_arguments.done", fields)
         for part in item.get("content", ()):
             kind = part["type"]
             self._tell(f"response.{kind}.done", {"content_index": 0, "text": part["text"]} | self._no_logprobs(kind))
@@ -214,8 +214,8 @@ class ResponseChunks(ChatChunks):
                 self._items.end(choice["finish_reason"])
 
     def _emit(self, kind: str, event: dict[str, object]) -> None:
-        told = {"type": kind, "sequence_number": self._number, **event}
+        event_fields = {"type": kind, "sequence_number": self._number, **event}
         if self.options.include_obfuscation and kind.endswith(".delta"):
-            told = obfuscated(told)
+            event_fields = obfuscated(event_fields)
         self._number += 1
-        self.outbox.put(b"event: " + kind.encode() + b"\n" + frame(told))
+        self.outbox.put(b"event: " + kind.encode() + b"\n" + frame(event_fields))

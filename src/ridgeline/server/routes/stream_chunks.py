@@ -115,8 +115,8 @@ class Chunks(ABC):
             after: Prompt positions computed after the step.
         """
         cached = self.usage.cached.setdefault(prompt, before)
-        told = {"total": len(self.generation.requests[prompt].prompt), "cache": cached, "processed": after}
-        self.put([], {"prompt_progress": {"prompt": prompt, **told}})
+        progress = {"total": len(self.generation.requests[prompt].prompt), "cache": cached, "processed": after}
+        self.put([], {"prompt_progress": {"prompt": prompt, **progress}})
 
     def take(self, prompt: int, event: Event) -> None:
         """Write the chunk of an event if it has text, reasoning or an end; tokens wait until their text is complete."""

@@ -222,8 +222,8 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
     given = [each for each in arguments if isinstance(each, str)]
     # They are counted as one text. After invalid JSON the count is wrong, but parsing fails at that point anyway.
     if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
-        said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values: send fewer"
-        raise invalid(said, "messages", code="too_large")
+        too_many = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values: send fewer"
+        raise invalid(too_many, "messages", code="too_large")
 
 
 def _is_call(call: object) -> bool:

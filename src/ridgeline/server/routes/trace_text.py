@@ -86,7 +86,7 @@ class TraceApi:
             )
         usual = self._model.defaults
         given = {
-            name: getattr(usual, name) if (said := getattr(fields, name)) is None else said
+            name: getattr(usual, name) if (value := getattr(fields, name)) is None else value
             for name in ("temperature", "top_k", "top_p", "min_p")
         }
         return RecordingRequest(

@@ -89,45 +89,47 @@ class SpeechApi:
             raise invalid("the model of this server does not read audio", "model", code="no_speech_model")
         form = await read_speech(request, self._settings)
         try:
-            asked = await self._asked(form, task)
+            transcription_form = await self._read_form(form, task)
         finally:
             await form.close()
         try:
-            vocabulary.check(asked.options.language, task)
+            vocabulary.check(transcription_form.options.language, task)
         except ValueError as error:
             raise invalid(str(error), "language") from None
         id = new_id("transcribe-")
         transcript = await run_unless_disconnected(
-            request.receive, self._transcribe(id, request.url.path, asked, vocabulary)
+            request.receive, self._transcribe(id, request.url.path, transcription_form, vocabulary)
         )
-        headers = {"x-request-id": id} | ({IGNORED: ",".join(asked.ignored)} if asked.ignored else {})
-        return written(transcript, task, asked.response_format, headers)
+        headers = {"x-request-id": id} | (
+            {IGNORED: ",".join(transcription_form.ignored)} if transcription_form.ignored else {}
+        )
+        return written(transcript, task, transcription_form.response_format, headers)
 
-    async def _asked(self, form: FormData, task: Task) -> TranscriptionForm:
+    async def _read_form(self, form: FormData, task: Task) -> TranscriptionForm:
         """Return the checked content of a form, or raise ApiError."""
-        file, told = form.get("file"), {name: form.getlist(name) for name in form}
+        file, fields = form.get("file"), {name: form.getlist(name) for name in form}
         if not isinstance(file, UploadFile):
             raise invalid("file is missing: send an audio file", "file", code="missing_field")
-        texts = {name: [value for value in values if isinstance(value, str)] for name, values in told.items()}
-        said = {name: values[-1] for name, values in texts.items() if values}
-        self._model.check_name(said.get("model", ""))
+        texts = {name: [value for value in values if isinstance(value, str)] for name, values in fields.items()}
+        last_values = {name: values[-1] for name, values in texts.items() if values}
+        self._model.check_name(last_values.get("model", ""))
         for name, harmless in _REFUSED.items():
-            if said.get(name, "") not in harmless:
+            if last_values.get(name, "") not in harmless:
                 raise invalid(f"{name} is not supported; leave it out", name, code="unsupported_field")
-        ignored = sorted(told.keys() - _TAKEN - _REFUSED.keys())
+        ignored = sorted(fields.keys() - _TAKEN - _REFUSED.keys())
         if ignored and self._settings.strict:
             raise invalid("the form has an unknown field", ignored[0][:64], code="unknown_field")
-        response_format = said.get("response_format") or "json"
+        response_format = last_values.get("response_format") or "json"
         if response_format not in FORMATS:
             raise invalid(f"response_format: give one of {', '.join(FORMATS)}", "response_format")
         _check_granularities(texts.get(_GRANULARITIES, []), response_format)
-        temperature = _temperature(said.get("temperature") or "0")
-        options = TranscriptionOptions(said.get("language") or None, task, temperature=temperature)
+        temperature = _temperature(last_values.get("temperature") or "0")
+        options = TranscriptionOptions(last_values.get("language") or None, task, temperature=temperature)
         plain = tuple("".join(c for c in name if (c.isascii() and c.isalnum()) or c in "_-[]")[:64] for name in ignored)
         return TranscriptionForm(await file.read(), options, response_format, plain[:16])
 
     async def _transcribe(
-        self, id: str, route: str, asked: TranscriptionForm, vocabulary: SpeechVocabulary
+        self, id: str, route: str, transcription_form: TranscriptionForm, vocabulary: SpeechVocabulary
     ) -> Transcript:
         """Transcribe a file window by window with the engine.
 
@@ -146,9 +148,9 @@ class SpeechApi:
         seconds = self._settings.total_seconds
         try:
             async with asyncio.timeout(seconds):
-                recording = await asyncio.to_thread(AudioRecording, io.BytesIO(asked.data), "the file")
+                recording = await asyncio.to_thread(AudioRecording, io.BytesIO(transcription_form.data), "the file")
                 with recording:
-                    return await transcriber.transcribe(recording, asked.options)
+                    return await transcriber.transcribe(recording, transcription_form.options)
         except ValueError as error:
             raise invalid(str(error), "file", code="invalid_audio") from None
         except TimeoutError:
@@ -177,11 +179,11 @@ def _temperature(text: str) -> float:
     return value
 
 
-def _check_granularities(asked: list[str], response_format: str) -> None:
+def _check_granularities(requested: list[str], response_format: str) -> None:
     """Raise ApiError for word timestamps, or for segment timestamps in a format other than verbose_json."""
-    if any(each != "segment" for each in asked):
+    if any(each != "segment" for each in requested):
         raise invalid("timestamp_granularities: give segment; timestamps of words are not supported", _GRANULARITIES)
-    if asked and response_format != "verbose_json":
+    if requested and response_format != "verbose_json":
         raise invalid("timestamp_granularities: it needs the response_format verbose_json", _GRANULARITIES)
 
 

@@ -79,15 +79,15 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
     """
     model.check_name(fields.model)
     info = _vectors(model, check_embeds, "input")
-    said = model.texts.embedding
-    _refused("dimensions", lambda: truncate_dimensions(said, np.zeros(info.width, np.float32), fields.dimensions))
-    before = _refused("prompt_name", lambda: prompt_text(said, fields.prompt_name))
+    embedding = model.texts.embedding
+    _refused("dimensions", lambda: truncate_dimensions(embedding, np.zeros(info.width, np.float32), fields.dimensions))
+    before = _refused("prompt_name", lambda: prompt_text(embedding, fields.prompt_name))
     inputs = _inputs(fields.input)
     prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before, fields.add_special_tokens))
     values = await _run(service, model, EMBEDDINGS, prompts)
     as_text, data = fields.encoding_format == "base64", EncodedList()
     async for part in slices(list(enumerate(values))):
-        shortened = [(index, truncate_dimensions(said, vector, fields.dimensions)) for index, vector in part]
+        shortened = [(index, truncate_dimensions(embedding, vector, fields.dimensions)) for index, vector in part]
         data.add(
             [
                 {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector.tolist()}
@@ -142,16 +142,16 @@ async def _run(service: Service, model: ServedModel, route: str, prompts: Sequen
     info = service.llm.info
     # All at once could exceed the server's queue.
     for part in parts(prompts, len, info.capacity, min(_TOGETHER, info.requests)):
-        told: dict[int, Values] = {}
+        results: dict[int, Values] = {}
 
-        def take(prompt: int, event: Event, told: dict[int, Values] = told) -> None:
+        def take(prompt: int, event: Event, results: dict[int, Values] = results) -> None:
             if event.hidden is not None:
-                told[prompt] = event.hidden[0]
+                results[prompt] = event.hidden[0]
 
         arrived = time.perf_counter_ns()
         specs = [GenerationRequest(prompt, arrived=arrived) for prompt in part]
         await run(service, Generation(new_id("embd-"), model.name, route, specs), take)
-        found += [told[index] for index in range(len(part))]
+        found += [results[index] for index in range(len(part))]
     return found
 
 

@@ -107,13 +107,13 @@ class VideoJob:
         """Return the job as a submission to the diffusion engine, which passes decoded parts to `encode`."""
         return DiffusionSubmission(self.own, self.plan, encode)
 
-    def take(self, told: WorkUnitReport) -> None:
+    def take(self, report: WorkUnitReport) -> None:
         """Add a finished work unit to the job's progress."""
-        self.seconds += told.seconds
-        self.predicted += told.predicted
-        self.left = told.left
-        self.skipped += told.skipped
-        self.steps += told.stage == "denoise"
+        self.seconds += report.seconds
+        self.predicted += report.predicted
+        self.left = report.left
+        self.skipped += report.skipped
+        self.steps += report.stage == "denoise"
 
     def parameters(self) -> dict[str, str | int | float | None]:
         """Return the generation parameters that are stored in the video file."""

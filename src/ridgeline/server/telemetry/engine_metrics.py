@@ -242,8 +242,8 @@ class EngineMetrics(MetricsRegistry):
             self._one("spec_decode_num_drafts").inc(now.drafts - before.drafts)
             self._one("spec_decode_num_draft_tokens").inc(now.draft_tokens - before.draft_tokens)
             self._one("spec_decode_num_accepted_tokens").inc(now.accepted_tokens - before.accepted_tokens)
-            told = before.accepted_at or (0,) * len(now.accepted_at)
-            for place, (count, known) in enumerate(zip(now.accepted_at, told, strict=True)):
+            accepted_before = before.accepted_at or (0,) * len(now.accepted_at)
+            for place, (count, known) in enumerate(zip(now.accepted_at, accepted_before, strict=True)):
                 self._one("spec_decode_num_accepted_tokens_per_pos", str(place)).inc(count - known)
         grammars = now.grammars - before.grammars
         for _ in range(grammars):

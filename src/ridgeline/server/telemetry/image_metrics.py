@@ -51,14 +51,14 @@ class ImageMetrics(MetricsRegistry):
         """Record a rejected request under the code of its error, which never has text of a client."""
         self._of(live.model, "admission_rejected", error.code).inc()
 
-    def on_work_unit(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
+    def on_work_unit(self, live: InFlightImageRequest, report: WorkUnitReport) -> None:
         """Record the times of a finished work unit, and count the image or video that it completed."""
         if live.phase == "queue":
-            waited = (told.started - live.arrived) * NANOSECONDS
+            waited = (report.started - live.arrived) * NANOSECONDS
             self._of(live.model, "request_queue_time_seconds").observe(max(0.0, waited))
-        self._of(live.model, "step_seconds", told.stage).observe(told.seconds)
-        self._of(live.model, "step_predicted_seconds", told.stage).observe(told.predicted)
-        if told.image is not None:
+        self._of(live.model, "step_seconds", report.stage).observe(report.seconds)
+        self._of(live.model, "step_predicted_seconds", report.stage).observe(report.predicted)
+        if report.image is not None:
             self._of(live.model, "clips" if live.is_video else "images").inc()
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:

@@ -77,7 +77,7 @@ class LiveState:
         self._feed = Feed()
         self._ends = _EndObserver(self._feed, replica)
         self._listeners: set[_Listener] = set()
-        self._told = Stats()
+        self._reported = Stats()
         self._framing = False
         self._renewing: object | None = None  # identifies the requested snapshot for listeners
         self._renewed = -FRAME_SECONDS
@@ -130,8 +130,8 @@ class LiveState:
             raise gone()
         return Response(data, media_type="application/json")
 
-    def _show(self, picture: "asyncio.Future[bytes | None]", snapshot: EngineSnapshot | None) -> None:
-        picture.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
+    def _show(self, snapshot_future: "asyncio.Future[bytes | None]", snapshot: EngineSnapshot | None) -> None:
+        snapshot_future.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
 
     def _look(self, tell: Callable[[EngineSnapshot | None], None], *, pages: bool) -> None:
         self._service.bind()
@@ -219,13 +219,13 @@ class LiveState:
         self._renewing, self._renewed = object(), now
         self._look(partial(self._tell_anew, self._renewing), pages=True)
 
-    def _tell_anew(self, asked: object, snapshot: EngineSnapshot | None) -> None:
+    def _tell_anew(self, renewal: object, snapshot: EngineSnapshot | None) -> None:
         """Send a snapshot to the listeners that are due, unless all who listened when it was requested have left.
 
         They continue from the point where the snapshot arrived, so that no step is missing. A frame that was requested
         earlier may repeat some steps.
         """
-        if asked is not self._renewing:
+        if renewal is not self._renewing:
             return
         self._renewing = None
         due = [listener for listener in self._listeners if listener.is_due]
@@ -242,7 +242,7 @@ class LiveState:
         """Request a frame every tenth of a second if anything has happened, and snapshots that are due."""
         while True:
             await asyncio.sleep(FRAME_SECONDS)
-            if (self._feed.due or self._llm.stats != self._told) and self._llm.alive and not self._framing:
+            if (self._feed.due or self._llm.stats != self._reported) and self._llm.alive and not self._framing:
                 self._framing = True
                 self._look(self._tell, pages=False)
             if any(listener.is_due for listener in self._listeners):
@@ -253,7 +253,7 @@ class LiveState:
         self._framing = False
         if snapshot is None or not self._listeners:
             return
-        self._told = snapshot.stats
+        self._reported = snapshot.stats
         data = frame(self._feed.frame(snapshot, self._name_of))
         for listener in self._listeners:
             listener.put(data)

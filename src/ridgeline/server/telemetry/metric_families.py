@@ -181,7 +181,7 @@ IMAGE_PHASES = ("encode", "denoise", "decode")
 IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # the codes in ImageQueue
 
 _SAME = {family.name: family for family in FAMILIES}
-_PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+_DENOISE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 IMAGE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
@@ -193,9 +193,9 @@ IMAGE_FAMILIES = (
     MetricFamily("e2e_request_latency_seconds", "histogram", "Seconds from arrival to last image.", (), _LATENCY, True),
     MetricFamily("request_queue_time_seconds", "histogram", "Seconds from arrival to first step.", (), _LATENCY, True),
     *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
-    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _PICTURE_STEP),
+    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _DENOISE_STEP),
     MetricFamily(
-        "step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _PICTURE_STEP
+        "step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _DENOISE_STEP
     ),
     *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
 )

@@ -86,14 +86,14 @@ class ThroughputLog:
         if silent:
             return None
         stats = self.llm.stats
-        asked, found = (sum(counts) for counts in zip(*self._found, strict=True)) if self._found else (0, 0)
+        prompt_tokens, found = (sum(counts) for counts in zip(*self._found, strict=True)) if self._found else (0, 0)
         return {
             "prompt_throughput": interval.prompt / seconds,
             "generation_throughput": interval.output / seconds,
             "running": stats.running,
             "waiting": stats.waiting,
             "kv_cache_usage": stats.held_pages / max(1, self.llm.info.pages),
-            "prefix_cache_hit_rate": found / asked if asked else 0.0,
+            "prefix_cache_hit_rate": found / prompt_tokens if prompt_tokens else 0.0,
             "predicted_share": interval.priced.share,
         }
 

@@ -163,7 +163,7 @@ class Traces:
     def find(self, id: str) -> dict[str, Any] | None:
         """Return the trace of a request as a JSON object; None if there is none."""
         trace = self._under_way.get(id) or self._ended.get(id)
-        return None if trace is None else _told(trace)
+        return None if trace is None else _trace_json(trace)
 
 
 def _add(trace: _Trace, step: _Step) -> None:
@@ -182,7 +182,7 @@ def _outcome(live: InFlightRequest, error: BaseException | None) -> str:
     return "failed" if failed_by_engine(error) else "aborted"
 
 
-def _told(trace: _Trace) -> dict[str, Any]:
+def _trace_json(trace: _Trace) -> dict[str, Any]:
     figures = trace.request if isinstance(trace.request, _Figures) else _Figures.of(trace.request)
     priced, begun, first = trace.priced, trace.begun, trace.first
     return {

@@ -18,11 +18,11 @@ class TransferLog:
 
     def follow(self, llm: AsyncLLM) -> None:
         """Observe this engine from now on, and log the state of its peers."""
-        llm.transfer_observers.append(self.told)
+        llm.transfer_observers.append(self.on_message)
         for peer in llm.peers.values():
-            self.told(peer)
+            self.on_message(peer)
 
-    def told(self, message: Transferred | PeerChanged) -> None:
+    def on_message(self, message: Transferred | PeerChanged) -> None:
         """Record a transfer, and log failures and changes of a peer's state for the operator."""
         if isinstance(message, Transferred):
             self._metrics.transferred(message)

@@ -71,13 +71,13 @@ def _style() -> str:
     dark = "".join(f"--{name}: {colour}; " for name, colour in _DARK.items())
     tones = "".join(f".{tone} {{ color: {one}; }} " for tone, (one, _) in _TONES.items())
     dark_tones = "".join(f".{tone} {{ color: {other}; }} " for tone, (_, other) in _TONES.items())
-    pictures = "".join(
+    images = "".join(
         f'svg [fill="{one}"] {{ fill: {other}; }} svg [stroke="{one}"] {{ stroke: {other}; }} '
         for one, other in DARK.items()
     )
     return (
         f":root {{ {light}}} {tones}{_RULES}"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} {dark_tones}{pictures}}}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} {dark_tones}{images}}}\n"
     )
 
 

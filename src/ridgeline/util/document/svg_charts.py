@@ -61,10 +61,10 @@ def stacks(stacks: StackedBars) -> Iterator[str]:
             yield words(WIDTH - _MARGIN, y + 14, "continues", anchor="end", colour=_DIM)
         for kind, (start, end) in enumerate(stacks.shares(stack)):
             left, right = (_MARGIN + (WIDTH - 2 * _MARGIN) * share for share in (start, end))
-            said = escape(f"{stacks.kinds[kind]}: {stack.parts[kind]:.3g} {stacks.unit}")
+            label = escape(f"{stacks.kinds[kind]}: {stack.parts[kind]:.3g} {stacks.unit}")
             yield (
                 f'<rect x="{left:.1f}" y="{y + 20}" width="{right - left:.1f}" height="{_STACK_ROW - 28}" '
-                f'fill="{_colour(kind)}"><title>{said}</title></rect>'
+                f'fill="{_colour(kind)}"><title>{label}</title></rect>'
             )
         yield line(at, y + 17, at, y + _STACK_ROW - 5, "#222222", 2)
     yield words(at, bottom + 14, f"{named}: {limit:.3g} {stacks.unit}", anchor="middle")
@@ -142,10 +142,10 @@ def spans(spans: Spans) -> Iterator[str]:
 def _span(span: Span, y: float, across: Axis, kinds: tuple[str, ...]) -> str:
     """Return the bar of a time span, which is always wide enough to be visible and has a tooltip."""
     left, right = _x(span.start, across), _x(span.end, across)
-    said = escape(f"{kinds[span.kind]}: {span.end - span.start:.3g} s")
+    label = escape(f"{kinds[span.kind]}: {span.end - span.start:.3g} s")
     return (
         f'<rect x="{left:.1f}" y="{y + 1}" width="{max(0.8, right - left):.1f}" height="{_SPAN_ROW - 3}" '
-        f'fill="{_colour(span.kind)}"><title>{said}</title></rect>'
+        f'fill="{_colour(span.kind)}"><title>{label}</title></rect>'
     )
 
 

@@ -25,9 +25,9 @@ def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     return "\n".join([head, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
 
 
-def on_dark(picture: str) -> str:
+def on_dark(svg: str) -> str:
     """Return an SVG figure recoloured for a dark background."""
-    return re.sub(r'(fill|stroke)="(#\w+)"', lambda found: f'{found[1]}="{DARK.get(found[2], found[2])}"', picture)
+    return re.sub(r'(fill|stroke)="(#\w+)"', lambda found: f'{found[1]}="{DARK.get(found[2], found[2])}"', svg)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:

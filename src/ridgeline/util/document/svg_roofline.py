@@ -80,7 +80,7 @@ class _Plot:
             above = self.figure.slopes[index - 1].rate if index else 0.0
             last = index == len(self.figure.slopes) - 1
             crowded = above > 0 and self.y(slope.rate) - self.y(above) < _CROWDED
-            beyond = _LETTER * len(_said(self.figure.slopes[index - 1])) + 12 if crowded and not last else 0.0
+            beyond = _LETTER * len(_roof_text(self.figure.slopes[index - 1])) + 12 if crowded and not last else 0.0
             parts.append(self._along(slope, begin, stop, beyond, under=crowded and last))
         for ceiling in self.figure.ceilings:
             y = self.y(ceiling.rate)
@@ -102,7 +102,7 @@ class _Plot:
             beyond: Pixels to move the name upwards, past the name of the neighbouring slope.
             under: Whether the name is below the slope, because another slope is above it.
         """
-        label = _said(slope)
+        label = _roof_text(slope)
         dx, dy = stop[0] - begin[0], begin[1] - stop[1]
         angle = math.degrees(math.atan2(dy, dx))
         foot = 0.06 * math.hypot(dx, dy) + beyond
@@ -179,7 +179,7 @@ class _Plot:
         return parts
 
 
-def _said(slope: RoofCurve) -> str:
+def _roof_text(slope: RoofCurve) -> str:
     return f"{slope.name} {humanize.say(slope.rate, 'B/s')}"
 
 

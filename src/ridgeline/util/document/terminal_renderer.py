@@ -44,12 +44,12 @@ def show(document: Document, file_width: int = FILE_WIDTH) -> None:
 
     Without a terminal the width is `file_width` columns, or that of the variable COLUMNS if it is less.
     """
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _asked(file_width))
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _chart_width(file_width))
     for line in render(document, console.width):
         console.print(line)
 
 
-def _asked(file_width: int) -> int:
+def _chart_width(file_width: int) -> int:
     """Return the width of the output in columns: `file_width`, or less if the variable COLUMNS says so."""
     stated = os.environ.get("COLUMNS", "")
     return min(file_width, int(stated)) if stated.isdecimal() and int(stated) else file_width

@@ -73,9 +73,11 @@ def argmax_logits(x_RV: Tensor) -> Tensor:
     most_RP, at_RP = x_RV.new_empty(rows, parts), x_RV.new_empty(rows, parts, dtype=torch.int32)
     out_R3 = x_RV.new_empty(rows, 3, dtype=torch.float64)
     if rows:
-        told = early(x_RV.device)
+        stop_event = early(x_RV.device)
         _of_parts[(rows, parts)](
-            x_RV, x_RV.stride(0), columns, span, most_RP, at_RP, BLOCK_V=_BLOCK, num_warps=8, **told
+            x_RV, x_RV.stride(0), columns, span, most_RP, at_RP, BLOCK_V=_BLOCK, num_warps=8, **stop_event
         )
-        _of_rows[(rows,)](most_RP, at_RP, parts, out_R3, BLOCK_P=triton.next_power_of_2(parts), num_warps=2, **told)
+        _of_rows[(rows,)](
+            most_RP, at_RP, parts, out_R3, BLOCK_P=triton.next_power_of_2(parts), num_warps=2, **stop_event
+        )
     return out_R3

@@ -171,17 +171,17 @@ class CrossConditionEmbedder(nn.Module):
             self.add = ResidualAdd(d.hidden, d.dtype)
 
     @override
-    def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(self, times_R: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the conditions of a denoiser's final norm [runs, hidden] and of its blocks [runs, 6 x hidden].
 
         Args:
             times_R: The timestep of each run, fp32 [runs].
-            told: Height and width in pixels and their ratio, each fp32 [runs], if the model is `sized`.
+            conditions: Height and width in pixels and their ratio, each fp32 [runs], if the model is `sized`.
         """
         embedded_RD = self.time_embedder(self.sinusoids(times_R))
         if self.sized:
-            height_RS, width_RS = (self.resolution_embedder(self.sinusoids(side_R)) for side_R in told[:2])
-            ratio_RS = self.aspect_ratio_embedder(self.sinusoids(told[2]))
+            height_RS, width_RS = (self.resolution_embedder(self.sinusoids(side_R)) for side_R in conditions[:2])
+            ratio_RS = self.aspect_ratio_embedder(self.sinusoids(conditions[2]))
             embedded_RD = self.add(embedded_RD, self.join_ratio(self.join_sides(height_RS, width_RS), ratio_RS))
         (condition_RC,) = self.time_proj(embedded_RD)
         return embedded_RD, condition_RC

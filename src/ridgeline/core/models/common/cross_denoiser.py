@@ -84,25 +84,25 @@ class CrossGrid:
         """The number of patches of an image or a video."""
         return self.frames * self.rows * self.columns
 
-    def positions(self, clips: int) -> Tensor:
-        """Return the frame, row and column of each patch of `clips` videos, int64 [rows, 3]."""
+    def positions(self, videos: int) -> Tensor:
+        """Return the frame, row and column of each patch of `videos` videos, int64 [rows, 3]."""
         axes = (torch.arange(count) for count in (self.frames, self.rows, self.columns))
-        return torch.cartesian_prod(*axes).repeat(clips, 1)
+        return torch.cartesian_prod(*axes).repeat(videos, 1)
 
     def patches(self, latents_PKTHW: Tensor) -> Tensor:
         """Cut latents [videos, channels, frames, height, width] into one row per patch, [N, F].
 
         The numbers of a channel lie together, as in the weights of a convolution.
         """
-        clips, channels = latents_PKTHW.shape[:2]
-        cut = latents_PKTHW.reshape(clips, channels, self.frames, self.rows, self.side, self.columns, self.side)
-        return cut.permute(0, 2, 3, 5, 1, 4, 6).reshape(clips * self.count, -1)
+        videos, channels = latents_PKTHW.shape[:2]
+        cut = latents_PKTHW.reshape(videos, channels, self.frames, self.rows, self.side, self.columns, self.side)
+        return cut.permute(0, 2, 3, 5, 1, 4, 6).reshape(videos * self.count, -1)
 
-    def latents(self, rows_NF: Tensor, clips: int) -> Tensor:
+    def latents(self, rows_NF: Tensor, videos: int) -> Tensor:
         """Join patch rows [N, F], channels innermost, to latents [videos, channels, frames, height, width]."""
-        cut = rows_NF.view(clips, self.frames, self.rows, self.columns, self.side, self.side, -1)
+        cut = rows_NF.view(videos, self.frames, self.rows, self.columns, self.side, self.side, -1)
         return cut.permute(0, 6, 1, 2, 4, 3, 5).reshape(
-            clips, -1, self.frames, self.rows * self.side, self.columns * self.side
+            videos, -1, self.frames, self.rows * self.side, self.columns * self.side
         )
 
 
@@ -152,7 +152,7 @@ class CrossLayout:
     """The number of rows of each image (key LATENTS) and of each text (key TEXT) in a denoising pass."""
     positions: Tensor
     """The position of each latent row: frame, row and column of its patch."""
-    told: Sequence[Tensor]
+    conditions: Sequence[Tensor]
     """The height, width and aspect ratio of each run's image, if the model reads them as a condition; else empty."""
 
 
@@ -215,20 +215,20 @@ class CrossDenoiser(Denoiser):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        clips, device = len(latents_PCHW), latents_PCHW.device
-        self.check_conditions(clips, pooled, guidance)
-        prepared = self.prepared(texts, clips)
+        videos, device = len(latents_PCHW), latents_PCHW.device
+        self.check_conditions(videos, pooled, guidance)
+        prepared = self.prepared(texts, videos)
         grid = self.grid(tuple(latents_PCHW.shape[2:]))
-        levels, runs = _runs(t, clips, grid.count)
-        lengths = {LATENTS: [grid.count] * clips, TEXT: self._text_lengths(prepared.lengths)}
+        levels, runs = _runs(t, videos, grid.count)
+        lengths = {LATENTS: [grid.count] * videos, TEXT: self._text_lengths(prepared.lengths)}
         latents_PKTHW = latents_PCHW if self.generates_video else latents_PCHW[:, :, None]
         # In float64, as t is: training steps are integers, and fp32 would round to other numbers.
         times_R = (torch.tensor(levels, dtype=torch.float64) * self.sizes.scale).float().to(device)
-        told = self._told(grid, len(runs), device) if self.sizes.sized else ()
-        layout = CrossLayout(grid, runs, lengths, grid.positions(clips).to(device), told)
+        conditions = self._conditions(grid, len(runs), device) if self.sizes.sized else ()
+        layout = CrossLayout(grid, runs, lengths, grid.positions(videos).to(device), conditions)
         patches_NF = grid.patches(latents_PKTHW).to(self.storage.dtype)
         rows_NF = self.denoise(patches_NF, times_R, prepared.rows, layout, walk)
-        out_PKTHW = grid.latents(rows_NF, clips)[:, : self.channels].to(latents_PCHW.dtype)
+        out_PKTHW = grid.latents(rows_NF, videos)[:, : self.channels].to(latents_PCHW.dtype)
         return out_PKTHW if self.generates_video else out_PKTHW[:, :, 0]
 
     def denoise(
@@ -249,7 +249,7 @@ class CrossDenoiser(Denoiser):
             walk: The function that runs the blocks.
         """
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
-        embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
+        embedded_RD, condition_RC = self.condition_embedder(times_R, layout.conditions)
         given = CrossPass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))
         (block, *others), ((keys, values), *pairs) = self.blocks, zip(text[::2], text[1::2], strict=True)
 
@@ -277,7 +277,7 @@ class CrossDenoiser(Denoiser):
             raise ValueError(f"latents have the size {' x '.join(map(str, size))}; this denoiser needs {wanted}")
         return CrossGrid.of(size, self.patch, self.sizes.max_positions)
 
-    def _told(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
+    def _conditions(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
         """Return the height and width of the image in pixels and their ratio, each fp32 [runs]."""
         height, width = (count * self.patch * _PIXELS for count in (grid.rows, grid.columns))
         return tuple(
@@ -333,17 +333,19 @@ class CrossDenoiser(Denoiser):
         runs = rows[CONDITIONS]
         lengths = {space: [count] for space, count in rows.items()}
         grid, positions_N3 = CrossGrid(1, 1, 1, self.patch), torch.empty(rows[LATENTS], 3, dtype=torch.int64)
-        layout = CrossLayout(grid, [1] * runs, lengths, positions_N3, self._told(grid, runs) if sizes.sized else ())
+        layout = CrossLayout(
+            grid, [1] * runs, lengths, positions_N3, self._conditions(grid, runs) if sizes.sized else ()
+        )
         patches_NF = torch.empty(rows[LATENTS], sizes.patch**2 * sizes.channels, dtype=dtype)
         self.denoise(patches_NF, torch.empty(runs), text, layout)
 
 
-def _runs(t: Level, clips: int, tokens: int) -> tuple[Sequence[float], Sequence[int]]:
+def _runs(t: Level, videos: int, tokens: int) -> tuple[Sequence[float], Sequence[int]]:
     """Return the noise level of each run of tokens that share one, and the number of tokens of each run."""
     if not isinstance(t, Tensor):
-        return for_each(t, clips), [tokens] * clips
-    if t.shape != (clips, tokens):
-        raise ValueError(f"noise levels have shape {list(t.shape)}; give one per token, [{clips}, {tokens}]")
+        return for_each(t, videos), [tokens] * videos
+    if t.shape != (videos, tokens):
+        raise ValueError(f"noise levels have shape {list(t.shape)}; give one per token, [{videos}, {tokens}]")
     levels, runs = list[float](), list[int]()
     for own in t:
         values, counts = own.unique_consecutive(return_counts=True)

@@ -161,10 +161,10 @@ class Denoiser(PricedModule):
         """
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
-    def prepared(self, texts: Texts, pictures: int) -> Prepared:
+    def prepared(self, texts: Texts, images: int) -> Prepared:
         """Return one prepared text per image, prepared now if the caller did not do so."""
         prepared = texts if isinstance(texts, Prepared) else self._prepared_once(texts)
-        assert len(prepared.lengths) == pictures, "a text for each image"
+        assert len(prepared.lengths) == images, "a text for each image"
         return prepared
 
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
@@ -194,17 +194,17 @@ class Denoiser(PricedModule):
         """
         return self.work(size, texts)
 
-    def check_conditions(self, pictures: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
+    def check_conditions(self, images: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
         """Raise ValueError if `pooled` or `guidance` is missing, misshapen, or not an input of the denoiser."""
         if (pooled is None) != (self.pooled_width is None):
             raise ValueError(
                 "this denoiser takes no pooled text vector; leave it out"
                 if self.pooled_width is None
-                else f"this denoiser needs a pooled vector of each text; give [{pictures}, {self.pooled_width}]"
+                else f"this denoiser needs a pooled vector of each text; give [{images}, {self.pooled_width}]"
             )
-        if pooled is not None and pooled.shape != (pictures, self.pooled_width):
+        if pooled is not None and pooled.shape != (images, self.pooled_width):
             raise ValueError(
-                f"pooled vectors have shape {list(pooled.shape)}; give one per image, [{pictures}, {self.pooled_width}]"
+                f"pooled vectors have shape {list(pooled.shape)}; give one per image, [{images}, {self.pooled_width}]"
             )
         if (guidance is not None) != self.takes_guidance:
             raise ValueError(
@@ -214,10 +214,10 @@ class Denoiser(PricedModule):
             )
 
 
-def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
+def for_each(value: float | Sequence[float], images: int) -> Sequence[float]:
     """Return a list with one number per image, from one number for all images or one for each."""
-    each = [value] * pictures if isinstance(value, int | float) else value
-    assert len(each) == pictures, "a number for each image"
+    each = [value] * images if isinstance(value, int | float) else value
+    assert len(each) == images, "a number for each image"
     return each
 
 

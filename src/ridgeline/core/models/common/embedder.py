@@ -143,8 +143,8 @@ def read_labels(fields: Fields) -> dict[str, Any]:
     names = fields.value("id2label")
     listed = isinstance(names, dict) and bool(names)
     labels = len(names) if listed else fields.count("num_labels", 2, most=_MAX_LABELS)
-    said = fields.section("sentence_transformers").text("activation_fn", "Sigmoid")
-    activation = fields.text("sbert_ce_default_activation_function", said).rpartition(".")[2]
+    activation_name = fields.section("sentence_transformers").text("activation_fn", "Sigmoid")
+    activation = fields.text("sbert_ce_default_activation_function", activation_name).rpartition(".")[2]
     if labels == 1 and activation not in ("Sigmoid", "Identity"):
         raise fields.refuse(f"the activation {activation} of scores is not supported; Sigmoid and Identity are")
     return {"labels": labels, "squashed": labels == 1 and activation == "Sigmoid"}

@@ -138,13 +138,13 @@ class MMDiT(Denoiser):
         walk: BlockRunner = every_block,
     ) -> Tensor:
         """Return the predicted velocities of noisy latents; checkpoints use the convention of `Denoiser` already."""
-        pictures, _, *size = latents_PCHW.shape
-        self.check_conditions(pictures, pooled, guidance)
-        prepared = self.prepared(texts, pictures)
+        images, _, *size = latents_PCHW.shape
+        self.check_conditions(images, pooled, guidance)
+        prepared = self.prepared(texts, images)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
         times_P, guidance_P = (
-            None if given is None else torch.tensor(for_each(given, pictures), dtype=torch.float32, device=device)
+            None if given is None else torch.tensor(for_each(given, images), dtype=torch.float32, device=device)
             for given in (t, guidance)
         )
         assert times_P is not None
@@ -153,7 +153,7 @@ class MMDiT(Denoiser):
         rows_NF = self.denoise(
             patches_NF, times_P, texts_MC, layout, guidance_P=guidance_P, pooled_PV=pooled_PV, walk=walk
         )
-        return grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
+        return grid.latents(rows_NF, images).to(latents_PCHW.dtype)
 
     def denoise(
         self,
@@ -232,12 +232,12 @@ class MMDiT(Denoiser):
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
         joint = TokenLayout.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
         layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)
-        pictures, dtype = rows[CONDITIONS], self.storage.dtype
+        images, dtype = rows[CONDITIONS], self.storage.dtype
         self.denoise(
             torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype),
-            torch.empty(pictures),
+            torch.empty(images),
             torch.empty(rows[TEXT], self.text_width, dtype=dtype),
             layout,
-            guidance_P=torch.empty(pictures) if self.takes_guidance else None,
-            pooled_PV=None if self.pooled_width is None else torch.empty(pictures, self.pooled_width, dtype=dtype),
+            guidance_P=torch.empty(images) if self.takes_guidance else None,
+            pooled_PV=None if self.pooled_width is None else torch.empty(images, self.pooled_width, dtype=dtype),
         )

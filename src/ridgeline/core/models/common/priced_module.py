@@ -48,22 +48,22 @@ class PricedModule(BackendModule, ABC):
         """The dtype of all the model's numbers that no weight format quantises."""
         return self.storage.dtype
 
-    def trace_calls(self, rows: Mapping[RowAxis, int], told: CallListener) -> None:
-        """Run every part of one step on meta tensors, without weights, and report each op's call to `told` in order.
+    def trace_calls(self, rows: Mapping[RowAxis, int], listener: CallListener) -> None:
+        """Run every part of one step on meta tensors, without weights, and report the op calls to `listener` in order.
 
         The cost model uses it to see which ops run over which rows. It works whether or not weights are loaded. `rows`
         is the number of rows by row axis.
         """
-        with self.on_meta(told):
+        with self.on_meta(listener):
             self._run_on_meta(rows)
 
     @contextmanager
-    def on_meta(self, told: CallListener) -> Iterator[None]:
-        """Report each op's call to `told` while the context is open, with a model whose parameters are on meta.
+    def on_meta(self, listener: CallListener) -> Iterator[None]:
+        """Report each op's call to `listener` while the context is open, with a model whose parameters are on meta.
 
         Tensors that are created inside the context are on the meta device too.
         """
-        with call_hooks(self.ops(), told), torch.device("meta"), torch.inference_mode(), _emptied(self):
+        with call_hooks(self.ops(), listener), torch.device("meta"), torch.inference_mode(), _emptied(self):
             yield
 
     @abstractmethod
@@ -118,11 +118,11 @@ class PricedModule(BackendModule, ABC):
                     ties[f"{path}.weight"] = f"{home}.weight"
                 continue
             if f"{path}.weight" in self.ties:
-                said = (
+                message = (
                     f"{name} differs from the embedding, although tie_word_embeddings is true; "
                     "the engine uses both as stored"
                 )
-                tables.notes = (*tables.notes, said)
+                tables.notes = (*tables.notes, message)
             self._part_table(path, next(iter(tables.uses.values())))
             if tensor is not None:
                 places[tensor] = self.checkpoint_name(f"{path}.weight")
@@ -204,7 +204,7 @@ class PricedModule(BackendModule, ABC):
         """Return the checkpoint tensors that fill a model, each with the module that loads it and its name there.
 
         Tied parameters have no tensor of their own. Neither have modules inside a module that loads all of its tensors
-        itself (`takes_all`).
+        itself (`loads_submodules`).
         """
         within = tuple(f"{path}." for path, module in self.stored_modules() if module.loads_submodules)
         return {
@@ -229,11 +229,11 @@ class PricedModule(BackendModule, ABC):
 
 @contextmanager
 def call_hooks(
-    ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]
+    ops: Iterable[tuple[str, OpT]], listener: Callable[[str, OpT, tuple[Any, ...], Any], None]
 ) -> Iterator[None]:
-    """Report each call of some ops to `told` when the call ends, while the context is open."""
+    """Report each call of some ops to `listener` when the call ends, while the context is open."""
     handles = [
-        op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
+        op.register_forward_hook(lambda op, inputs, output, path=path: listener(path, op, inputs, output))
         for path, op in ops
     ]
     try:

@@ -126,14 +126,14 @@ class MMDiTGrid(ImageGrid):
 
     def patches(self, latents_PKHW: Tensor) -> Tensor:
         """Cut latents [images, channels, height, width] into one row per patch, channels outermost, [N, F]."""
-        pictures, channels = latents_PKHW.shape[:2]
-        cut = latents_PKHW.view(pictures, channels, self.rows, self.side, self.columns, self.side)
-        return cut.permute(0, 2, 4, 1, 3, 5).reshape(pictures * self.count, -1)
+        images, channels = latents_PKHW.shape[:2]
+        cut = latents_PKHW.view(images, channels, self.rows, self.side, self.columns, self.side)
+        return cut.permute(0, 2, 4, 1, 3, 5).reshape(images * self.count, -1)
 
-    def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
+    def latents(self, rows_NF: Tensor, images: int) -> Tensor:
         """Join patch rows, as `patches` cuts them, to latents [images, channels, height, width]."""
-        cut = rows_NF.view(pictures, self.rows, self.columns, -1, self.side, self.side).permute(0, 3, 1, 4, 2, 5)
-        return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
+        cut = rows_NF.view(images, self.rows, self.columns, -1, self.side, self.side).permute(0, 3, 1, 4, 2, 5)
+        return cut.reshape(images, -1, self.rows * self.side, self.columns * self.side)
 
 
 _MULTIPLE = 32
@@ -240,16 +240,16 @@ class ZImageGrid(ImageGrid):
 
         The rows of each image are padded with zeros.
         """
-        pictures, channels = latents_PKHW.shape[:2]
-        cut = latents_PKHW.view(pictures, channels, self.rows, self.side, self.columns, self.side)
-        rows_PNF = cut.permute(0, 2, 4, 3, 5, 1).reshape(pictures, self.count, -1)
+        images, channels = latents_PKHW.shape[:2]
+        cut = latents_PKHW.view(images, channels, self.rows, self.side, self.columns, self.side)
+        rows_PNF = cut.permute(0, 2, 4, 3, 5, 1).reshape(images, self.count, -1)
         return with_padding(rows_PNF).flatten(0, 1)
 
-    def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
+    def latents(self, rows_NF: Tensor, images: int) -> Tensor:
         """Join patch rows, as `patches` cuts them, to latents [images, channels, height, width], without padding."""
-        own = rows_NF.view(pictures, padded(self.count), -1)[:, : self.count]
-        cut = own.reshape(pictures, self.rows, self.columns, self.side, self.side, -1).permute(0, 5, 1, 3, 2, 4)
-        return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
+        own = rows_NF.view(images, padded(self.count), -1)[:, : self.count]
+        cut = own.reshape(images, self.rows, self.columns, self.side, self.side, -1).permute(0, 5, 1, 3, 2, 4)
+        return cut.reshape(images, -1, self.rows * self.side, self.columns * self.side)
 
 
 def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:

@@ -248,7 +248,7 @@ class GenerationHead(nn.Module):
         return logits_RV
 
 
-class JanusDrawer(Model):
+class JanusImageModel(Model):
     """The Janus model that generates images: Llama that continues a prompt with the tokens of an image.
 
     `side` is the number of tokens on a side of the image.
@@ -296,7 +296,7 @@ def build(fields: Fields, storage: StorageConfig) -> JanusReader:
     return JanusReader(d, trunk, tower, aligner, placeholder, tied=fields.flag("tie_word_embeddings", True))
 
 
-def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
+def build_janus_image_model(fields: Fields, storage: StorageConfig) -> JanusImageModel:
     """Build the Janus model that reads text and generates the tokens of an image."""
     d, trunk = _read(fields, storage)
     fields.ignore("image_token_id", "tie_word_embeddings")  # of the model that reads images
@@ -308,7 +308,7 @@ def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
     activation = read_activation(vq, "hidden_act", "gelu")
     aligner = Aligner(code, width, _depth(vq, "num_hidden_layers"), activation, d.dtype)
     head = GenerationHead(d.hidden, width, codes, activation, d.dtype)
-    return JanusDrawer(d, trunk, TwoVocabularies(d, codes, code, aligner), head, side)
+    return JanusImageModel(d, trunk, TwoVocabularies(d, codes, code, aligner), head, side)
 
 
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
@@ -329,5 +329,7 @@ def _depth(fields: Fields, name: str) -> int:
 
 FAMILIES = (
     Family(_ARCHITECTURE, "janus", build, ignored=_PASSED_OVER_BY_READERS, prefixes=_READS, kind="vision"),
-    Family(_ARCHITECTURE, "janus", build_drawer, ignored=_PASSED_OVER_BY_DRAWERS, prefixes=_DRAWS, kind="drawer"),
+    Family(
+        _ARCHITECTURE, "janus", build_janus_image_model, ignored=_PASSED_OVER_BY_DRAWERS, prefixes=_DRAWS, kind="drawer"
+    ),
 )

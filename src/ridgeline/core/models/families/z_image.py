@@ -260,10 +260,10 @@ class ZImage(Denoiser):
 
         Checkpoints reverse the time and predict image - noise; this method converts both.
         """
-        pictures, _, *size = latents_PCHW.shape
-        self.check_conditions(pictures, pooled, guidance)
-        levels = for_each(t, pictures)
-        prepared = self.prepared(texts, pictures)
+        images, _, *size = latents_PCHW.shape
+        self.check_conditions(images, pooled, guidance)
+        levels = for_each(t, images)
+        prepared = self.prepared(texts, images)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
         # Rounded as in the reference, in training steps: an error of 6e-8 in time is 6e-5 radians in its sinusoids.
@@ -271,7 +271,7 @@ class ZImage(Denoiser):
         times_P = (1000 - steps_P) / 1000
         (text_MD,) = prepared.rows
         rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout, walk)
-        return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
+        return -grid.latents(rows_NF, images).to(latents_PCHW.dtype)
 
     @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:

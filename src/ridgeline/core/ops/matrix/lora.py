@@ -32,13 +32,14 @@ class AdapterSlice:
 class AdapterRows:
     """The rows of each LoRA adapter in the running step, shared by all adapted matrices of a model.
 
-    Ops receive only tensors of rows, so they look up the adapters here. The code that runs a step calls `choose` first.
+    Ops receive only tensors of rows, so they look up the adapters here. The code that runs a step calls
+    `set_step` first.
 
     Attributes:
-        own_N: The rows with an adapter, adapter by adapter, int64.
-        parts: The slice of `own_N` for each adapter in the step; empty if the step uses no adapter.
+        adapter_rows_N: The rows with an adapter, adapter by adapter, int64.
+        parts: The slice of `adapter_rows_N` for each adapter in the step; empty if the step uses no adapter.
         rest: The rows without an adapter, int64.
-        whole: Whether every row has an adapter and `own_N` lists all rows in order.
+        whole: Whether every row has an adapter and `adapter_rows_N` lists all rows in order.
         count: The number of rows in the step.
     """
 

@@ -32,7 +32,7 @@ class Codes:
     group: int
     """The number of inputs that share a scale: a multiple of 32 (UNIT), 16, or all inputs, as in w8a8."""
     scales_OG: Tensor
-    """The scales of a matrix in fp32, bf16 or fp16, with one row for every `outputs` outputs."""
+    """The scales of a matrix in fp32, bf16 or fp16, with one row for every `outputs_per_scale` outputs."""
     zeros_OG: Tensor | float = 0.0
     """The zero points of a matrix: uint8, one per scale, or one number for all."""
     outputs_per_scale: int = 1

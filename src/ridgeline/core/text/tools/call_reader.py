@@ -17,7 +17,7 @@ _MAX_NAME = 256  # most characters of a name or a key
 class CallSink:
     """The tool call that a parser is reading: its name and arguments, and which of them have been reported.
 
-    `name` is None until it is known. `told` says whether the name has been reported, and `done` whether the call is
+    `name` is None until it is known. `reported` says whether the name has been reported, and `done` whether the call is
     complete. `pending` is the text of the arguments that has not been reported.
     """
 

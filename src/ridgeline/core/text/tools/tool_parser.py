@@ -2,7 +2,7 @@
 
 It holds back text that can be the start of a marker. A marker that is a token of the vocabulary counts only as that
 token: the same characters spelled by other tokens are text. A malformed call, or a call of a function that was not
-offered, is text. If the name of such a call has already been reported, `ToolDelta.undone` lists the call: its text
+offered, is text. If the name of such a call has already been reported, `ToolDelta.withdrawn` lists the call: its text
 follows, and it does not count.
 """
 
@@ -215,11 +215,11 @@ class ToolParser:
         If `cut`, the text is dropped when a call has been reported or is complete, or when calls are
         forced.
         """
-        told = self._call is not None and self._call.reported
-        if told and not cut:
+        was_reported = self._call is not None and self._call.reported
+        if was_reported and not cut:
             self._undone.append(self._index)
-        self._index += told
-        if not (cut and (told or self.complete or self._forced)):
+        self._index += was_reported
+        if not (cut and (was_reported or self.complete or self._forced)):
             self._release_text("".join(self._raw))
         self._section, self._call, self._raw = None, None, []
 

@@ -116,7 +116,7 @@ def measure(
     workloads: Sequence[EngineWorkload],
     rounds: int,
     roofs: RoofMeter,
-    told: Callable[[str], None],
+    on_line: Callable[[str], None],
 ) -> Iterator[BenchRow]:
     """Run workloads in turn for several rounds, so that drift of the machine affects all of them alike.
 
@@ -126,7 +126,7 @@ def measure(
         workloads: The workloads.
         rounds: The number of rounds.
         roofs: Measures the roofs of the machine.
-        told: Called with a message when a run starts.
+        on_line: Called with a message when a run starts.
 
     Yields:
         The row of each workload after its last round.
@@ -134,7 +134,7 @@ def measure(
     kept: dict[str, list[tuple[EngineRun, Device]]] = {workload.name: [] for workload in workloads}
     for number in range(1, rounds + 1):
         for workload in workloads:
-            told(f"round {number} of {rounds}: {workload.name}, {workload}")
+            on_line(f"round {number} of {rounds}: {workload.name}, {workload}")
             runs = kept[workload.name]
             runs.append(roofs.around(partial(run, engine, workload)))
             if number == rounds:

@@ -51,10 +51,12 @@ def _lead(rows: Sequence[BenchRow], roofs: RoofMeter) -> str:
     """Return the report's first sentence: the measured bandwidth and peak FLOP/s, and how they were measured."""
     devices = [device for row in rows for device in row.devices]
     rates = [f"{name} {say(rate, 'FLOP/s')}" for name, rate in _peaks(devices).items()]
-    told = ", ".join([f"memory {say(_bandwidth(devices), 'B/s')}", *rates])
+    rates_text = ", ".join([f"memory {say(_bandwidth(devices), 'B/s')}", *rates])
     if roofs.calibrated is not None:
-        return f"Roofs calibrated, {roofs.calibrated.sources['all']}: {told}."
-    return f"Roofs probed before and after each run, in the median: {told}" + (f"; {roofs.why}." if roofs.why else ".")
+        return f"Roofs calibrated, {roofs.calibrated.sources['all']}: {rates_text}."
+    return f"Roofs probed before and after each run, in the median: {rates_text}" + (
+        f"; {roofs.why}." if roofs.why else "."
+    )
 
 
 def _lines(row: BenchRow, *, spread: bool) -> Iterator[Line | str]:

@@ -93,12 +93,12 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
         ValueError: If a request fails, the engine rejects it, or the vocabulary is too small for random prompts.
     """
     asks = workload.asks(engine.vocabulary)
-    asked = [(ask.prompt, workload.params(ask.output)) for ask in asks]
+    prompts = [(ask.prompt, workload.params(ask.output)) for ask in asks]
     before = engine.stats.preemptions
     ended: list[tuple[float, int]] = []
     plans = []
     start = clock()
-    empty = {engine.add(GenerationRequest(prompt, params)) for prompt, params in asked}
+    empty = {engine.add(GenerationRequest(prompt, params)) for prompt, params in prompts}
     filled = 0
     while engine.has_work:
         plan = engine.plan()

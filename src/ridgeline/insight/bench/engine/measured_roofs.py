@@ -43,8 +43,8 @@ class RoofMeter:
         self.why = ""
         if not probe:
             try:
-                on_card = place.type == "cuda"
-                self.calibrated = this_accelerator(place.index or 0) if on_card else load(threads).device()
+                on_gpu = place.type == "cuda"
+                self.calibrated = this_accelerator(place.index or 0) if on_gpu else load(threads).device()
             except Uncalibrated as error:
                 self.why = str(error)
         self._timer = Timer(place, threads)

@@ -74,8 +74,10 @@ def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[s
 def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentBlock]:
     """Return the table of a stage's ops, and how it was measured."""
     every = shown.layer == "all" or name == "denoise"
-    said = (sentence for step in stage.steps for sentence in (summarise_step(stage, step), *describe_step(stage, step)))
-    return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
+    sentences = (
+        sentence for step in stage.steps for sentence in (summarise_step(stage, step), *describe_step(stage, step))
+    )
+    return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(sentences))]
 
 
 def _noun(ledger: ImageLedger) -> str:

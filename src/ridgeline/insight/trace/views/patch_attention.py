@@ -51,13 +51,13 @@ def _words(seen: WordAttention) -> Band:
         for word in seen.words
     )
     of = f"mean of {seen.layers} layers" if seen.layer is None else f"layer {seen.layer}"
-    told = sum(word.mean for word in seen.words)
+    shown = sum(word.mean for word in seen.words)
     apart = f", {_share(seen.patches)} to patches" if seen.patches else ""
     return Band(
         "Attention of the image's patches to each word",
         panels,
         f"Share of each patch's attention in the pass over the prompt, {of}, mean of heads; each panel from 0 to its "
-        f"own largest. On average {_share(told)} went to these words, {_share(seen.template)} to the rest of the text "
+        f"own largest. On average {_share(shown)} went to these words, {_share(seen.template)} to the rest of the text "
         f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding. The text encoder has mixed the "
         "words before, so a share shows which word a patch attends to, not what it reads there.",
     )

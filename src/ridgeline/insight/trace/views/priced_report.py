@@ -40,7 +40,7 @@ _LEGEND = (
 def priced_document(trace: PricedTrace) -> Document:
     """Return the document of a priced request."""
     case = trace.case
-    cards = f"{case.setup.devices} x {case.setup.device.title}"
+    devices_text = f"{case.setup.devices} x {case.setup.device.title}"
     blocks: list[DocumentBlock] = [
         Facts(tuple(_facts(trace))),
         Bullets(tuple(sentence for step in trace.steps for sentence in _about(step))),
@@ -48,7 +48,7 @@ def priced_document(trace: PricedTrace) -> Document:
     for step in trace.steps:
         notes = (_LEGEND,) if step is trace.steps[-1] else ()
         blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
-    return Document(f"{trace.model} on {cards}: one request, predicted without running it", tuple(blocks))
+    return Document(f"{trace.model} on {devices_text}: one request, predicted without running it", tuple(blocks))
 
 
 def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ def format_shapes(call: PricedCall) -> str:
     seen = call.shapes
     queries, keys = ("E" if _encodes(call) else "N"), ("E" if "E" in {shape[0] for shape in seen.inputs} else "S")
     scores = f" -> {seen.scores} [{queries},{keys}]" if seen.scores is not None else ""
-    return f"{_said(seen.inputs)}{scores} -> {_said(seen.outputs)}"
+    return f"{_shapes_text(seen.inputs)}{scores} -> {_shapes_text(seen.outputs)}"
 
 
 def _encodes(call: PricedCall) -> bool:
@@ -161,7 +161,7 @@ def _encodes(call: PricedCall) -> bool:
     return call.shapes.inputs[0][0] == "E"
 
 
-def _said(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
+def _shapes_text(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
     alike = ((len(list(same)), shape) for shape, same in groupby(shapes))
     texts = ((count, f"[{','.join(map(str, shape))}]") for count, shape in alike)
     return " + ".join(text if count == 1 else f"{count} {text}" for count, text in texts)
