@@ -276,7 +276,7 @@ class Told(RankProcesses):
         self.orders: list[Command] = []
         self.lost = lost
 
-    def tell(self, order: Command) -> None:
+    def send(self, order: Command) -> None:
         self.orders.append(order)
         if self.lost is not None and isinstance(order, self.lost):
             raise BrokenPipeError("gone")

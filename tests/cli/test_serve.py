@@ -346,8 +346,8 @@ def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], z_imag
     ((served, settings),) = told
     assert (served.language.model, served.language.name, served.language.dummy_weights) == ("tales", "tales", True)
     assert (served.language.settings.kv_bytes, served.language.settings.seed) == (2e6, 3)
-    assert (served.pictures.models, served.pictures.threads) == ({"z-image": str(z_image_folder)}, 1)
-    assert (settings.stops, settings.picture_bytes, settings.tool_parser) == (3, 1 << 20, "hermes")
+    assert (served.pipelines.models, served.pipelines.threads) == ({"z-image": str(z_image_folder)}, 1)
+    assert (settings.stops, settings.image_bytes, settings.tool_parser) == (3, 1 << 20, "hermes")
 
 
 def test_limits_of_pictures_where_none_are_drawn(ridgeline: Run, told: list[Told]) -> None:

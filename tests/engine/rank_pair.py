@@ -41,7 +41,7 @@ class Piped(RankProcesses):
         """Have it load a folder, with as much KV memory."""
         self._pipe.send((folder, layout.page_size, layout.pages))
 
-    def tell(self, order: Command) -> None:
+    def send(self, order: Command) -> None:
         self._pipe.send(self._frames.encode(order))
 
     def gone(self, error: Exception) -> RankGone:

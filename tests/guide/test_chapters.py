@@ -92,7 +92,7 @@ def test_a_number_of_a_card_is_that_of_the_catalogue() -> None:
     """But for the rounded A100 of the texts, which is one number with the ridge that follows from it."""
     asked = read_questions()
     cards = {
-        name: re.fullmatch(r"card\('([\w.-]+)'\)\.(bandwidth|peak\('bf16'\)|memory)", expression)
+        name: re.fullmatch(r"gpu\('([\w.-]+)'\)\.(bandwidth|peak\('bf16'\)|memory)", expression)
         for name, (expression, _) in asked.items()
     }
     found = {name: match for name, match in cards.items() if match}

@@ -129,7 +129,7 @@ class Spelling:
         ids = [[self.words.index(word)] if word in self.words else [90, 91] for word in text.split()]
         return [99] * text.startswith(" ") + [token for one in ids for token in one]
 
-    def piece(self, token: int) -> str:
+    def printable_token(self, token: int) -> str:
         return self.words[token]
 
 

@@ -159,6 +159,6 @@ def saying(*texts: str, template: str | None = THINKING, name: str = "parrot", *
     """A server whose model says these texts, one an answer, byte by byte. more: of its settings."""
     templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
     texts_of = TextProcessor(TOKENIZER, templates, SamplingParams(temperature=0.0))
-    llm = AsyncLLM(replace(speaking(*texts), texts=texts_of))
+    llm = AsyncLLM(replace(speaking(*texts), text_processor=texts_of))
     with watched(llm, ServerSettings(models=(name,), **more)) as up:
         yield up

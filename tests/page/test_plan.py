@@ -112,7 +112,7 @@ def planned(case: Scenario, workload: PlanWorkload, users: int) -> list[Any]:
 def loaded(of: Any) -> list[float]:
     """A load, in the page's order."""
     estimates = (
-        of.itl, of.prefill, of.tpot, of.ttft, of.ttft_marching, of.tokens_per_second, of.requests_per_second,
+        of.itl, of.prefill, of.tpot, of.ttft, of.ttft_synchronised, of.tokens_per_second, of.requests_per_second,
         of.tokens_per_user,
     )  # fmt: skip
     return [of.users, of.prefill_share, *(figure for estimate in estimates for figure in three(estimate))]

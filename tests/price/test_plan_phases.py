@@ -191,7 +191,7 @@ def test_a_request_is_the_sum_of_its_phases_each_as_often_as_it_runs() -> None:
     assert [(p.name, p.count, p.steps, p.tokens) for p in priced] == [
         ("encode", 1, 1, 77), ("denoise", 50, 2, 2124), ("decode-latents", 1, 1, 4096),
     ]  # fmt: skip
-    once = [sum(planned.price.on(planned.device, work).expected for work in phase.works) for phase in phases]
+    once = [sum(planned.price.price_step(planned.device, work).expected for work in phase.works) for phase in phases]
     assert [p.seconds.expected for p in priced] == pytest.approx(once)
     assert request_seconds(priced).expected == pytest.approx(once[0] + 50 * once[1] + once[2])
 

@@ -96,7 +96,7 @@ def test_what_is_kept_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch)
     price: Any = case(TINY).price
     for tokens in range(1, 60):
         work = Work.of([StepSegment(tokens, tokens)])
-        assert price.on(DEVICES[0], work).expected == slow(price, DEVICES[0], work).expected
+        assert price.price_step(DEVICES[0], work).expected == slow(price, DEVICES[0], work).expected
         assert len(price._standing) <= 10
         assert len(price._times) <= 10
 

@@ -45,7 +45,9 @@ def saying(*texts: str, template: str | None = THINKING, most_tokens: int | None
     """A server whose model says these texts, one a choice, byte by byte."""
     loaded = speaking(*texts)
     templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
-    llm = AsyncLLM(replace(loaded, texts=TextProcessor(TOKENIZER, templates, GREEDY, max_new_tokens=most_tokens)))
+    llm = AsyncLLM(
+        replace(loaded, text_processor=TextProcessor(TOKENIZER, templates, GREEDY, max_new_tokens=most_tokens))
+    )
     try:
         with running(Service(llm, Everybody()), ServerSettings(models=("tales",))) as up:
             yield up

@@ -36,9 +36,9 @@ class Engine:
 
     info: EngineInfo = INFO
     alive: bool = True
-    why: str = ""
-    heard: int = 0
-    awaited: int = 0
+    death_reason: str = ""
+    messages_received: int = 0
+    num_awaited: int = 0
     restarts: int = 0
     stats: Stats = field(default_factory=Stats)
     texts: Texts = field(default_factory=Texts)
@@ -296,9 +296,9 @@ def test_what_waits_for_an_engine_is_under_way() -> None:
 def test_why_one_cannot_be_started_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
     watch = ReplicaSupervisor(fleet_of([engine, Engine()]), _never, 30.0)
-    engine.alive, engine.why = False, "its process has ended"
+    engine.alive, engine.death_reason = False, "its process has ended"
     watch.look(0.2)
-    engine.why = "it could not be restarted: the folder is gone"
+    engine.death_reason = "it could not be restarted: the folder is gone"
     for _ in range(3):
         watch.look(0.2)
     assert [record.getMessage() for record in caplog.records] == [

@@ -256,7 +256,7 @@ def leave_after_first_tokens(server: Attacked, requests: int) -> None:
     crowds.leave_after_first_tokens(server.port, requests)
     server.idle()
     assert not server.service.by_request
-    assert server.service.llm.awaited == 0
+    assert server.service.llm.num_awaited == 0
 
 
 def test_43_requests_that_are_left_after_their_first_token_leave_no_page(server: Attacked) -> None:

@@ -278,7 +278,7 @@ class Decoder(WallModel):
 class EncoderDecoder(WallModel):
     """One embedding for both sides and the head, one of positions, and biases by distance."""
 
-    encodes = True
+    has_cross_attention = True
     encoder_context = CONTEXT
 
     def __init__(self, layers: int = 2) -> None:

@@ -26,9 +26,9 @@ _PUBLIC = (
     "json_depth",
     "body_bytes",
     "upload_bytes",
-    "picture_bytes",
-    "clip_bytes",
-    "clip_seconds",
+    "image_bytes",
+    "video_storage_bytes",
+    "video_lifetime_seconds",
     "schema_bytes",
     "schema_depth",
     "compile_seconds",
@@ -41,6 +41,13 @@ _PUBLIC = (
     "total_seconds",
     "send_buffer_bytes",
 )
+
+_PUBLIC_NAMES = {
+    "image_bytes": "picture_bytes",
+    "video_storage_bytes": "clip_bytes",
+    "video_lifetime_seconds": "clip_seconds",
+}
+"""The names in /v1/models of settings that were renamed: clients know the old ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,7 @@ class ServerSettings:
 
     def public_limits(self) -> Mapping[str, int | float]:
         """Return the limits that a request may violate, for /v1/models."""
-        return {name: getattr(self, name) for name in _PUBLIC}
+        return {_PUBLIC_NAMES.get(name, name): getattr(self, name) for name in _PUBLIC}
 
     def template_bytes(self, context: int) -> int:
         """Return the most bytes of a rendered prompt for a model with a context of this many positions."""
@@ -237,7 +244,7 @@ def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 1e-3
-    highest = _MAX_DISK if name == "clip_bytes" else MAX_VALUE
+    highest = _MAX_DISK if name == "video_storage_bytes" else MAX_VALUE
     if not (math.isfinite(value) and lowest <= value <= highest):
         raise ValueError(f"{name} is {value}: give {lowest} to {highest}")
 

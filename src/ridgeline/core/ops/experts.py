@@ -236,7 +236,7 @@ class Experts(nn.ModuleList, Op):
             for part in parts
             for expert in range(self.count)
             for parameter, tensor in getattr(self[expert], named[part.matrix])
-            .take(part.parameter, part.of(expert))
+            .load_tensor(part.parameter, part.of(expert))
             .items()
         }
 

@@ -109,7 +109,7 @@ class FastTokenizer(Tokenizer):
                 strips_space=spelling.strips_space,
                 most_bytes=_most_bytes(pipeline, vocabulary),
             )
-            self.mended = mended
+            self.file_fault_note = mended
             self._composes = any(stage["type"] == "NFC" for stage in stages(pipeline.normalizer))
         self._pipeline = pipeline
         # The unknown token also represents text outside the vocabulary, so its id alone proves nothing.

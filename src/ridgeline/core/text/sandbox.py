@@ -233,7 +233,7 @@ class _MarkLiterals(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja's name
         self.generic_visit(node)
-        node.iter = self._call("turns", node.iter)
+        node.iter = self._call("count_iterations", node.iter)
         return node
 
     def _visit_literal(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Expr:

@@ -130,7 +130,7 @@ class InstrumentedModel:
         found: list[Tensor] = []
 
         def note(_: str, op: Any, inputs: tuple[Any, ...], __: Any) -> None:
-            q_THD, k_TKD = op.meeting(inputs)
+            q_THD, k_TKD = op.scored_queries_and_keys(inputs)
             k_HTD = k_TKD.repeat_interleave(q_THD.shape[1] // k_TKD.shape[1], 1).transpose(0, 1)
             scores_HTT = (q_THD.transpose(0, 1) @ k_HTD.transpose(1, 2)) * op.scale
             hidden_TT = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)

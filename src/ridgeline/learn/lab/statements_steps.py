@@ -68,7 +68,8 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
     yield Statement(
         "batch-150", 2, "The ridge of an A100 is 312 / 2 = 156: a batch of about 150 saturates it.",
         f"{batches[1]:.0f} without context; with context {batches_text} tokens, and no batch from {never['a100']} "
-        f"tokens on (H100: from {never['h100-sxm']}). At 2,000 tokens the intensity stays below {endless:.0f} FLOP/byte.",
+        f"tokens on (H100: from {never['h100-sxm']}). At 2,000 tokens the intensity stays below {endless:.0f} "
+        "FLOP/byte.",
         "A batch shares the weights, but each user's keys and values are read for that user only.",
         {"never": never["a100"], "never_h100": never["h100-sxm"], "endless": endless,
          **{f"at_{context}": batch or 0.0 for context, batch in batches.items()}},

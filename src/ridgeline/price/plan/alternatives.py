@@ -124,7 +124,7 @@ class CaseOutcome:
     of a LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
     """
 
-    device_name: str
+    card: str
     devices: int
     weights: str
     kv: str
@@ -261,9 +261,7 @@ def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcom
 
 def device_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
     """Return the changes to the fastest and the cheapest of other devices, if they beat the requested one."""
-    return changes(
-        base, [(o.device_name if o.devices == 1 else f"{o.devices} x {o.device_name}", o) for o in _best(others, base)]
-    )
+    return changes(base, [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)])
 
 
 def _changed(
@@ -315,7 +313,7 @@ def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[st
 
 def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]:
     """Return the fastest device and the one with the cheapest tokens, if they are better than the current one."""
-    able = [o for o in others if o.tokens_per_second is not None and o.device_name != base.device_name]
+    able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
     fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
     priced = [o for o in able if o.dollars_per_million is not None and same_seller(o, base)]
     cheapest = min(priced, key=lambda o: o.dollars_per_million or 0, default=None)
