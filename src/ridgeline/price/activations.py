@@ -24,7 +24,7 @@ class ActivationPeak:
     """
 
     def __init__(self, price: Price, tokens: int, encoded: int = 0) -> None:
-        """Compute the activation bytes of all ops in a step except the LM head.
+        """Find the largest activations of any op in a step, except the ops over rows with logits, such as the LM head.
 
         Args:
             price: The priced model.

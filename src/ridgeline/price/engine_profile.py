@@ -19,16 +19,17 @@ Policy = Literal["mixed", "prefill first"]
 
 @dataclass(frozen=True, slots=True)
 class LargeDevices:
-    """A rule that a step has `rows` rows of logits on devices of at least `nbytes` bytes of memory."""
+    """The rule of an engine that reserves memory for other numbers of logits on devices with much memory."""
 
     nbytes: float
-    """The minimum memory in bytes of a device to which the rule for logits applies."""
+    """The minimum memory in bytes of the devices to which the rule applies."""
     but: str
-    """The name prefix of devices to which the rule for logits does not apply."""
+    """The name prefix of devices that are exempt from the rule, regardless of their memory."""
     rows: int
+    """The number of requests whose logits a step on such a device reserves memory for."""
 
     def has(self, device: Device) -> bool:
-        """Return whether a device is large enough, and not exempt, so that the rule for logits applies."""
+        """Return whether a device has enough memory for the rule to apply, and its name is not exempt."""
         return device.memory >= self.nbytes and not device.name.startswith(self.but)
 
 
@@ -49,6 +50,7 @@ class MemoryRule:
     linked: float
     """The additional overhead in bytes if several devices communicate."""
     large: LargeDevices | None = None
+    """The rule that replaces `rows` on devices with much memory; None if all devices use `rows`."""
 
     def logit_rows(self, device: Device) -> int:
         """Return the default number of requests whose logits a step reserves memory for."""
@@ -74,7 +76,10 @@ class EngineProfile:
     name: str
     title: str
     all_reduce: Mapping[str, str]
-    """The kernel kind ("custom" or "nccl") over `NVLink`, within a `pair` without NVLink, and in any `other` case."""
+    """The kind of all-reduce kernels, "custom" or "nccl", by connection: `NVLink`, `pair` or `other`.
+
+    `pair` stands for two devices without NVLink. A connection that is missing uses the kind of `other`.
+    """
     admission: Admission
     """Whether a request is admitted when all of it fits ("full"), or when its current tokens fit ("running")."""
     policy: Policy
@@ -98,9 +103,13 @@ class EngineProfile:
     """The source of every property of the engine, by its field in engines.toml."""
 
     def on(self, device: Device, devices: int = 1) -> Device:
-        """Return the device as this engine drives it, as one of `devices` devices.
+        """Return a copy of the device with this engine's properties, such as its all-reduce kernels.
 
         Host times that were calibrated on this machine are preserved.
+
+        Args:
+            device: The device.
+            devices: The number of devices in the deployment, on which the choice of all-reduce kernels depends.
         """
         known = device.calibrated and device.host is not None
         return replace(

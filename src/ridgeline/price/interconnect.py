@@ -91,7 +91,7 @@ class Interconnect:
 def latency_bandwidth_curve(latency: float, bandwidth: float) -> Curve:
     """Return the curve of a fixed latency and bandwidth, with a point for every doubling from 1 KiB to 1 GiB.
 
-    It is within 1.5 % of the straight line everywhere.
+    From 1 KiB on it is within about 1.5 % of the straight line. Smaller messages take as long as 1 KiB.
     """
     sizes = tuple(2.0**power for power in range(10, 31))
     return Curve(sizes, tuple(latency + size / bandwidth for size in sizes))

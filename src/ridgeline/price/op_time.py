@@ -43,8 +43,8 @@ def compute_seconds(cost: Cost, device: Device) -> float:
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
     """Return the seconds of memory traffic alone.
 
-    Weights and KV stream through the memory that holds the step's working set, an op's activations through the memory
-    that holds those.
+    Weights and KV move at the bandwidth of the fastest cache that holds the step's working set, an op's activations at
+    that of the fastest cache that holds these activations. Main memory replaces a cache that is too small.
     """
     near = cost.activation_bytes / device.bandwidth_of(cost.activation_bytes)
     return cost.memory_bytes / device.bandwidth_of(working_set) + near
@@ -88,10 +88,10 @@ def op_seconds(
     *,
     recorded: bool = False,
 ) -> OpTime:
-    """Return the bound and the expected seconds of one call of an op.
+    """Return the bound and the expected seconds of one call of an op, and the roof that limits it.
 
     The bound is that of a single kernel that does everything; the expected time is the sum over the kernels that
-    actually run.
+    actually run. Collectives are priced as in `communication_seconds` instead.
 
     Args:
         cost: The cost of the call.

@@ -34,7 +34,7 @@ V = TypeVar("V")
 class OtherEngine(Backend):
     """A stand-in backend for an engine such as vLLM, whose kernels are priced but never run.
 
-    It launches one kernel per part of an op, as PyTorch does. The device's constants say how fast these are.
+    For each op it counts the kernel launches that PyTorch would make. The device's constants say how fast these are.
     """
 
     name = "other engine"
@@ -112,7 +112,7 @@ class Price:
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
-        """The calls of a forward pass in order, each as its path and its index in `ops`."""
+        """The op calls of a forward pass in order, each as its module path and the index of its `PricedOp` in `ops`."""
         self._reset_caches()
 
     def with_active_ranks(self, ranks: int) -> "Price":
@@ -222,7 +222,7 @@ class Price:
 
 
 def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
-    """Return each op call of a forward pass on the meta device: module path, op, and kind of rows, such as tokens.
+    """Return each op call of a forward pass: module path, op, and kind of rows, such as tokens.
 
     The forward pass runs on the meta device.
     """

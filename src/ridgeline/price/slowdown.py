@@ -20,16 +20,17 @@ class Slowdown:
         )
 
     def over(self, other: "Slowdown") -> "Slowdown":
-        """Return the factors by which these times exceed those of another probe."""
+        """Return the ratios of these three times to those of another probe, as slowdown factors."""
         return Slowdown(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
 
     def factor_for(self, seconds: float, compute: float, memory: float) -> float:
-        """Return the factor by which a measured kernel is slowed down.
+        """Return the slowdown factor of a kernel, a weighted mean of the three factors.
 
-        Time that neither roof explains slows down like launches.
+        The weights are the kernel's compute time, its memory time and the time beyond the longer of these two, which
+        slows down like launches. A kernel that takes no time gets the factor of launches.
 
         Args:
-            seconds: The total seconds.
+            seconds: The measured seconds of the kernel.
             compute: The seconds of arithmetic at peak FLOP/s.
             memory: The seconds of memory traffic at full bandwidth.
         """

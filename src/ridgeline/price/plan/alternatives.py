@@ -189,7 +189,8 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
 class Change:
     """The effect of one change to a deployment, as factors relative to the plan as requested.
 
-    Factors of speed and capacity are above 1 for improvements. A factor is None if one side lacks the figure.
+    Factors of speed and capacity are above 1 for improvements. A factor is None if one side lacks the figure. If the
+    change is a larger batch (`batch_lever`), all factors compare the maximum number of users with the workload's batch.
     """
 
     name: str
@@ -198,17 +199,20 @@ class Change:
     first: float
     """The time to the first tokens of the workload's batch without the change, divided by that with the change."""
     faster: float
-    """The factor on one user's tokens per second at the workload's batch size."""
+    """The factor by which the change raises one user's tokens per second, at the workload's batch size."""
     users: float | None
-    """The factor by which the maximum number of users grows."""
+    """The factor by which the change raises the maximum number of users."""
     throughput: float | None
-    """The factor on total tokens per second at the maximum number of users."""
+    """The factor by which the change raises total tokens per second at the maximum number of users."""
     cost: float | None
-    """The factor on dollars per token, below 1 if tokens become cheaper."""
+    """The factor on dollars per token, below 1 if tokens become cheaper.
+
+    It is None also if the two prices are from different sellers.
+    """
 
     @property
     def gain(self) -> float:
-        """The larger of the factors on total tokens per second and on one user's tokens per second."""
+        """The larger of two factors: on total tokens per second, and on one user's tokens per second."""
         return max(self.throughput or 0.0, self.faster)
 
 

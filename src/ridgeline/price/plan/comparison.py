@@ -18,7 +18,7 @@ from ridgeline.price.plan.trust import Trust, class_of, trust_in
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A device in a comparison, at one seller's price, with its performance and cost."""
+    """A device in a comparison, at one seller's price or without a price, with its performance and cost."""
 
     device: Device
     outcome: CaseOutcome
@@ -63,7 +63,7 @@ class DeviceComparison:
     workload: PlanWorkload
     """The workload as the compared model runs it."""
     sound: AudioWorkload | None
-    """The audio windows that requests consist of; None if the model reads no audio."""
+    """The seconds of audio per request and the tokens they yield; None if the model reads no audio."""
     demand: Demand
     setup: Deployment
     rankings: tuple[Ranking, ...]

@@ -50,9 +50,12 @@ class ReplicaCount:
     load: LoadEstimate
     """The latency and throughput of the fullest replica."""
     requests_per_second: float
-    """The expected requests per second of all replicas."""
+    """The total requests per second that all replicas serve.
+
+    This is the demanded rate, or the rate of the demanded users by expected times.
+    """
     tokens_per_second: float
-    """The expected output tokens per second of all replicas."""
+    """The total output tokens per second of all replicas at `requests_per_second`."""
     share: float
     """The utilisation: the served rate over the maximum rate of all replicas within the targets."""
     dollars_per_hour: float | None

@@ -178,7 +178,7 @@ class DeploymentPlan:
 
     @property
     def audio(self) -> AudioWorkload | None:
-        """The audio windows that requests consist of; None if the model reads no audio."""
+        """The seconds of audio per request and the tokens they yield; None if the model reads no audio."""
         return audio_workload(self.case.model, self.workload)
 
     @cached_property
@@ -195,7 +195,7 @@ class DeploymentPlan:
 
     @property
     def capacity(self) -> UserCapacity:
-        """The maximum number of users within the latency targets."""
+        """The maximum number of users that memory, step size and latency targets allow."""
         return self.serving.capacity
 
     @cached_property

@@ -45,11 +45,15 @@ class DeviceMemory:
     kv_bytes_per_token: float
     """The KV bytes that one more token of a request takes in all layers, without page padding."""
     layout: KVLayout
-    """The KV pages that fit in `left`, divided among layers as the engine does."""
+    """The KV pages that fit in `left`, and the groups of layers that share them (`group_layers`)."""
     request_tokens: int
     """The number of positions that a request has at its end."""
     admitted_tokens: int
-    """The positions that a request counts with for admission, when requests of all ages are running."""
+    """The positions that the engine's admission rule counts per request.
+
+    An engine with the admission "full" counts the final length. One with "running" counts the average length of
+    requests in progress, since these are of all ages.
+    """
     step_tokens: int
     """The maximum number of positions per step, which also limits the requests that get a token in a step."""
     logit_rows: int = LOGIT_ROWS

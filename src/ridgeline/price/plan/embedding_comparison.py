@@ -72,7 +72,7 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
 
 
 def compare_embedding_json(compared: EmbeddingComparison) -> dict[str, Any]:
-    """Return the compared devices as JSON data, ranking by ranking, then those that do not hold the model."""
+    """Return the compared devices as JSON data: the rankings of all sellers, then devices that are too small."""
     ranked = [plan for _, plans in _rankings(compared.plans) for plan in plans]
     return {"cards": [_offer(plan) for plan in (*ranked, *compared.unable)]}
 

@@ -27,7 +27,10 @@ class EmbeddingPlan:
     one: PhasePrice
     """The cost and the seconds of embedding one text alone."""
     full: PhasePrice
-    """The cost and the seconds of a step that is full of texts."""
+    """The cost and the seconds of a step that is full of texts.
+
+    A text longer than a step is priced alone, with all of its steps, unless the model must run it whole.
+    """
     weights: float
     """The bytes of the weights on one device."""
     activations: float
@@ -46,7 +49,7 @@ class EmbeddingPlan:
 
     @property
     def texts(self) -> int:
-        """The number of texts that a full step embeds."""
+        """The number of texts that a full step embeds; 1 if a text takes several steps."""
         return self.workload.batch
 
     @property
@@ -61,7 +64,7 @@ class EmbeddingPlan:
 
     @property
     def texts_per_second(self) -> Estimate:
-        """The number of texts embedded per second by consecutive full steps."""
+        """The number of texts embedded per second if full steps, as in `full`, follow each other."""
         return self.full.seconds.per_second(self.texts)
 
     @property

@@ -47,8 +47,8 @@ _MAX_UNHELD = 256  # largest batch of a sweep if memory holds no user
 class RankWaits:
     """The range of TPOT and throughput when data-parallel ranks wait for each other's prefills.
 
-    `together`: prompts reach all ranks at the same moments. `apart`: they reach one rank after the other
-    (`prompt_queue.py`).
+    `together` is the best case: all ranks receive prompts at the same moments. `apart` is the worst case: only one rank
+    at a time receives prompts (`prompt_queue.py`).
     """
 
     users: int
@@ -73,9 +73,10 @@ class LoadEstimate:
     ttft: Estimate
     """The seconds to the first token, behind prompts that arrived at the same time, if arrivals are spread evenly."""
     ttft_synchronised: Estimate
-    """The average seconds to the first token if all users send requests at once and stay synchronised.
+    """The average seconds to the first token if all users always send their requests at the same moment.
 
-    On average half of all prompts are ahead. The actual TTFT is between `ttft` and this, depending on the arrivals.
+    Half of the other prompts are then ahead of a prompt on average. The actual TTFT is between `ttft` and this value,
+    depending on the arrivals.
     """
     tokens_per_second: Estimate
     requests_per_second: Estimate

@@ -1,6 +1,7 @@
-"""The summary of a plan in a dozen lines: fit, users, speed, limit, lever, cost and accuracy.
+"""The default summary of a plan in about ten lines: fit, users, speed, limit, improvement, cost and accuracy.
 
-Most figures carry, in brackets, the metric under which the `trust` line states their accuracy.
+Lines for a simulated queue, hours of audio and notes appear only if the plan has them. Most figures end with the name
+of an accuracy metric in brackets, such as `[serving]`. The line `trust` states the prediction error of each metric.
 """
 
 from collections.abc import Iterator, Mapping

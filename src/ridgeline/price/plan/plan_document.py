@@ -39,6 +39,9 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
         sections: The names of the sections; None for the summary, followed by the batch sweep if the plan has batch
             sizes.
         queue: The result of a simulation of the demand, for the summary.
+
+    Raises:
+        ValueError: If there is no section of that name. The message lists the known ones.
     """
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
@@ -262,7 +265,10 @@ def _little(name: str, load: LoadEstimate, output: int) -> TableRow:
 
 
 def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
-    """Return the FLOPs, bytes, intensity and roof of each phase, with bytes between devices by collective."""
+    """Return a table of each phase's FLOPs, bytes, ideal times, intensity and roof.
+
+    The bytes between devices have a row per collective.
+    """
     rows = [
         ("arithmetic", *(say(p.flops, "FLOP") for p in phases)),
         ("weights read", *(say_gb(gb(p.weight_bytes)) for p in phases)),

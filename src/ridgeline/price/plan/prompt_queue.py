@@ -28,7 +28,7 @@ from ridgeline.price.plan.request_phases import Estimate, prefill_step
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
 Figures = npt.NDArray[np.float64]
-"""An array whose rows hold floor, bound and expected seconds."""
+"""A table of times in seconds with one row per entry and three columns: floor, bound and expected (see `Estimate`)."""
 
 _FAR, _NEVER = 10, 1e-12  # standard deviations and a probability that count as impossible
 
@@ -119,21 +119,22 @@ class Pauses:
     """The mean seconds of prefill after a decode step, and those to a first token, for three patterns of arrival.
 
     Prompts reach the data-parallel ranks independently of each other (`steady`, `first`), all ranks at the same moments
-    (`together`), or one rank at a time (`apart`).
+    (`together`), or one rank at a time (`apart`). Ranks wait for each other's prefills, so the pauses are shortest for
+    `together` and longest for `apart`.
     """
 
     steady: Estimate
-    """The prefill seconds after a decode step if prompts arrive at each data-parallel rank independently."""
+    """The mean prefill seconds after a decode step if each data-parallel rank receives prompts independently."""
     together: Estimate
-    """The prefill seconds after a decode step if prompts arrive at all data-parallel ranks at the same moments."""
+    """The mean prefill seconds after a decode step, at best: all data-parallel ranks receive prompts at once."""
     apart: Estimate
-    """The prefill seconds after a decode step if prompts arrive at one data-parallel rank at a time."""
+    """The mean prefill seconds after a decode step, at worst: only one data-parallel rank at a time gets prompts."""
     first: Estimate
-    """The seconds to the first token if prompts arrive at each data-parallel rank independently."""
+    """The mean seconds to the first token if each data-parallel rank receives prompts independently."""
     first_together: Estimate
-    """The seconds to the first token if prompts arrive at all data-parallel ranks at the same moments."""
+    """The mean seconds to the first token if all data-parallel ranks receive prompts at the same moments."""
     first_apart: Estimate
-    """The seconds to the first token if prompts arrive at one data-parallel rank at a time."""
+    """The mean seconds to the first token if only one data-parallel rank at a time receives prompts."""
 
 
 class RankPrompts:

@@ -329,10 +329,10 @@ class ModelCache:
         return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
 
     def stored(self, setup: Deployment) -> tuple[torch.dtype, str]:
-        """Return how the deployment's device affects the storage of the model, as part of the cache key.
+        """Return what depends on the device in the storage of a model: the dtype, and the name of the config's recipe.
 
-        This is the dtype of everything that is not quantised, and the name of the config's recipe unless the deployment
-        names a weight format.
+        The dtype is that of everything that is not quantised. The name is "" if the deployment names a weight format,
+        or if the config has no recipe. Both are part of the cache key, so devices that agree in them share a model.
         """
         dtype = computed_in(self._dtype(setup), setup.device, narrows=self._narrows(setup))
         return dtype, self._stated(setup.device).name if setup.weights is None else ""

@@ -22,9 +22,9 @@ class ScoresRow:
     score_bytes: float
     """The additional bytes of an unfused kernel, which writes the attention scores and reads them back."""
     fused: float
-    """The bound in seconds of attention that keeps the score matrix out of memory."""
+    """The seconds of an ideal kernel for fused attention, which does not write the score matrix to memory."""
     unfused: float
-    """The bound in seconds of attention that writes the score matrix to memory and reads it back."""
+    """The seconds of an ideal kernel for unfused attention, which writes and rereads the score matrix."""
 
 
 def score_rows(case: Scenario) -> list[ScoresRow]:

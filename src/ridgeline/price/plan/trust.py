@@ -33,7 +33,7 @@ class Trust:
     worst: float | None
     """The signed prediction error of the largest magnitude; None without measurements."""
     others: tuple[str, ...] = ()
-    """The engines that the measurements are from; empty if they are from the requested engine."""
+    """The engines that the measurements are from; empty if they are from the requested engine, or if there are none."""
 
     @override
     def __str__(self) -> str:
