@@ -39,7 +39,10 @@ class BenchFindings:
 
     @property
     def refused(self) -> bool:
-        """Whether the load generator sent too late for latencies to reflect the server; then none are reported."""
+        """Whether the load generator sent too late for latencies to reflect the server.
+
+        The benchmark then reports only the latencies that describe the load generator itself (`CLIENTS_OWN`).
+        """
         return self.run.summary.client_late
 
     @property

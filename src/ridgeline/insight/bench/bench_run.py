@@ -131,8 +131,8 @@ async def warm_up(job: LoadJob, requests: int) -> None:
     """Send a few uncounted requests, one after another, to warm up connections, caches and compilation.
 
     Raises:
-        ValueError: If all of them fail, other than by a rejection for lack of capacity (HTTP 429 or 503); the message
-            has the server's reason.
+        ValueError: If all requests fail, other than by a rejection for lack of capacity (HTTP 429 or 503), with the
+            server's reason in the message; or if the prompt data cannot be read.
     """
     load = msgspec.structs.replace(
         job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0

@@ -34,7 +34,7 @@ class TokensPerWord(msgspec.Struct, frozen=True):
     fixed: float = 0.0
     per_word: float = 1.0
     measured: bool = False
-    """Whether the server's token counts determined it; else each word counts as one token."""
+    """Whether the coefficients were measured with the server's token counts; if not, each word counts as a token."""
 
 
 class PromptDataset(msgspec.Struct, frozen=True):

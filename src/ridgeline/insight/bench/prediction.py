@@ -48,7 +48,7 @@ class Prediction:
 
     @property
     def label(self) -> str:
-        """The text that names the prediction in charts and tables."""
+        """A label of the prediction for charts and tables, with the model, the device and whether it is calibrated."""
         how = "calibrated" if self.calibrated else "not calibrated"
         return f"predicted by the cost model for {self.model} on {self.device} ({how})"
 

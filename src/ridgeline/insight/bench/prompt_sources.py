@@ -57,7 +57,12 @@ class PromptSource(Protocol):
         """
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """Return the conversation with a given number, with the text of its prompts."""
+        """Build the conversation of a session number, including its prompts (text, token ids or messages).
+
+        Args:
+            index: The session number.
+            item: The entry that `items` yields for the session.
+        """
 
     def check(self, target: LoadTarget) -> None:
         """Check that a target's endpoint accepts these prompts.

@@ -84,16 +84,17 @@ def base_url(url: str) -> str:
 async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
     """Query a server's list of models and return its description with the selected model.
 
-    A server that lists no models is assumed to have the selected one.
+    If the server lists no models, it is assumed to have the model that `model` names.
 
     Args:
-        base: The server's URL.
+        base: The server's URL, without `/v1`.
         headers: The headers of the request.
-        model: The model to use; None for the first.
+        model: The model to use; None for the first in the list.
 
     Raises:
         NoResponse: If no server responds.
-        ValueError: If the server needs an API key, is not ready, names no model, or does not have the selected one.
+        ValueError: If the server needs an API key, is not ready, lists models but not the selected one, or lists none
+            although `model` is None.
     """
     status, body = await _get(f"{base}/v1/models", headers)
     if status in (401, 403):

@@ -15,7 +15,7 @@ class EventStreamParser:
         """Return the data of all events that a piece of the stream completes.
 
         Raises:
-            ValueError: If an event is larger than 16 MiB.
+            ValueError: If the parser would have to store more than 16 MiB of unfinished events.
         """
         if self._after_return and piece:
             piece, self._after_return = piece.removeprefix(b"\n"), False

@@ -34,7 +34,10 @@ class Sweep:
     levels: tuple[SweepLevel, ...]
     """The request rates that were tried, lowest first."""
     knee: SweepLevel | None
-    """The highest good rate, or None; a limit of the server only if `reached`, else a lower bound."""
+    """The run at the highest good request rate; None if no rate is good.
+
+    The rate is a limit of the server only if `reached` is True; otherwise the server may be able to serve more.
+    """
     ended: str
     """The reason why no higher request rate was tried."""
 

@@ -60,7 +60,10 @@ class Calibration:
     pace: Slowdown
     """The undisturbed times of the speed probes during calibration; the fitted constants hold at this speed."""
     disturbed: Slowdown | None
-    """The average slowdown of the probes, other processes included; None for a GPU, which has no other users."""
+    """The average slowdown of the speed probes relative to `pace`, due to other processes for example.
+
+    It is None for a GPU, which has no other users during calibration.
+    """
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:

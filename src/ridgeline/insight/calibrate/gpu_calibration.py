@@ -114,7 +114,7 @@ class HostStep:
     gpu_seconds: float
     """The predicted GPU seconds of its ops, launched one by one."""
     launches: float
-    """The part of the GPU time (`card`) that kernel launches take."""
+    """The part of `gpu_seconds` that kernel launches take."""
     ops: int
     """The number of ops in the step."""
     recorded: bool
@@ -181,7 +181,10 @@ class GpuHost:
     """The median absolute relative error of whole steps."""
 
     def captured(self, one: FittedConstants) -> FittedConstants:
-        """Return a class's constants with the launch time in a captured step."""
+        """Return the constants of a kernel class, with its launch time in a captured step (CUDA graph).
+
+        That is the launch time of other steps, less the share `saved`.
+        """
         efficiency = one.efficiency
         return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
 

@@ -147,7 +147,10 @@ class TrialRunner:
             step.run()
 
     def work(self, sequences: Sequences) -> Work:
-        """Return the work of a step with given sequences."""
+        """Return the work of a step with the given sequences.
+
+        The work holds the step's rows and attention sizes, from which its price follows.
+        """
         return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.attention_patterns)
 
 

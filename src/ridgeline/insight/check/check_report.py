@@ -11,7 +11,7 @@ class Finding:
     """A problem of a checked model, mostly with its fix, or a remark, in one line."""
 
     part: str
-    """The checked part of the folder, such as `files`, `tensors` or `tokenizer`."""
+    """The checked part of the model folder or file, such as `files`, `tensors` or `tokenizer`."""
     problem: str
     """The problem, mostly with its fix, or the remark."""
 
@@ -45,11 +45,11 @@ class CheckReport:
 
 
 def few(problems: Iterable[str], what: str) -> Iterator[str]:
-    """Yield the first problems of a kind, and how many more there are.
+    """Yield the first eight problems of a kind, and then one line with the number of the others, if there are more.
 
     Args:
         problems: The problems.
-        what: The plural noun for what they concern.
+        what: The plural noun for what they concern, such as `files`.
     """
     all_problems = list(problems)
     yield from all_problems[:_MAX_LINES]

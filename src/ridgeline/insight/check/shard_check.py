@@ -14,7 +14,10 @@ _NAMES_SHOWN = 3
 
 
 def check_files(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the tensors of a folder, or None if its files are inconsistent, and the problems of the files."""
+    """Open the checkpoint of a folder after a check of its files, and return it with the problems of the files.
+
+    The checkpoint is None if there are problems.
+    """
     problems = list(_against_index(folder))
     if problems:
         return None, problems

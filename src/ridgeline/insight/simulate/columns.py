@@ -99,5 +99,5 @@ def _widened(at: Interval | None, between: tuple[float, float] | None) -> Interv
 
 
 def ints(column: Any) -> Ints:
-    """Return a column as an array of 64-bit integers."""
+    """Return a column of a run log as a NumPy array of 64-bit integers."""
     return np.asarray(column).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A search for the number of replicas and GPUs per replica that gives most good requests per dollar.
+"""A search for the number of replicas and of GPUs per replica that gives the most good requests per dollar.
 
 More replicas shorten queues, more GPUs per replica shorten steps; both cost the same per GPU. The search runs cheaper
 fleets first, and skips a fleet if it could not win even with all requests good.

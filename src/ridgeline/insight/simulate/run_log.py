@@ -53,7 +53,7 @@ class RequestLog:
         """Append an arriving request and return its row.
 
         Raises:
-            ValueError: If the requests have more classes than the report can show.
+            ValueError: If the requests have more than `MAX_CLASSES` (100) classes.
         """
         slo_class = self.classes.setdefault(request.slo_class, len(self.classes))
         if slo_class == MAX_CLASSES:

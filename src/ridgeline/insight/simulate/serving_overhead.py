@@ -156,11 +156,11 @@ class _CoreShare:
         self._over, self._share, self._at = over, 0.0, 0
 
     def add(self, now: int, cost: int) -> None:
-        """Add work of `cost` nanoseconds at time `now`."""
+        """Count work of `cost` nanoseconds, which arrives at time `now`, in the average utilization of the core."""
         self._share, self._at = self._of(now) + cost / self._over, max(self._at, now)
 
     def stretched(self, now: int, cost: int) -> int:
-        """Return how long work takes on the remaining share of the core."""
+        """Return the nanoseconds that work of `cost` nanoseconds takes at time `now` on the core's remaining share."""
         return round(cost / (1 - min(_MOST, self._of(now))))
 
     def _of(self, now: int) -> float:

@@ -282,7 +282,7 @@ def per_second(log: RunLog) -> dict[str, list[Any]]:
         return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
 
     def together(column: Any) -> list[float]:
-        """Return a time-weighted average over all replicas, with idle replicas as zero."""
+        """Return, by second, the sum over replicas of a column's time-weighted average; idle replicas count as 0."""
         found: list[float] = (mean(column) * np.minimum(weight / 1e9, replicas)).tolist()
         return found
 

@@ -30,9 +30,9 @@ class SimulationFindings:
 
     query: SimulationQuery
     log: RunLog
-    """The log of the run at the predicted price."""
+    """The log of the simulation run whose steps take their predicted times, without the price's error."""
     metrics: SimulationMetrics
-    """The metrics of the run at the predicted price."""
+    """The metrics of the simulation run whose steps take their predicted times."""
     at_low_price: SimulationMetrics
     """The metrics at the price less its error; the same as `metrics` if the error is zero."""
     at_high_price: SimulationMetrics
@@ -156,7 +156,7 @@ class SimulationFindings:
         return _both(found, *by, most=1.0)
 
     def class_figures(self, name: str) -> dict[str, Interval | None]:
-        """Return the figures of a request class, by the names of `FIGURES`.
+        """Return the share of good requests, the goodput and the latencies of a request class, named as in `FIGURES`.
 
         A closed-loop run at another price may have no request of the class, because its users send other requests.
         """
@@ -212,15 +212,17 @@ def simulate(
     progress: Callable[[str], Watch] | None = None,
     loop: Callable[[SimulationMetrics], float] | None = None,
 ) -> SimulationFindings:
-    """Simulate a query at the predicted price and at the bounds of its error, under the same traffic.
+    """Simulate a query at the predicted step times and at the bounds of their error, with the same traffic in each run.
 
     Args:
         query: The simulation query.
         progress: Returns the watcher of a run, given the run's name.
-        loop: The law of a closed loop without think time, if the traffic is one.
+        loop: Returns the output tokens per second of a closed loop without think time by its law, given the metrics of
+            the run; None for other traffic.
 
     Raises:
-        ValueError: If no request of the traffic has a class that the objectives name.
+        ValueError: If the objectives name a class that no request of the traffic has, if the requests have too many
+            classes, or if the router is unknown.
     """
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=query.slo, open_loop=query.open_loop)

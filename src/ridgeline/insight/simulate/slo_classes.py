@@ -80,7 +80,7 @@ def check_classes(slo: SLO | None, classes: Collection[str]) -> None:
     """Check that every class with objectives occurs in the traffic.
 
     Raises:
-        ValueError: If no request has a class that the objectives name.
+        ValueError: If the objectives name a class that no request has.
     """
     unknown = [name for name in slo.classes if name not in classes] if slo is not None else []
     if unknown:

@@ -29,12 +29,18 @@ class AttentionWeights:
     """The layer number of each entry of `weights`."""
 
     def top(self, index: int, head: int, count: int) -> list[tuple[int, float]]:
-        """Return the positions with the largest weights of a head, largest first."""
+        """Return the `count` positions with the largest attention weights of a head, largest first.
+
+        Args:
+            index: The index of the layer in `weights`.
+            head: The head.
+            count: The number of positions.
+        """
         weights = self.weights[index][head]
         return sorted(enumerate(weights), key=lambda item: -item[1])[:count]
 
     def mean(self, index: int) -> list[float]:
-        """Return the weights of a layer, averaged over its heads."""
+        """Return the attention weight of each position in layer `weights[index]`, averaged over its heads."""
         heads = self.weights[index]
         return [sum(column) / len(heads) for column in zip(*heads, strict=True)]
 

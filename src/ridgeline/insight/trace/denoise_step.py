@@ -1,4 +1,4 @@
-"""The state of a diffusion request before one of its denoising steps, for traces of images and videos."""
+"""The inputs of one denoising step of a diffusion request, for traces of images and videos."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from ridgeline.media.diffusion.samplers import SamplerState
 
 @dataclass(frozen=True, slots=True)
 class DenoiseStep:
-    """A diffusion request before one of its denoising steps."""
+    """The inputs of one denoising step of a diffusion request: its texts, and the sampler's state before the step."""
 
     pipeline: Pipeline
     plan: DiffusionPlan

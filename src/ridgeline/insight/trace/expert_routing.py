@@ -37,9 +37,10 @@ class RoutedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The expert routing of all tokens of a sequence in all mixture layers; `position` is the token of interest."""
+    """The experts that process each token of a sequence, in every mixture-of-experts layer."""
 
     position: int
+    """The position of the token that the trace shows in detail."""
     layers: tuple[RoutedLayer, ...]
 
 

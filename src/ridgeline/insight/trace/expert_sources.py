@@ -35,16 +35,19 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class RoutingEffect:
-    """A measure of how differently texts are routed, and its distribution if pieces are assigned at random."""
+    """A measure of how differently texts are routed to experts, and its distribution for randomly assigned texts.
+
+    For the distribution, pieces of all texts are assigned to the texts at random, `SHUFFLES` times.
+    """
 
     found: float
-    """The measure for the actual texts."""
+    """The measure of different routing for the actual texts."""
     shuffled: float
-    """The mean of the measure over random assignments."""
+    """The mean of the routing measure if pieces of text are assigned to the texts at random."""
     deviation: float
-    """The standard deviation of the measure over random assignments."""
+    """The standard deviation of the routing measure if pieces of text are assigned to the texts at random."""
     most: float
-    """The maximum of the measure over random assignments."""
+    """The maximum of the routing measure if pieces of text are assigned to the texts at random."""
 
 
 @dataclass(frozen=True, slots=True)

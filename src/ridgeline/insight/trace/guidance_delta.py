@@ -58,7 +58,10 @@ def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
 
 
 def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Return values of an image [lines, columns] by line; those of a video [frames, lines, columns] as a sheet."""
+    """Return the values of an image [lines, columns] as a tuple for each line.
+
+    The frames of a video [frames, lines, columns] are first arranged on one sheet (`contact_sheet`).
+    """
     sheet_HW = values if values.dim() == 2 else contact_sheet(values)
     return tuple(tuple(line) for line in sheet_HW.tolist())
 

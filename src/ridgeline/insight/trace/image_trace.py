@@ -90,7 +90,7 @@ def trace_image(
     """Trace a diffusion request at one of its denoising steps.
 
     Args:
-        moment: The request before that step.
+        moment: The denoising step to trace, with the state before it.
         device: The device whose price is used.
         repeats: Repeats of each measurement; None for as many as a few seconds allow.
         at_hand: Whether `device` is the machine that measures.

@@ -12,10 +12,11 @@ from ridgeline.util.document import humanize
 
 @dataclass(slots=True)
 class PhaseThroughput:
-    """The totals over all steps of one kind, prefill or decode."""
+    """The totals over all steps of one kind, prefill or decode; a prefill step may also run decoding requests."""
 
     steps: int = 0
     tokens: int = 0
+    """The number of positions that prefill steps ran, or of tokens that decode steps sampled."""
     seconds: float = 0.0
     nbytes: float = 0.0
     """The bytes of weights and KV cache that the steps had to read and write."""
@@ -23,7 +24,7 @@ class PhaseThroughput:
 
     @property
     def tokens_per_second(self) -> float:
-        """The prompt positions (prefill) or sampled tokens (decode) per second; 0 if nothing ran."""
+        """The positions run (prefill steps) or tokens sampled (decode steps) per second; 0 if nothing ran."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property

@@ -1,4 +1,7 @@
-"""The timeline of an unhooked request: tokenise, queue, prefill, decode, sample, detokenise."""
+"""The timeline of a request that runs without tracing hooks: tokenise, queue, prefill and decode steps.
+
+Each step is divided into schedule, forward, sample and detokenise.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -35,7 +35,10 @@ class LedgerEntry:
     that could hold them.
     """
     bound: float
-    """The seconds of a perfect kernel, with activation traffic and the memory that holds the step's working set."""
+    """The seconds that a perfect kernel would take for the op, including its activation traffic.
+
+    The traffic of weights and KV cache has the bandwidth of the memory level that holds the step's working set.
+    """
     expected: float
     """The predicted seconds, with the calibrated efficiency of the kernels."""
     limit: str
@@ -260,7 +263,7 @@ class StepLedger:
 
 @dataclass(frozen=True, slots=True)
 class Ledger(StepLedger):
-    """The ledger of one LLM request; its steps are prefill and decode.
+    """The ledger of one LLM request, whose steps are its prefill and its first decode step.
 
     Fields with a default hold the optional views; they are None for views that were not requested.
     """

@@ -23,7 +23,10 @@ class Profile(Protocol):
     """A rate over time, as a multiple of a base rate."""
 
     def due(self, seconds: float) -> float:
-        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
+        """Return the integral of the profile's relative rate from 0 to `seconds`.
+
+        By that time, a steady process at the base rate has as many arrivals as the profile has by `seconds`.
+        """
 
     @property
     def least(self) -> float:
@@ -38,7 +41,7 @@ class Ramp:
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
+        """Return the integral of the ramp's relative rate from 0 to `seconds`, as `Profile.due` defines it."""
         rising = min(seconds, self.seconds)
         return rising + (self.times - 1) * rising**2 / (2 * self.seconds) + self.times * (seconds - rising)
 
@@ -57,7 +60,7 @@ class Spike:
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
+        """Return the integral of the spike's relative rate from 0 to `seconds`, as `Profile.due` defines it."""
         return seconds + (self.times - 1) * min(max(0.0, seconds - self.start), self.seconds)
 
     @property
@@ -74,7 +77,7 @@ class DayCycle:
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
+        """Return the integral of the cycle's relative rate from 0 to `seconds`, as `Profile.due` defines it."""
         turn = 2 * math.pi / self.seconds
         return self.share * seconds + (1 - self.share) * (seconds - math.sin(turn * seconds) / turn) / 2
 

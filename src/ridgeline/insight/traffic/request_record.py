@@ -86,7 +86,10 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def lateness(self) -> int | None:
-        """The delay of sending that the load generator itself caused: the send time less the earliest possible one."""
+        """The delay that the load generator caused: the send time less the earliest possible one.
+
+        It is 0 in a closed loop, whose intended send times are the actual ones.
+        """
         return self.sent - max(self.ready, self.intended) if self.sent is not None else None
 
     @property

@@ -26,15 +26,15 @@ class Scaling:
         return min(self.most, max(self.least, math.ceil(under_way / self.each)))
 
     def change(self, under_way: int, taking: int, starting: int, still: int) -> int:
-        """Return how many replicas to start at a check, or -1 to stop one.
+        """Return the number of replicas to start at a check of the autoscaler, or -1 to stop one, or 0.
 
         None is stopped while others start, because only those that accept requests serve until then.
 
         Args:
-            under_way: The active requests.
-            taking: The replicas that accept requests.
-            starting: The replicas that are starting.
-            still: Nanoseconds since the last change.
+            under_way: The number of active requests.
+            taking: The number of replicas that accept requests.
+            starting: The number of replicas that are starting.
+            still: The nanoseconds since the number of replicas last changed.
         """
         missing = self.wanted(under_way) - taking - starting
         if missing >= 0:

@@ -60,9 +60,9 @@ class TraceRequest:
     """
     block: int = 0
     session: int = 0
-    """The number of the conversation to which the request belongs."""
+    """The number of the conversation to which the request belongs; 0 if the traffic has no conversations."""
     turn: int = 0
-    """The number of the turn in its conversation, from 0, if known."""
+    """The number of the turn in its conversation, from 0; 0 for traffic without conversations."""
     slo_class: str = ""
     """The request class, which determines its objectives; empty for none."""
 

@@ -36,7 +36,7 @@ class EngineRun:
     """The number of prompt tokens of all requests."""
     steps: tuple[EngineStep, ...]
     filled: int
-    """The number of steps until every request had its first token."""
+    """The number of steps up to the one in which the last request got its first token."""
     preemptions: int
     """The number of times the engine preempted a request, which was then recomputed."""
 

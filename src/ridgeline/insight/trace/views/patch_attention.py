@@ -80,7 +80,10 @@ def _grey(pixels_CHW: Tensor) -> Lines:
 
 
 def panels_json(ledger: ImageLedger) -> dict[str, Any]:
-    """Return a trace's guidance and word-attention data as JSON, without decoded images."""
+    """Return the data of a diffusion trace's image panels as JSON: the effect of guidance and the attention to words.
+
+    Decoded images are left out.
+    """
     fields: dict[str, Any] = {}
     if ledger.guidance_delta is not None:
         fields["pull"] = {"norms": ledger.guidance_delta.norms, "relative": ledger.guidance_delta.relative}

@@ -42,7 +42,7 @@ _TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The parts of a trace that a report shows in detail."""
+    """The options of a trace report: the layers that it lists op by op, and whether it draws the roofline."""
 
     layer: int | str | None = None
     """The layers to list op by op: None for sums over layers, a number, or "all"."""

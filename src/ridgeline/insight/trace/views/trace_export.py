@@ -39,7 +39,11 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
 
 
 def device_json(ledger: StepLedger) -> dict[str, Any]:
-    """Return the device whose price is used, and whether it is the one that measured."""
+    """Return the description of a trace's priced device as JSON data.
+
+    It says whether the device is calibrated, whether it is the one that measured (`at_hand`), and the number of
+    threads.
+    """
     return {
         "name": ledger.device.name,
         "title": ledger.device.title,
