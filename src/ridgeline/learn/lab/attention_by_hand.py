@@ -1,6 +1,6 @@
 """Attention on an example small enough for paper, its causal triangle in a model, and the reason for the divisor.
 
-The divisor of the scores is the square root of the vectors' length.
+The divisor of the scores is the square root of the number of entries of a query.
 """
 
 import math

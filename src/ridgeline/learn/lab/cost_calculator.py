@@ -1,7 +1,7 @@
 """The cost model with one-line queries: a model on a GPU, both given by name.
 
-It returns the single figures that `ridgeline plan` and `trace` are based on, for the statements of `lab numbers` and
-for the figures of the guide. Each result is derived from the prices of the ops that run.
+It returns the single figures that `ridgeline plan`, `trace` and `simulate` are based on: for the statements of `lab
+numbers`, for experiments, and for the figures of the guide. The cost of a step is derived from the prices of its ops.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ TEXTS_A100 = "a100"
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of an engine step on a GPU: FLOPs, bytes and seconds."""
+    """The cost of one engine step on a GPU: FLOPs, bytes, and seconds from the roofline and as expected."""
 
     flops: float
     """The FLOPs of the step."""
@@ -51,9 +51,9 @@ class StepCost:
     floor: float
     """The minimum seconds of the step, which nothing can beat."""
     bound: float
-    """The seconds of the step with a perfect kernel for every op."""
+    """The seconds of the step with a perfect kernel for every op: the roofline limits of all ops, summed."""
     expected: float
-    """The expected seconds of the step with real kernels."""
+    """The predicted seconds of the step with the real efficiency and launches of its kernels, host included."""
     attention: float
     """The seconds of the attention ops within the step's bound."""
 
@@ -112,7 +112,10 @@ class CostCalculator:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def price(self, name: str) -> Price:
-        """Return the object that computes the price of a model's steps."""
+        """Return a model's `Price`, the object that computes the FLOPs, bytes and seconds of any step.
+
+        It is created at the first call and then reused.
+        """
         if name not in self._prices:
             self._prices[name] = Price(self.model(name))
         return self._prices[name]
@@ -174,7 +177,10 @@ class CostCalculator:
         return critical_batch(self.price(name), self.gpu(gpu), context)
 
     def never_from(self, name: str, gpu: str) -> int:
-        """Return the context length from which on no batch makes decode compute-bound."""
+        """Return the shortest context in tokens at which decode stays memory-bound with any number of users.
+
+        The model must be compute-bound with some number of users at a context of 1.
+        """
         some, none = 1, 2
         while self.critical_batch(name, gpu, none) is not None:
             some, none = none, 2 * none

@@ -42,11 +42,11 @@ class Experiment:
     """The expectations, counted from 1, that depend on a clock: other load on the machine may break them."""
 
     def announcement(self) -> Document:
-        """Return the document with the question and the expectations."""
+        """Return the document shown before an experiment runs: its question and the results that it expects."""
         return Document(self.question, (Heading("Expected"), Bullets(self.expected)))
 
     def report(self, outcome: ExperimentOutcome) -> Document:
-        """Return the document with an experiment's results: expectations with their figures, tables and figure."""
+        """Return the document shown after an experiment: whether each expectation held, tables and figure."""
         assert len(outcome.held) == len(self.expected)
         rows = tuple(
             (f"{number}. {'held' if holds else 'did not hold'}", statement)

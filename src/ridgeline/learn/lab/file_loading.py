@@ -20,7 +20,7 @@ TENSORS, NBYTES, REPEATS, GPU, SLOW_DISK = 24, 4 << 20, 3, "h100-sxm", "a cloud 
 
 
 def naive(path: Path, gpu_memory: memoryview) -> list[memoryview]:
-    """Read a whole weight file, then copy each tensor from its contents."""
+    """Read a whole weight file into memory, then copy each tensor to memory of its own."""
     return [memoryview(bytearray(part)) for part in cut(memoryview(path.read_bytes()))]
 
 
@@ -33,7 +33,10 @@ def in_place(path: Path, gpu_memory: memoryview) -> list[memoryview]:
 
 
 def streamed(path: Path, gpu_memory: memoryview) -> list[memoryview]:
-    """Read each tensor of a file into one buffer and copy it to a GPU; other host memory stands in for the GPU here."""
+    """Load a weight file through one small buffer: read each tensor into it, and copy it to the GPU's memory.
+
+    Other host memory stands in for the GPU's memory here.
+    """
     place = memoryview(bytearray(NBYTES))
     with path.open("rb", buffering=0) as file:
         for there in cut(gpu_memory):
@@ -51,7 +54,7 @@ def mapped(path: Path, gpu_memory: memoryview) -> list[memoryview]:
 
 
 def cut(whole: memoryview) -> list[memoryview]:
-    """Return the tensors in the contents of a weight file."""
+    """Split the contents of the experiment's weight file into its tensors, which all have the same size."""
     return [whole[start : start + NBYTES] for start in range(0, len(whole), NBYTES)]
 
 

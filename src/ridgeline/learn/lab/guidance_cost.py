@@ -23,14 +23,14 @@ SHOWN = (1, 5, 9, 13, 16, 20)
 
 @dataclass(frozen=True, slots=True)
 class GuidedDrawing:
-    """The passes, seconds and intermediate guesses of generating one image."""
+    """The generation of one image: denoiser passes, seconds, and predictions of the image after some steps."""
 
     passes: int
     """The number of denoiser passes for an image; several passes in one call count separately."""
     seconds: float
     """The median seconds of all denoising steps of an image."""
     guesses: dict[int, Tensor]
-    """The guesses of the finished image by step, [H, W] from 0 to 1."""
+    """The predictions of the finished image, [H, W] from 0 to 1, keyed by the step after which the model made them."""
 
 
 def draw(pipeline: Pipeline, scale: float, steps: int) -> GuidedDrawing:

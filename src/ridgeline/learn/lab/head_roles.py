@@ -21,7 +21,10 @@ ROLES: dict[str, Callable[[Tensor], Tensor]] = {
     "the token before": lambda w_TT: w_TT.diagonal(-1)[1:],
     "the first token": lambda w_TT: w_TT[2:, 0],
 }
-"""The functions that select, from a head's weights [T, T], the weight of each token on the target of a role."""
+"""The roles of attention heads: functions that select each token's weight on a target from a head's weights [T, T].
+
+The target is the token itself, the token before, or the first token. The first one or two tokens are left out.
+"""
 REPEATED, DRAWS = 30, 8
 
 Head = tuple[int, int]
@@ -46,8 +49,8 @@ def copying(tales: InstrumentedModel) -> tuple[float, float, float]:
     """Test whether the model copies: it reads random tokens twice, averaged over several draws.
 
     Returns:
-        The largest weight of a head on the token that followed the first occurrence, and the nats per token on the
-        first and on the second half.
+        The mean weight on the token that followed the first occurrence, of the head for which it is largest, and the
+        nats per token on the first and on the second half.
     """
     after, nats = [], []
     for seed in range(DRAWS):

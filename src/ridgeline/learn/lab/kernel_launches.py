@@ -46,10 +46,11 @@ def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
 
 
 def decoding() -> tuple[Runner, StepRecord, float]:
-    """Run an engine until the response lacks only its last token.
+    """Run one request in an engine, and stop before its last decode step.
 
     Returns:
-        Its runner, its last decode step, and the median seconds of a whole step.
+        The engine's runner, the record of the last step that ran, and the median seconds of its decode steps. The first
+        decode step is left out.
     """
     records = list[StepRecord]()
     engine = build_minimal_engine(load_model("tales"), PROMPT + ANSWER, records.append)

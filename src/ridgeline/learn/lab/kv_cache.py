@@ -30,10 +30,10 @@ The medians of the runs are reported.
 
 @dataclass(slots=True)
 class GenerationRun:
-    """A timed generation: its tokens, with the positions and seconds that each took."""
+    """A timed generation: its tokens, with the positions computed up to each and the seconds that each took."""
 
     tokens: list[int]
-    """The tokens, including the first one, which is the prompt."""
+    """The token ids of a generation: the single prompt token, then the generated ones."""
     positions: list[int] = field(default_factory=list)
     """The total number of positions computed up to each token."""
     took: list[float] = field(default_factory=list)

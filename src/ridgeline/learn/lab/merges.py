@@ -22,7 +22,8 @@ Word = tuple[str, ...]
 WORDS = re.compile(r" ?[A-Za-z]+| ?[^A-Za-z\s]+|\s+")
 """The pattern that splits a text into words, across which no pieces are joined.
 
-A word includes the space before it, so no piece has a space in its middle.
+A word is a run of letters or of other characters, with at most one space before it, or a run of white space. So a piece
+has no space between two other characters.
 """
 LEARNED, FIRST = 160, 10
 OWN = ("there", "princess", "queen", "Elizabeth")

@@ -11,7 +11,7 @@ MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 
 
 def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
-    """Return the parameters of a Llama model by part, from eight numbers of its config.
+    """Return the parameters of a Llama model by part, from the sizes in its config and whether its head is tied.
 
     `kv_heads` replaces the config's number of KV heads.
     """

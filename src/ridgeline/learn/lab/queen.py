@@ -96,7 +96,11 @@ def run(words: WordVectors) -> ExperimentOutcome:
 
 
 def experiment(model: str) -> Experiment:
-    """Return the word-vector experiment on a model's embedding table, which is read now."""
+    """Load a model's word embeddings and return an experiment on sums of them, such as king - man + woman.
+
+    Raises:
+        ValueError: If the model has no usable embedding table, or its vocabulary lacks the words for the sum.
+    """
     words = words_of(model)
     minus, plus = pair(words)
     several = [word for word in PAIRS[0] if len(words.pieces(word)) > 1]

@@ -105,7 +105,7 @@ def drawn(logits: Vector, temperature: float, u: float) -> int:
 
 
 def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
-    """Return the attention op's output over all keys and values, the new ones included."""
+    """Return the engine's attention output for one query over cached keys and values plus those of the new token."""
     return attention(query, [*keys, key], [*values, value])
 
 
@@ -211,7 +211,7 @@ def file_of(tensors: dict[str, Vector]) -> bytes:
 
 
 def read_tensor(file: bytes, name: str) -> Vector:
-    """Return a tensor's values, found through the header that the checkpoint reader parses."""
+    """Return the values of an fp32 tensor in a safetensors file, located by the engine's own header reader."""
     with tempfile.NamedTemporaryFile() as stored:
         stored.write(file)
         stored.flush()

@@ -21,9 +21,9 @@ from ridgeline.util.document.humanize import say
 from ridgeline.util.document.roofline_chart import Point
 
 EDGE, ROWS, FORMAT, NBYTES = 4096, (1, 2, 8, 32, 128), "fp32", 4
-"""The side of the square matrix, the numbers of rows, and the dtype with its bytes.
+"""The shapes of the timed products: side of the square matrix, numbers of rows, dtype, and bytes per number.
 
-The matrix is larger than most caches. The rows stand for one user, a few, a batch, and a prompt.
+The matrix is larger than most caches. The rows stand for a single user, for small and large batches, and for a prompt.
 """
 REPEATS, DOUBT, THREADS = 7, 1.1, 1
 """The timed repeats per matrix shape, the factor by which FLOP/s may exceed the roof, and the CPU threads.

@@ -80,14 +80,14 @@ def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
 
 @dataclass(slots=True)
 class ShadowSampler:
-    """An observer of an engine's steps that draws every token a second time."""
+    """A sampler that observes an engine: it draws every token a second time, by this file's rules, and compares."""
 
     runner: Runner
     """The runner of the observed engine."""
     agreed: list[bool] = field(default_factory=list)
-    """Whether the engine's sampler and this one drew the same token, for each token."""
+    """Whether the engine's sampler and this file's sampler drew the same token, one entry per token."""
     kept: list[int] = field(default_factory=list)
-    """The number of candidates that this sampler kept, for each token."""
+    """The number of candidates that top-k and top-p left for each token; 1 for greedy sampling."""
     first: list[float] = field(default_factory=list)
     """The logits of the first observed token."""
 
@@ -95,7 +95,7 @@ class ShadowSampler:
         self.runner.save_states()
 
     def observe(self, record: StepRecord) -> None:
-        """Draw the tokens of an engine step a second time; the step runs again for its logits."""
+        """Draw the tokens of an engine step again, from the logits of a second run of the step, and compare them."""
         self.runner.rewind()
         logits_RV = self.runner.forward(record.plan.rerun())
         for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
@@ -117,9 +117,9 @@ class Continuation:
     tokens: list[int]
     """The ids of the tokens that the model generated with this sampling setting."""
     agreed: list[bool]
-    """Whether the engine's sampler and our own drew the same token, for each token."""
+    """Whether the engine's sampler and this file's sampler drew the same token, one entry per token."""
     kept: list[int]
-    """The number of candidates that the sampling setting kept, for each token."""
+    """The number of candidates that the sampling setting left for each token; 1 for greedy sampling."""
     logits: list[float]
     """The logits of the first generated token."""
 
@@ -182,9 +182,9 @@ def _line(temperature: float, shares: Sequence[float]) -> Series:
 
 
 def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
-    """Return the text, token ids and candidate counts of each sampling setting as JSON data.
+    """Return the prompt, and each sampling setting's text, token ids and candidate counts, as JSON data.
 
-    It includes the number of tokens that the engine's sampler and our own drew alike.
+    It includes the number of tokens that the engine's sampler and this file's sampler drew alike.
     """
     settings = {
         o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written

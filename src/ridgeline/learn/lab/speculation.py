@@ -19,12 +19,12 @@ COUNT, MEMORY = 80, 8 << 20  # tokens to generate; bytes of KV memory
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeRun:
-    """A generation with or without speculative decoding."""
+    """The result of one generation, with or without speculative decoding: its tokens, steps, and accepted guesses."""
 
     tokens: list[int]
     """The tokens that the model generated in the run."""
     steps: int
-    """The number of model steps that generated the run's tokens."""
+    """The number of model steps that generated the tokens, the prefill included."""
     guessed: int = 0
     """The number of guessed (draft) tokens."""
     right: int = 0

@@ -1,4 +1,4 @@
-"""Textbook statements about tokens, probabilities and images, checked by arithmetic and with built-in models."""
+"""Textbook statements about tokens, experts, probabilities and images, checked by arithmetic and models."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +33,10 @@ VERSE = (
 
 
 def by_hand(_: CostCalculator) -> Iterator[Statement]:
-    """Yield the textbook statements 14, 23 and 24 on calculations by hand."""
+    """Yield three textbook statements on attention, products and logits that simple arithmetic checks.
+
+    They have the numbers 14, 23 and 24 in the list of textbook statements.
+    """
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     yield Statement(
@@ -129,6 +132,6 @@ def images(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def words_and_images(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield all textbook statements about words and images."""
+    """Yield all textbook statements of this file: on calculations by hand, words, experts and images."""
     for group in (by_hand, words, experts, images):
         yield from group(ledger)

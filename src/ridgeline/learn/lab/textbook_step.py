@@ -37,14 +37,14 @@ class TextbookStep:
         return self.peak / self.bandwidth
 
     def beside(self, step: float, busy: float, nbytes: float, ridge: float, batch: float | None) -> DocumentTable:
-        """Return a table that compares the textbook's step with that of the cost model.
+        """Return a table that compares the textbook's decode step of one user with the same step in the cost model.
 
         Args:
             step: Minimum seconds of the step in the cost model.
-            busy: Share of them in which the arithmetic units work.
-            nbytes: Bytes that the step reads in the cost model.
+            busy: Share of these seconds in which the arithmetic units work.
+            nbytes: Bytes of weights and KV that the step reads and writes in the cost model.
             ridge: Ridge of the device in FLOPs per byte.
-            batch: Batch from which on it is compute-bound; None if there is none.
+            batch: Number of users from which on decode is compute-bound; None if no number is enough.
         """
         rows = (
             ("bytes read per token", say(self.nbytes, "B"), say(nbytes, "B")),

@@ -49,14 +49,14 @@ class TextbookUsers:
 
 @dataclass(frozen=True, slots=True)
 class Subtraction:
-    """One item that is subtracted from a GPU's memory, and the rest."""
+    """One item that is subtracted from a GPU's memory, and the bytes that then remain."""
 
     name: str
     """The use of the subtracted memory."""
     takes: float
     """The bytes that this item subtracts from the GPU's memory."""
     left: float
-    """The bytes of the GPU that remain after the subtraction."""
+    """The bytes of the GPU's memory that remain after this item and all items before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class GpuUsers:
     cards: int
     """The number of GPUs."""
     total: float
-    """The bytes of each GPU's memory."""
+    """The bytes of memory of each GPU, as its driver reports them."""
     steps: tuple[Subtraction, ...]
     """The subtractions from the GPU's memory, in order."""
     token: float
-    """The KV bytes per position of a request."""
+    """The KV bytes that one more position of a request takes on each GPU, over all layers."""
     state: float
     """The bytes of a request's recurrent states, which do not depend on its length."""
     request: float
@@ -83,7 +83,7 @@ class GpuUsers:
     users: int
     """The number of concurrent requests that fit."""
     texts: TextbookUsers
-    """The number of users as textbooks compute it."""
+    """The same calculation as textbooks do it: memory minus weights, divided by the KV bytes of one request."""
     fits_on: int | None
     """The requested number of GPUs if one user fits on them, else the next of 2, 4 and 8 on which one fits.
 

@@ -25,7 +25,10 @@ class Asset:
     """A file of the page, or data for it."""
 
     name: str
-    """The path of the file in the static folder; modules import each other by this name after the prefix `page/`."""
+    """The path of a file in the static folder, or a made-up file name for data, from which the media type follows.
+
+    JavaScript modules import each other by this name after the prefix `page/`.
+    """
     data: bytes
     """The contents of the file."""
 

@@ -1,8 +1,8 @@
-"""The data of the page by name, as its tabs request it: from a server, or from blocks of a single-file page.
+"""The JSON data of the page by name, as its tabs request it: from a server, or from blocks of a single-file page.
 
-`cards.json` has devices and engines, `models.json` the models and their possible formats, and
-`tables/MODEL.json?weights=fp8&devices=8` the price of a model. By default the formats are those of the model's config,
-and there is one device.
+`cards.json` has devices and engines, and `models.json` the models and the tables that a single-file page has.
+`tables/MODEL.json?weights=fp8&devices=8` is the price of a model. By default the formats are those of the model's
+config, and there is one device. A single-file page may have more, such as `traffic.json`, the results of load tests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,10 +96,13 @@ def table_name(model: str, stored: StoredModel) -> str:
 
 
 def stored_of(query: str) -> StoredModel:
-    """Return the formats and the number of devices that the query part of a table's name states.
+    """Return a model's formats, number of devices and attention mode from a query such as `weights=fp8`.
+
+    The query is part of a table's name. `attention=1` stands for data-parallel attention.
 
     Raises:
-        ValueError: If a parameter is unknown or invalid.
+        ValueError: If the query is malformed, a parameter is unknown, the number of devices is invalid, or a single
+            device has data-parallel attention. Formats are not checked here.
     """
     fields = dict(parse_qsl(query, strict_parsing=bool(query)))
     unknown = fields.keys() - {"weights", "kv", "devices", "attention"}

@@ -101,7 +101,10 @@ def page_names() -> Iterator[str]:
 
 
 def page_sizes() -> Mapping[str, int]:
-    """Return the compressed bytes of everything that a server sends for the page, by name."""
+    """Return the sizes in bytes of the page's HTML document and files after gzip compression, by name.
+
+    The document has the name `/`. The JSON data of the page is not included.
+    """
     return {"/": len(served_page().document.gzipped)} | {each.name: len(each.gzipped) for each in assets().values()}
 
 

@@ -6,7 +6,7 @@ Values = Mapping[str, float]
 """A function's results: numbers, such as FLOPs or bytes, keyed by name; a missing one is 0."""
 
 Line = list[float]
-"""The coefficients of a linear function: a constant, then a slope per argument, without trailing zeros."""
+"""The coefficients of a linear function: a constant, then one slope for each argument, without trailing zeros."""
 
 EXACT = 1e-12  # relative rounding error of a slope that is an integer or zero
 

@@ -1,7 +1,8 @@
 """The price of a model as a table: the result of `Price` for every step, as data from which the page computes sums.
 
-`op_table.py` evaluates the ops. The rest describes the stored model: the pages of its keys and values, and its
-parameter breakdown. From the table the page, which knows no model, computes the same result as `Price.price_step`.
+`op_table.py` evaluates the ops. The other fields describe the stored model, such as its formats, its context, its
+memory for weights and KV pages, and its parameter breakdown. From the table and a device the page, which knows no
+model, computes the same result as `Price.price_step`.
 """
 
 import dataclasses
@@ -60,9 +61,9 @@ class StoredModel:
 
     @property
     def setup(self) -> Deployment:
-        """The deployment in these formats, on the table's number of devices of a fixed type.
+        """The deployment for which the table is computed: its formats and number of devices, on a fixed device type.
 
-        The table does not depend on the type.
+        The type does not matter, because a table has bytes and FLOPs but no seconds.
 
         Raises:
             ValueError: If a format does not exist.

@@ -1,8 +1,9 @@
 """A probe of an op's cost: it evaluates the op for chosen steps and finds linear functions that give the same figures.
 
 The arguments are the rows of the op's space or, for an op that reads the context, sums over the sequences of each class
-of query length (`AttentionWork`). Each class may have several cases, which depend on the number of rows or on the op's
-kernel thresholds.
+of query length (`AttentionWork`): one query (decode), few (speculative verification), or many (prefill). In each class
+the cost is piecewise linear in these arguments and in the features that the op states. A case is one of the pieces. The
+number of rows or the op's kernel thresholds decide which case applies.
 """
 
 import random
@@ -30,14 +31,22 @@ _BACKENDS = (REFERENCE, priced_backend("cpu"))
 _CANDIDATES = 400  # random points that are searched for each case
 
 Point = tuple[int, ...]
-"""The arguments of an op's cost: rows; or the sequences, queries, pairs, keys and written positions of a class.
+"""The arguments on which an op's cost depends in a step: the number of rows, or sums over sequences if the op attends.
 
-The latter have the order of AttentionSum.
+The sums are the numbers of sequences, queries, query-key pairs, keys and written positions (`AttentionSum`), over the
+sequences of one class of query length.
 """
 Asked = Mapping[str, Point]
-"""The arguments of an op in one step: a `Point` per class of query length; for an op of rows, one with the key ROWS."""
+"""The arguments of an op in one step: a `Point` for each class of query length, or one with the key ROWS.
+
+The classes are "one", "few" and "many" queries per sequence, for an op that reads the context. The cost of any other op
+depends only on the number of rows.
+"""
 Key = tuple[str, str, str, int, int]
-"""The identity of a kernel: name, number format, stored format, sharers, and its index among equal ones."""
+"""The identity of a kernel: name, number format, stored format, sharers, and its index among equal ones.
+
+The sharers are the query heads that share a KV head, for attention kernels.
+"""
 Record = dict[str, Line]
 _COST: Key = ("", "", "", 1, 0)
 
@@ -49,9 +58,9 @@ class OpFigures:
     cost: Values
     """The op's cost in a step: FLOPs and bytes by name."""
     kernels: dict[Key, Values]
-    """The figures of each kernel that the op launches in the reference backend."""
+    """The FLOPs, bytes and calls of each kernel that the op launches in the reference backend."""
     native: dict[Key, Values]
-    """The figures of each kernel that the op launches in our CPU backend."""
+    """The FLOPs, bytes and calls of each kernel that the op launches in our CPU backend."""
 
     @property
     def keys(self) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
@@ -59,16 +68,24 @@ class OpFigures:
         return tuple(self.kernels), tuple(self.native)
 
     def keys_of(self, of: str) -> tuple[Key, ...]:
-        """Return the kernel identities in one list: `kernels`, `native`, or `cost` with a single nameless one."""
+        """Return the keys that identify the kernels of an op in one backend, or one empty key for the whole op.
+
+        `of` is `kernels` for the reference backend, `native` for our CPU backend, or `cost` for the whole op.
+        """
         return (_COST,) if of == "cost" else tuple(self.kernels if of == "kernels" else self.native)
 
     def values_of(self, of: str, key: Key) -> Values:
-        """Return the FLOPs, bytes and calls of one kernel in one list, empty if it is not there."""
+        """Return the FLOPs, bytes and calls of one kernel of an op in one backend, or the figures of the whole op.
+
+        Args:
+            of: `kernels` for the reference backend, `native` for our CPU backend, or `cost` for the whole op.
+            key: Key of the kernel, ignored for `cost`. The result is empty if the op launches no such kernel.
+        """
         return self.cost if of == "cost" else (self.kernels if of == "kernels" else self.native).get(key, {})
 
     @property
     def flat(self) -> Values:
-        """The figures of the cost and all kernels as one mapping, by list, kernel and name."""
+        """The figures of an op and its kernels as one mapping, keyed by backend or `cost`, kernel index and name."""
         lists = {"kernels": self.kernels, "native": self.native}
         kernels = {
             f"{of} {i} {name}": value
@@ -81,21 +98,21 @@ class OpFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCase:
-    """The figures of an op at one point of a case, and the linear functions that give them for the whole case.
+    """One linear piece of an op's cost: linear functions for a range of arguments, and the figures at one point in it.
 
-    A case is a range of arguments in which the op runs in the same way.
+    In this range the op runs in the same way.
     """
 
     point: Point
-    """The point at which the figures were computed."""
+    """The arguments (number of rows, or attention sums) at which the figures were computed."""
     figures: OpFigures
-    """The op's figures at the point of the case."""
+    """The op's FLOPs, bytes and calls at the arguments in `point`."""
     lines: dict[str, list[Record]]
-    """The linear functions of the case, keyed by list (cost, kernels, native), in the order of the kernels."""
+    """The linear functions of this piece, keyed by `cost`, `kernels` and `native`, in the order of the kernels."""
 
 
 Cases = Mapping[str, Mapping[int, ProbedCase]]
-"""The probed cases of an op by class of query length and case number."""
+"""The linear pieces of an op's cost, by class of query length (or ROWS) and by the number of the case."""
 
 
 class OpProbe:
@@ -122,7 +139,11 @@ class OpProbe:
 
     @property
     def switches(self) -> list[list[int]]:
-        """The kernel thresholds as the page reads them: the weights of queries, pairs and keys, and the maximum."""
+        """The attention sizes at which the op changes kernels, as lists [queries, pairs, keys, limit] for the page.
+
+        An op runs a class of sequences in another way if a weighted sum of their queries, query-key pairs and keys is
+        at most `limit`. The first three numbers are the weights of this sum. See `KernelThreshold`.
+        """
         return [[each.queries, each.pairs, each.keys, each.limit] for each in self._switches]
 
     def row_features(self) -> dict[str, Any]:
@@ -140,23 +161,43 @@ class OpProbe:
         return OpFigures(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
-        """Return the arguments at which a class's linear functions are evaluated for a point."""
+        """Return the values at which the page evaluates an op's linear functions in a step.
+
+        They are the entries of `point`. For experts they are the number of rows and the expected number of distinct
+        experts that these rows use.
+
+        Args:
+            name: Class of query length, or ROWS.
+            point: Number of rows, or attention sums of the class.
+        """
         return (point[0], self.touched.expected_hits(point[0])) if name == ROWS and self.touched else point
 
     def case_of(self, name: str, point: Point) -> int:
-        """Return the number of the case in which a point of a class lies."""
+        """Return the number of the linear piece (case) of the op's cost to which some arguments belong.
+
+        Args:
+            name: Class of query length, or ROWS.
+            point: Number of rows, or attention sums of the class.
+        """
         if name == ROWS:
             return sum(point[0] >= step for step in self.steps) - 1
         sums = AttentionSum(*point)
         return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
 
     def cases(self) -> dict[str, dict[int, ProbedCase]]:
-        """Return the cases of every class of the probed op, with their linear functions."""
+        """Probe an op and return its cost as pieces, each with linear functions for FLOPs, bytes and calls.
+
+        The pieces (cases) are keyed by class of query length (one, few or many queries per sequence) and case number.
+        An op that depends only on the number of rows has the single class ROWS.
+        """
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
     def trials(self, cases: Mapping[str, Mapping[int, ProbedCase]]) -> Iterator[Asked]:
-        """Yield steps to verify: each case alone, all classes together, and random steps with some classes each."""
+        """Yield steps at which to verify an op's linear functions.
+
+        They are each case alone, all classes of query length together, and random steps with some of the classes.
+        """
         for name, each in cases.items():
             yield from ({name: case.point} for case in each.values())
         yield {name: next(iter(each.values())).point for name, each in cases.items()}
@@ -208,7 +249,7 @@ class OpProbe:
         return lines
 
     def _bases(self, name: str) -> dict[int, Point]:
-        """Return one point in each case of a class.
+        """Return one point in each linear piece (case) of the op's cost for a class of query length, or for ROWS.
 
         The cases of an op that reads the context are found by a random search.
         """

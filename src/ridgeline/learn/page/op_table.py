@@ -1,7 +1,8 @@
-"""An op as data: the linear functions of its cost and its kernels, found by evaluating it (`op_probe.py`).
+"""The cost of an op as data for the page: linear functions for its FLOPs and bytes, found by evaluating it.
 
-Within a case the list of kernels stays the same, and every figure is linear in the arguments and in the features that
-the op states. Probes at random steps detect an op that violates this, and it is refused by name.
+`op_probe.py` finds them. A case is a range of arguments (rows, or sums over a step's sequences) in which the op's list
+of kernels stays the same, and its figures are linear in the arguments and in the features that the op states. The table
+is compared with the op at random steps; an op that differs there is refused by name.
 """
 
 from collections import Counter
@@ -26,7 +27,10 @@ class LinePool:
         self._places: dict[tuple[Any, ...], int] = {}
 
     def place(self, record: Record) -> int:
-        """Return the index of a record of linear functions in the pool, which is added if it is new."""
+        """Add a record of an op's linear functions to the pool, unless an equal one is there, and return its index.
+
+        A record has a linear function for each figure, such as FLOPs or bytes. Functions that are zero are left out.
+        """
         kept = {name: list(map(_plain, line)) for name, line in sorted(record.items()) if line}
         key = tuple((name, tuple(line)) for name, line in kept.items())
         if key not in self._places:
@@ -109,7 +113,7 @@ def _written(key: Key) -> dict[str, Any]:
 class _Shared:
     """The kernels and figures of an op that several classes of query length share.
 
-    They are keyed by list, which is `cost`, `kernels` or `native`, and by kernel.
+    They are keyed by list (`cost`, `kernels` of the reference backend, or `native` of our CPU backend), and by kernel.
     """
 
     first: dict[tuple[str, Key, str], str]

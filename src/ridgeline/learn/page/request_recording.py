@@ -40,12 +40,12 @@ _DIGITS, _DECIMALS = 7, 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordingTime:
-    """The duration of a recording in seconds."""
+    """The seconds that it took to record a request for the page, and the seconds that were expected."""
 
     measured: float
-    """The seconds that the recording took."""
+    """The seconds that recording the request took."""
     expected: float
-    """The seconds that the recording was expected to take, as estimated after its first two steps."""
+    """The seconds that recording the request was expected to take, as estimated after its first two steps."""
 
 
 def recording(
