@@ -1,1 +1,1 @@
-"""Utilities for every package: the machine, files, untrusted input, messages between processes, times and documents."""
+"""Utilities for every package: the machine, files, untrusted input, process messages, times, documents, the version."""

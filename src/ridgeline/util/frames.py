@@ -41,12 +41,16 @@ class MessageCodec(Generic[M]):
         self._rest = bytearray()
 
     def encode(self, message: object) -> bytes:
-        """Return a message as one frame."""
+        """Return a message as one frame: its length in four bytes, then the message in msgpack."""
         body = self._encoder.encode(message)
         return _LENGTH.pack(len(body)) + body
 
     def feed(self, data: bytes) -> list[M]:
-        """Add incoming bytes and return the messages that are complete now."""
+        """Add incoming bytes and return the messages that are complete now.
+
+        Raises:
+            msgspec.MsgspecError: If a message is invalid.
+        """
         self._rest += data
         messages, start = [], 0
         while len(self._rest) - start >= _LENGTH.size:

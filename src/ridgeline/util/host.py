@@ -211,7 +211,7 @@ def out_of_memory(error: BaseException) -> str | None:
 def address_space(proc: Path = _PROC) -> float:
     """Return the bytes that this process may still map or allocate under `ulimit -v` and `ulimit -d`.
 
-    It is infinite without these limits. A mapped file counts here, although it takes no memory.
+    It is infinite without these limits. A mapped file counts towards `ulimit -v`, although it takes no memory.
     """
     kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))  # with the field of statm that counts towards it
     limits = [(resource.getrlimit(kind)[0], field) for kind, field in kinds]

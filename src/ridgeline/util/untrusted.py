@@ -23,13 +23,16 @@ MAX_TOML_BYTES = 1 << 20
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects in a file."""
 MAX_VALUES = 200_000
-"""The most values of a request: objects, lists, and their entries."""
+"""The default limit of `crowded` on the values of a JSON text: objects, lists, and their entries."""
 
 _Value = TypeVar("_Value")
 
 
 class ModelRefused(ValueError):
-    """The error for a folder or config that cannot become a model; the message names the problem and the fix."""
+    """The error for a folder, config or chat template that is unusable, or for a use that a model does not support.
+
+    The message names the problem, and usually the fix.
+    """
 
 
 class PointerFile(ModelRefused):
@@ -143,17 +146,20 @@ def _shallow(path: Path, value: _Value) -> _Value:
 
 
 def outside_strings(data: bytes) -> NDArray[np.uint8]:
-    """Return the bytes of a JSON text that are outside of its strings.
+    """Return the bytes of a JSON text that are outside of its strings, and the closing quote of each string.
 
-    The text may be invalid JSON. The function takes one pass without recursion, and holds the GIL for a fraction of its
-    time.
+    The text may be invalid JSON. The function takes linear time without recursion, and holds the GIL for a fraction of
+    its time.
     """
     plain, inside = _strings(data)
     return plain[~inside]
 
 
 def _strings(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the bytes of a JSON text with escaped quotes blanked out, and a mask of those inside strings."""
+    """Return the bytes of a JSON text with escaped quotes blanked out, and a mask of those inside strings.
+
+    The opening quote of a string counts as inside, the closing one as outside.
+    """
     # Escaped quotes do not end strings. Without them, every second interval between quotes is a string.
     plain = np.frombuffer(data.replace(b"\\\\", b"__").replace(b'\\"', b"__"), dtype=np.uint8)
     return plain, np.logical_xor.accumulate(plain == ord('"'))
@@ -182,7 +188,10 @@ def _crowded(plain: NDArray[np.uint8], most: int, most_items: int) -> bool:
 
 
 def crowded_field(data: bytes) -> str | None:
-    """Return the name of the field that holds most values of a JSON object; None if none has more than half."""
+    """Return the name of the field with more than half of the values of a JSON object, or None if there is none.
+
+    The result is also None if the name has more than 64 characters, or any but ASCII letters and underscores.
+    """
     plain, inside = _strings(data)
     plain = np.where(inside, ord(" "), plain)
     depth = np.cumsum(np.isin(plain, list(b"[{")).astype(np.int8) - np.isin(plain, list(b"]}")), dtype=np.int32)

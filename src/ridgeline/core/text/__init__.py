@@ -8,9 +8,10 @@ and `StopMatcher` releases the text that is safe to show. `OutputStream` combine
 
 `tokenizer_loader` selects the tokenizer of a folder; `fast_tokenizer`, `bpe`, `wordpiece`, `sentencepiece` and
 `byte_tokenizer` read it, and `gguf_tokenizer` reads that of a GGUF file; `tokenizer_config` holds the declarations of
-the side files. `protect_control_tokens` (in `fast_tokenizer`) and `provenance` together guarantee that user text yields
-no control tokens. Model folders are untrusted: `tokenizers_library` limits the time and memory of a tokenizer,
-`template_budget` those of a template.
+the side files. Three parts guarantee that user text yields no control tokens: `provenance` records what users wrote,
+and `protect_control_tokens` (in `fast_tokenizer`) and `retype_as_control` (in `sentencepiece`) change the tokenizer.
+Model folders are untrusted: `tokenizers_library` limits the time and memory of a tokenizer, `template_budget` those of
+a template.
 """
 
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template

@@ -110,8 +110,9 @@ class ChatTemplate:
             **variables: Values of the template's own variables.
 
         Raises:
-            ValueError: If the template rejects the conversation (raise_exception) or would omit a part, if a variable
-                is unknown, if the prompt certainly exceeds `most_tokens`, or if text is not valid Unicode.
+            ValueError: If a message or other argument is malformed or nested too deeply, if the template rejects the
+                conversation (raise_exception) or would omit a part, if a variable is unknown, if the prompt certainly
+                exceeds `most_tokens`, or if the tokenizer cannot encode the text (for example invalid Unicode).
             ModelRefused: If the template fails or exceeds its budget.
         """
         unknown = sorted(variables.keys() - self.variables)

@@ -46,7 +46,7 @@ class TemplateMessage:
         return self.message.get("tool_calls") or ()
 
     def having(self, **changes: Any) -> "TemplateMessage":
-        """Return a copy of this message with some of its keys replaced."""
+        """Return a copy of this message with some of its keys replaced or added."""
         return replace(self, message={**self.message, **changes})
 
 

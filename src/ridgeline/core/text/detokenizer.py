@@ -48,7 +48,7 @@ class Detokenizer:
         return self._release(self._decoder.decode(b"", final=True))
 
     def _release(self, text: str) -> str:
-        """Return decoded text without SentencePiece's dummy space at the start of the stream."""
+        """Return decoded text without the one space at the start of the stream that the tokenizer's decoding drops."""
         if self._strip and text:  # only the first character of the whole text can be the dummy space
             self._strip = False
             return text[1:] if text.startswith(" ") else text

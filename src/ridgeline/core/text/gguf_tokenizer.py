@@ -57,7 +57,8 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
     """Build the tokenizer from the metadata of a GGUF file.
 
     Raises:
-        ValueError: If the metadata has no usable vocabulary. The message is one line that names the file and the key.
+        ValueError: If the metadata has no usable vocabulary. The message is one line; it names the faulty key if a
+            single key is at fault.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "no_vocab"):

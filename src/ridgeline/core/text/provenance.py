@@ -145,9 +145,10 @@ class TrustedStr(str):
 
 
 class SafeText(TrustedStr):
-    """A string returned by Jinja's `safe` or `escape`; text that is concatenated with it is escaped for HTML.
+    """A string that needs no HTML escaping, such as a result of Jinja's `safe` or `escape`.
 
-    Templates write JSON with `tojson | safe`. Jinja's own class for such text, Markup, would lose the marks.
+    The `+` operator escapes ordinary text that is joined with it. Templates write JSON with `tojson | safe`. Jinja's
+    own class for such text, Markup, would lose the marks.
     """
 
     @classmethod

@@ -32,6 +32,9 @@ class SentencePieceTokenizer(Tokenizer):
             path: The model file, named in errors.
             declared: Declarations of the model folder.
             model: Bytes of the model, if the file at `path` contains other data too (GGUF).
+
+        Raises:
+            ValueError: If the file is not a SentencePiece model, or the engine cannot use its tokens.
         """
         model, raw = _load(path, frozenset(), model)
         size = raw.vocab_size()

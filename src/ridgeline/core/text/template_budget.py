@@ -148,7 +148,7 @@ def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: Templ
 
 
 def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
-    """Raise Exhausted if a Jinja filter would create a result that is too large, or sum values other than numbers."""
+    """Raise Exhausted if a Jinja filter would create a result that is too large, or a sum starts from a non-number."""
     match name, arguments:
         case "format", _:
             _allow_format(str(value), "%", arguments, budget)

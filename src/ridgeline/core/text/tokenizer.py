@@ -19,7 +19,7 @@ class Tokenizer(ABC):
     """A tokenizer that encodes text to token ids and decodes them; immutable once built, so threads can share it.
 
     Decoding concatenates the bytes of the tokens and reads them as UTF-8. Each maximal invalid part becomes one U+FFFD
-    (Unicode 3.9, as in Python and Rust). Decoding drops one leading space if the encoder of the vocabulary adds one.
+    (Unicode 3.9, as in Python and Rust). If `strips_space` is set, decoding drops one leading space.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Tokenizer(ABC):
         self.prefix = tuple(prefix)
         """The special token ids that encoding puts before a text on request (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
-        """The special token ids that encoding puts after a text on request (EOS for T5)."""
+        """The special token ids that encoding puts after a text on request (EOS for T5, `[SEP]` for BERT)."""
         self.file_fault_note = ""
         """A line that describes a fault in the tokenizer files and the rule used instead; "" if there is no fault."""
         self.strips_space = strips_space
-        """Whether decoding drops one leading space (SentencePiece's dummy prefix)."""
+        """Whether decoding drops one leading space (SentencePiece's dummy prefix, the space before WordPiece words)."""
         self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)
         """A pattern that matches any control token's literal, the longest one if several start at the same position."""
 
@@ -94,7 +94,15 @@ class Tokenizer(ABC):
         return self.encode_parts(parts, add_special=add_special)
 
     def encode_parts(self, parts: Sequence[PromptPart], *, add_special: bool = False) -> list[int]:
-        """Return the token ids of a prompt in parts: integers are control tokens, and every string is ordinary text."""
+        """Return the token ids of a prompt in parts: integers are control tokens, and every string is ordinary text.
+
+        Args:
+            parts: The parts of the prompt.
+            add_special: Whether to add the special tokens that the model folder declares (BOS; EOS for T5).
+
+        Raises:
+            ValueError: If a string is not valid Unicode, or the tokenizer cannot encode it.
+        """
         ids = self._encode_parts([check_unicode(part) if isinstance(part, str) else part for part in parts])
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 

@@ -143,7 +143,11 @@ def _quiet() -> Iterator[None]:
 
 
 def max_expansion(pipeline: tokenizers.Tokenizer) -> int:
-    """Return how many bytes a tokenizer's stages before the model can produce at most from one byte of text."""
+    """Return how many bytes a tokenizer's stages before the model can produce at most from one byte of text.
+
+    Raises:
+        ValueError: If that is more than `MAX_GROWTH`, or the stages are malformed or too many.
+    """
     return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
 
 
@@ -156,7 +160,7 @@ def _total_growth(before_model: Sequence[object]) -> int:
     """Return the growth factor of a normalizer and a pre-tokenizer given as JSON.
 
     Raises:
-        ValueError: If the factor exceeds `MAX_GROWTH` or there are too many stages.
+        ValueError: If the factor exceeds `MAX_GROWTH`, or the stages are malformed or too many.
     """
     leaves = [leaf for stage in before_model for leaf in _stages(stage)]
     if len(leaves) > MAX_STAGES:

@@ -103,7 +103,7 @@ def build_vocabulary(
 
 
 MAX_NESTED = 64
-"""The maximum number of control-token literals of which each starts with the previous one.
+"""The maximum depth of the tree of common prefixes that `literal_pattern` builds from the literals.
 
 `re` and its parser are recursive.
 """

@@ -59,7 +59,7 @@ def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
     """Return round numbers from 0, or from at or below a negative minimum, to at least the maximum of the values.
 
     There are at most `most` steps between them, or one more if a value is negative. Each step is 1, 2 or 5 times a
-    power of ten.
+    power of ten. Infinite and NaN values are ignored.
     """
     held = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(held), max(held)

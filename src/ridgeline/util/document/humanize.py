@@ -1,4 +1,4 @@
-"""The formatting of numbers for people, in narrow columns and in sentences, with decimal prefixes except for GiB.
+"""The formatting of numbers for people, in narrow columns and in sentences, with decimal prefixes except GiB and MiB.
 
 GiB and GB are different types, so that mixing them is a type error rather than a 7 % error in a capacity.
 """

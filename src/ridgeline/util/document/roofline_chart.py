@@ -7,7 +7,7 @@ from ridgeline.util.document.axes import Ends, ends_around
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a roofline chart: a class of ops in a step, or a whole step."""
+    """One point of a roofline chart: a class of ops in a step, a whole step, or a single matrix product."""
 
     kind: str
     step: str
@@ -49,7 +49,7 @@ class Roofline:
     ceilings: tuple[RoofCurve, ...]
     points: tuple[Point, ...]
     unplaced: tuple[str, ...] = ()
-    """Classes without FLOPs, which have no point in the chart, with the bandwidth that they reached."""
+    """Classes without FLOPs, which have no point in the chart, with their measured or expected bandwidth."""
 
     @property
     def x(self) -> Ends:

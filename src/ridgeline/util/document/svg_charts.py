@@ -80,7 +80,7 @@ def chart_height(chart: Chart) -> int:
 
 
 def chart(chart: Chart) -> Iterator[str]:
-    """Yield the SVG elements of a line chart: axes, marks, series, and the legend below."""
+    """Yield the SVG elements of a line chart: title, axes, marks, series, and the legend below."""
     across, up, bottom = chart.across, chart.up, _TOP + _PLOT_HEIGHT
 
     def place(x: float, y: float) -> tuple[float, float]:

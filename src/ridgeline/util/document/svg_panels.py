@@ -106,7 +106,7 @@ def grid_height(figure: HeatMap) -> int:
 
 
 def grid(figure: HeatMap) -> Iterator[str]:
-    """Yield the SVG elements of a heat map: the column names, then row by row."""
+    """Yield the SVG elements of a heat map: the title, the column names, the rows from the top, and the note."""
     yield words(_EDGE, 26, figure.title, size=15, weight="bold")
     left = _EDGE + _CHARACTER * max(map(len, figure.rows)) + 10
     width = min(_WIDEST, (WIDTH - left - _EDGE) / len(figure.columns))

@@ -21,7 +21,7 @@ Box = tuple[float, float, float, float]
 
 
 def roofline(figure: Roofline) -> list[str]:
-    """Return the SVG elements of a roofline chart: axes, roofs, points and legend."""
+    """Return the SVG elements of a roofline chart: title, axes, roofs, points and legend."""
     plot = _Plot(figure)
     title = words(LEFT, 30, figure.title, size=16, weight="bold")
     return [title, *plot.axes(), *plot.roofs(), *plot.points(), *plot.legend()]
@@ -117,7 +117,10 @@ class _Plot:
         return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
-        """Return a mark with a name for each point, hollow for the first step and filled for any other."""
+        """Return the SVG elements of the points: circles, lines to their roofs, and names that fit.
+
+        The circles of the first step are hollow, those of any other are filled.
+        """
         marks, names = [], []
         for point in self.figure.points:
             x, y = self.x(point.intensity), self.y(point.flops_per_second)

@@ -51,10 +51,10 @@ class JsonScanner:
         return len(self._open)
 
     def push(self, c: str) -> None:
-        """Read the next character of the JSON object; after `END` no more can be pushed.
+        """Read the next character of the JSON object; the caller must not push characters after `END`.
 
         Raises:
-            Malformed: If the text is not JSON.
+            Malformed: If the text is not JSON, or is nested deeper than `MAX_DEPTH`.
         """
         place = self.place
         if place is JsonState.STRING:

@@ -51,7 +51,7 @@ class ToolFormat:
     markers: tuple[str, ...]
     """The literals of a tool-call format that can be control tokens of the model."""
     starts_bare: bool = False
-    """Whether a response that begins with a brace is also a tool call."""
+    """Whether a response that begins with a brace, without the opening marker, is also read as tool calls."""
     short_ids: bool = False
     """Whether tool calls have ids of nine letters and digits."""
 

@@ -23,7 +23,7 @@ _PIECE = 1024  # characters read at a time: the rest of a piece is copied at the
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """New data of one tool call: its id and name once, when they are known, and further text of its arguments."""
+    """New data of one tool call: its id and name in the first delta, and further text of its arguments."""
 
     index: int
     """The index of a tool call in the response."""
