@@ -38,7 +38,7 @@ def load_model(
     weights: str | None = None,
     kv: str | None = None,
 ) -> Model:
-    """Build the model of a source and load its memory-mapped weights, or random weights.
+    """Build the model of a source and load its weights, memory-mapped if they need no conversion, or random weights.
 
     Args:
         model: Source, or a name for `open_source`.
@@ -51,6 +51,7 @@ def load_model(
 
     Raises:
         ModelRefused: If the source cannot be loaded as a model. The message is one line.
+        ValueError: If weights, or keys and values, cannot be stored in the requested format.
     """
     source = as_source(model)
     family = image_generator_of(source.config) if draws else family_of(source.config)

@@ -147,7 +147,10 @@ class CpuBackend(Backend):
 
     @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
-        """Multiply rows with each matrix of an op, in one call if the matrices have the same storage format."""
+        """Multiply rows with each matrix of an op, in one call if the kernels support them in one storage format.
+
+        If the running step has rows with LoRA adapters on these matrices, each matrix has calls of its own.
+        """
         if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
             operands = [own for matrix in op.matrices if matrix.has_no_adapter_rows and (own := matrix.operands)]
             if len(operands) == len(op.matrices):
@@ -190,7 +193,7 @@ class CpuBackend(Backend):
 
     @override
     def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
-        """Return act(x gate) * (x up), in one call if the matrices have the same storage format."""
+        """Return act(x gate) * (x up), in one call if the kernels support both matrices in one storage format."""
         if gate.operands and up.operands and stored_alike((gate, up)) and x_NI.stride(-1) == 1:
             return self._fused_gate(gate, up, activation, x_NI)
         return super().gated_products(gate, up, activation, x_NI)
@@ -262,7 +265,10 @@ class CpuBackend(Backend):
     def experts(
         self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
-        """Run all experts of a layer in one kernel call, whose description is rebuilt if a parameter has moved."""
+        """Return the results of a layer's experts, in one kernel call if the kernels support the layer.
+
+        The description of the call is rebuilt if a parameter has moved.
+        """
         if not in_one_call(op) or x_TD.stride(-1) != 1:
             return super().experts(op, x_TD, weights_TK, picked_TK, onto_TD)
         parameters = self._parameters.get(op)

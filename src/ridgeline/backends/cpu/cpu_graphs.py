@@ -3,7 +3,7 @@
 A sequence has one row, and one more for each draft token that is verified. The kernels read from memory which rows
 belong to which sequence, so all steps with the same number of rows share one recording.
 
-Shapes: T rows, each with a sampled token, V vocabulary.
+Shapes: T rows, each with logits, V vocabulary.
 """
 
 from collections.abc import Hashable, Sequence

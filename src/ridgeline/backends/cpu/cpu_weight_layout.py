@@ -34,8 +34,9 @@ def lay_out(model: PricedModule) -> None:
 def interleaves(matrix: Matrix) -> bool:
     """Return whether this machine's kernels are faster with interleaved codes of a matrix.
 
-    They need int4 codes, or int8 codes with the middle zero point, in groups of whole UNITs with a scale per output and
-    no minimums, and a multiple of 16 outputs. The model must be in bf16, or in W8A8.
+    They need int4 codes, or int8 codes with the middle zero point, in groups of whole UNITs or whole rows with a scale
+    per output and no minimums, and a multiple of 16 outputs. The model must be in bf16, or the weights must be in W8A8
+    or from a GGUF file.
     """
     own = _coded(matrix)
     kernels = library() if own is not None and own.spec.dtype in DTYPES else None

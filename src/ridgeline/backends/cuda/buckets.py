@@ -55,8 +55,8 @@ class CapturedSteps:
     def largest(self, tokens: int) -> ReplayShape:
         """Return a padded size that no captured step exceeds, if steps have at most this many tokens.
 
-        Its rows are those of the largest step with prompts or of the largest captured batch. Its rows of logits are
-        those of the largest captured batch.
+        Its rows are those of the largest step with prompts or of the largest captured batch, whichever has more. Its
+        rows of logits are those of the largest captured batch.
         """
         most = CAPTURED_BATCHES[-1]
         prompts = captured_shape(min(tokens, self.most_rows), 0, 0, self.most_rows, verifies=False)

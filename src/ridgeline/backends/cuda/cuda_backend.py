@@ -72,7 +72,10 @@ class CudaBackend(Backend):
 
     @override
     def prepare(self, model: nn.Module) -> None:
-        """Bind a model to the GPU backend, and place the plain matrices of each op next to each other in memory."""
+        """Bind a model to the GPU backend, and join the matrices of each op in memory for one product if possible.
+
+        An op needs several matrices for it, all plain, and biases for all of them or for none.
+        """
         assert isinstance(model, PricedModule)
         super().prepare(model)
         for _, op in model.ops():

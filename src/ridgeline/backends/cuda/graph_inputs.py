@@ -1,7 +1,7 @@
 """The input memory of CUDA graphs of steps, which stays at the same addresses from step to step.
 
 Batches are padded to the bucket size; padding rows have no KV slot and attend to nothing. The host sends all numbers of
-a step in one transfer.
+a step in one transfer, apart from new page-table entries (gpu_page_tables.py).
 
 Shapes: T rows of a bucket, O sequences with one row each, C sequences with several rows, R rows of logits, G groups of
 layers.

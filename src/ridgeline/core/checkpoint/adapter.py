@@ -126,7 +126,7 @@ class Adapter:
         return max(half.rank for half in self.matrices.values())
 
     def describe(self, width: int) -> str:
-        """Return a one-line description of a LoRA adapter, with `width` bytes per number."""
+        """Return a one-line description of a LoRA adapter, with its size in MB at `width` bytes per number."""
         nbytes = three_digits(self.parameters * width / 1e6)
         return (
             f"adapter {self.name}: rank {self.rank}, {len(self.matrices)} matrices, "

@@ -1,7 +1,8 @@
 """The catalogue: the configs of model releases by their common names.
 
-A text model is one JSON file, its config.json. An image or video pipeline is a file with the configs of its components,
-each of which can be the name of a text model of the catalogue, and with the usual settings of its requests.
+A single model (a language model, an encoder, or Whisper) is one JSON file, its config.json. An image or video pipeline
+is a file with the configs of its components, each of which can be the name of a single model of the catalogue, and with
+the usual settings of its requests.
 """
 
 import re
@@ -21,7 +22,7 @@ _ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the catalogue's text models, sorted."""
+    """Return the names of the catalogue's single models, which are no image or video pipelines, sorted."""
     return tuple(sorted(path.stem for path in CATALOGUE.glob("*.json")))
 
 
@@ -55,7 +56,7 @@ def match_spelling(name: str) -> str | None:
 
 
 def config_of(name: str) -> Fields:
-    """Return the config of a text model of the catalogue; its errors name the model, not the installed file."""
+    """Return the config of a single model of the catalogue; its errors name the model, not the installed file."""
     return Fields(read_object(CATALOGUE / f"{name}.json"), name)
 
 

@@ -36,14 +36,14 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*
 
 @dataclass(frozen=True, slots=True)
 class QuantiseResult:
-    """The result of quantising a checkpoint offline: the new folder, counts and sizes."""
+    """The result of quantising a checkpoint offline: the new folder, which matrices are quantised, and sizes."""
 
     folder: Path
     """The folder of the quantised checkpoint."""
     matrices: int
     """The number of matrices that were quantised."""
     kept: tuple[str, ...]
-    """The names of the matrices of the checkpoint that were not quantised."""
+    """The checkpoint names of the matrices that were not quantised, including those of tied heads."""
     before: int
     """The size of all tensors in the original checkpoint, in bytes."""
     after: int

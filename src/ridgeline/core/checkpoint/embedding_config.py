@@ -1,8 +1,8 @@
 """Embedding settings of a model folder, from sentence-transformers' files, and the embedding model built from them.
 
-modules.json lists the modules: a transformer, a pooling, and then dense layers and a norm, each with a config in its
-own folder. config_sentence_transformers.json contains the prompts that precede a text
-(https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
+modules.json lists the modules: a transformer in the model's folder, then a pooling, dense layers and norms, each in a
+folder of its own, with a config unless it is a norm. config_sentence_transformers.json contains the prompts that
+precede a text (https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
 """
 
 import tomllib
@@ -41,7 +41,7 @@ class PostPoolingLayer:
     """A layer after the pooling of an embedding model: a dense layer or a norm."""
 
     folder: Path
-    """The folder of the weights of an embedding model's layer."""
+    """The folder of an embedding model's layer, with the weights of a dense layer; a norm has none."""
     outputs: int = 0
     """The number of outputs of an embedding model's dense layer; 0 for a norm."""
     bias: bool = True
@@ -212,7 +212,7 @@ def model_of(
     kv: str | None = None,
     shard: Shard = WHOLE,
 ) -> Model:
-    """Build the embedding model of a source on meta, ready to run.
+    """Build the model of a source on meta, ready to run, with its pooling unless it is a language model without one.
 
     Args:
         source: Source of the model.
@@ -223,6 +223,7 @@ def model_of(
 
     Raises:
         ModelRefused: If the model is not supported.
+        ValueError: If weights, or keys and values, cannot be stored in the requested format.
     """
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
     return with_pooling(trunk, embedding)

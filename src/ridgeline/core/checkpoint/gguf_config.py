@@ -51,8 +51,8 @@ def read_gguf_config(header: GGUFHeader) -> Fields:
     """Return the config of the model in a GGUF file.
 
     Raises:
-        ModelRefused: If its architecture, a tensor type or a value is not supported, or the file is only a part of a
-            model.
+        ModelRefused: If the file holds something other than a model, or only a part of one, or if the architecture, a
+            tensor type or a value is missing or not supported.
     """
     metadata, path = header.metadata, header.path
     kind, parts, name = (metadata.get(key) for key in ("general.type", "split.count", "general.architecture"))

@@ -85,7 +85,8 @@ def read_gguf_header(path: Path) -> GGUFHeader:
     """Read and validate the header of a GGUF file.
 
     Raises:
-        ModelRefused: If the header is invalid. The message names the file, the key or tensor, and the fault.
+        ModelRefused: If the `gguf` package is not installed, the file cannot be read, or its header is invalid. The
+            message names the file and the fault, and the key or tensor if one is at fault.
     """
     refuse_pointer(path)
     types = package(path)

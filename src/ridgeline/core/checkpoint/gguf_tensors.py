@@ -29,7 +29,7 @@ class GGUFCheckpoint(Checkpoint):
     model_dtype: torch.dtype
     """The dtype to which GGUF tensors without quantised blocks are converted."""
     heads: dict[str, int]
-    """The number of heads by name suffix, for GGUF matrices whose rows are permuted for adjacent rotary pairs."""
+    """The number of heads by name suffix, for weights and biases whose rows GGUF permutes for adjacent rotary pairs."""
     from_one: bool
     """Whether the GGUF file has 1 added to the weights of norms (Gemma)."""
 
@@ -39,7 +39,10 @@ class GGUFCheckpoint(Checkpoint):
 
     @override
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor of a GGUF file: matrices in blocks as bytes [O, B], all others as numbers."""
+        """Yield every tensor of the model in a GGUF file: matrices in blocks as bytes [O, B], all others as numbers.
+
+        The rotary factors are part of the config instead.
+        """
         size = self.folder.stat().st_size
         whole = torch.from_file(str(self.folder), shared=False, size=size, dtype=torch.uint8)
         for name, entry in self.entries.items():
@@ -64,7 +67,7 @@ class GGUFCheckpoint(Checkpoint):
         return numbers.to(self.model_dtype)
 
     def _ordered(self, name: str, rows: Tensor) -> Tensor:
-        """Restore the original row order of query and key matrices, which GGUF permutes.
+        """Restore the original row order of query and key weights and biases, which GGUF permutes.
 
         For each head the first elements of all rotary pairs come first, then the second elements.
         """

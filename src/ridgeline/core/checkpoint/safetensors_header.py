@@ -47,7 +47,8 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     """Return the tensor entries of a safetensors file by name.
 
     Raises:
-        ModelRefused: If the header is invalid. The message names the file, the tensor and the fault.
+        ModelRefused: If the file cannot be read or its header is invalid. The message names the file and the fault, and
+            the tensor if one is at fault.
     """
     refuse_pointer(path)
     try:

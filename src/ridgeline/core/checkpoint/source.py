@@ -132,7 +132,7 @@ class ModelSource:
 
     @property
     def index_total_bytes(self) -> int | None:
-        """The total bytes of a model's tensors that the index of its weight files states, or None without one.
+        """The total bytes of a model's tensors, as stated by the index of its weight files; None if not stated.
 
         The shards themselves can be missing.
 
@@ -158,11 +158,12 @@ def open_source(name: str) -> ModelSource:
     """Resolve the name of a model and read its configs.
 
     The name can be a folder, a config.json, a GGUF file, a built-in model, a catalogue config, or an id in the Hugging
-    Face cache. A path has priority over a name, unless the folder has no model files and its name is that of a known
-    model.
+    Face cache. A path has priority over a name, unless it is a folder that has no model files and its name is that of a
+    known model.
 
     Raises:
-        ModelRefused: If a config is broken, or the name is that of a model that is known not to be supported.
+        ModelRefused: If the name is empty or that of a model that is known not to be supported, if a config or GGUF
+            file is invalid, or if it is unclear which snapshot of a cached model to use.
         UnknownModel: If no model has this name.
     """
     if not name.strip():
@@ -233,7 +234,7 @@ def read_config(name: str) -> Fields:
     An unknown name can also be a spelling of a catalogue name (`Qwen/Qwen3-8B`).
 
     Raises:
-        ModelRefused: If there is no such model.
+        ModelRefused: If there is no such model, or `open_source` refuses it.
     """
     return open_source(catalogue_name(name) or name).config
 

@@ -20,7 +20,8 @@ def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokeniz
 
     Args:
         model: Source, or a name for `open_source`.
-        or_bytes: Whether a missing tokenizer is always replaced by a byte tokenizer.
+        or_bytes: Whether any folder or catalogue config without a tokenizer gets a byte tokenizer, unless the folder
+            declares a tokenizer. GGUF files never get one.
 
     Raises:
         ModelRefused: If there is no tokenizer or it is broken.

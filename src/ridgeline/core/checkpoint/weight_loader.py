@@ -81,13 +81,16 @@ def load_weights(
 ) -> LoadReport | None:
     """Fill a model on meta with the memory-mapped weights of its source, or with random weights.
 
+    Weights that the model casts or quantises are not mapped.
+
     Args:
         model: Model whose parameters are on meta.
         source: Source of the weights.
         dummy_weights: Whether to use random weights.
         progress: Receives the bytes done and the total bytes.
         family: Family that the model was built as. The default is the family of the config.
-        device: Device of random weights. Weights from the source stay in CPU memory (`prepare_on_gpu` moves them).
+        device: Device of random weights, as in `fill_dummy`. Weights from the source stay in CPU memory
+            (`prepare_on_gpu` moves them).
 
     Returns:
         The time and reads of the load, or None for random weights.
@@ -151,8 +154,9 @@ def load_tensors(
         The casts that could change numbers.
 
     Raises:
-        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or has numbers beyond the range
-            of its dtype, or if a vector contains NaN or infinity.
+        ModelRefused: If a file is invalid, a tensor is missing, unexpected, has the wrong shape or type, or has numbers
+            beyond the range of its dtype, two tensors fill the same parameter, or a vector contains NaN or infinity.
+        MemoryError: If the system refuses the memory to map a file.
     """
     naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
@@ -254,7 +258,7 @@ def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None =
     Args:
         model: Model on meta.
         seed: Seed of the random numbers.
-        device: Device on which the weights are created.
+        device: Device on which plain weights are created. Codes and scales of quantised weights are created on the CPU.
     """
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.

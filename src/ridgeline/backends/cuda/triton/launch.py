@@ -1,4 +1,4 @@
-"""Launch options that all Triton kernels share.
+"""Launch options of the Triton kernels: the early start, and dtypes.
 
 On Hopper and later a kernel can start while the previous one ends (programmatic dependent launch: CUDA C++ programming
 guide). Its programs are then already scheduled, and it can load weights, which no kernel writes, before it waits for

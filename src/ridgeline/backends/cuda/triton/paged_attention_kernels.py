@@ -16,7 +16,7 @@ import triton.language as tl
 from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 AT_ONCE = tl.constexpr(64)
-"""The number of sequences that a GPU program checks per loop iteration to find the sequence of its query tile."""
+"""The number of sequences that a GPU program checks per loop iteration to find the sequence of its tile."""
 
 NOTHING = tl.constexpr(-1.0e30)
 """The initial maximum of attention scores; keys that are not seen have the score -inf."""
@@ -38,7 +38,7 @@ def first_seen(position, reach, REACH: tl.constexpr):
 
 @triton.jit
 def sequence_of(tile, before_C, sequences, POSITIONS: tl.constexpr, SHARED: tl.constexpr):
-    """Return the sequence that a tile of queries belongs to, and the first tile of that sequence.
+    """Return the sequence to which a tile of queries or of copied keys belongs, and the first tile of that sequence.
 
     Tiles of POSITIONS positions are assigned to the sequences one after the other, as in the ragged grids of vLLM's
     Triton attention. before_C has the number of positions before each sequence. If SHARED, the last tile of a sequence

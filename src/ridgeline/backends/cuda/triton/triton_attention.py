@@ -31,7 +31,10 @@ class DecodeSequences:
     """The sequences with one query in a step, as the layers of a KV group see them; all tensors are int32."""
 
     offset_B: Tensor
-    """The offset of each decoding sequence's page table in the tensor of all page tables."""
+    """The index of position 0's page, for each decoding sequence, in the tensor of all page tables.
+
+    It is before the sequence's table if that table begins at a later page, and can be negative.
+    """
     length_B: Tensor
     """The number of keys that each decoding sequence sees; 0 for padding."""
     row_B: Tensor
@@ -49,7 +52,10 @@ class PrefillSequences:
     """
 
     offset_C: Tensor
-    """The offset of each sequence's page table in the tensor of all page tables."""
+    """The index of position 0's page, for each sequence, in the tensor of all page tables.
+
+    It is before the sequence's table if that table begins at a later page, and can be negative.
+    """
     length_C: Tensor
     """The number of keys that each sequence sees."""
     row_C: Tensor
