@@ -1,8 +1,8 @@
 """Admission control: a bounded queue in front of the engine that rejects requests at once when it is full.
 
-A rejected client learns when to retry. The bound does not lower throughput: a request that would exceed its queue time
-is rejected before it costs anything (vllm#49445, kaito#2205). Prompt tokens are bounded as well as requests, because
-one request may need as much work as a thousand others.
+A rejected client learns when to retry. The bound does not lower throughput: it rejects requests that would wait until
+their queue timeout, before they cost anything (vllm#49445, kaito#2205). Prompt tokens are bounded as well as requests,
+because one request may need as much work as a thousand others.
 """
 
 import math

@@ -173,7 +173,10 @@ class ServingContext:
     queues: Sequence[AdmissionQueue]
     """The admission queues, one per kind of request."""
     live: Mapping[str, object]
-    """The requests in progress, by id."""
+    """The requests in progress whose clients wait for a response, by id; video jobs are not among them.
+
+    A draining server waits until there are none.
+    """
     end_all: Callable[[ApiError], None]
     """The function that ends all requests in progress with an error."""
 

@@ -29,7 +29,7 @@ class Participant(Protocol):
         """Run one step of the model and return the predicted seconds of the step."""
 
     def on_loop_end(self, reason: str) -> None:
-        """Fail all waiting requests of the model, because the thread that runs its steps ends; called once."""
+        """Fail all unfinished requests of the model, because the thread that runs its steps ends; called once."""
 
 
 class ModelLoop:
@@ -76,7 +76,7 @@ class ModelLoop:
         try:
             while self._take_up():
                 self._step()
-        except Exception as error:  # a bug: fail the waiting requests, which would hang otherwise
+        except Exception as error:  # a bug: fail the unfinished requests, which would hang otherwise
             reason = type(error).__name__
             raise
         finally:

@@ -64,7 +64,7 @@ class MultiModelEngine:
 
     @property
     def num_awaited(self) -> int:
-        """The number of waiting requests; 0 while the current diffusion work unit is on time.
+        """The number of unfinished requests of both engines; 0 while the latest diffusion work unit is on time.
 
         Text requests wait for that unit too, so they do not count as stalled.
         """
@@ -215,9 +215,9 @@ class LoopedEngine:
         return self._loaded.engine.has_work
 
     def step(self) -> float:
-        """Run one engine step and return its predicted seconds; 0 if it has no prediction or failed.
+        """Run one engine step and return its predicted seconds; 0 if it has no prediction.
 
-        A failed step has no price, because it only ends a request or isolates the one at fault.
+        A failed step has none, because it only ends a request or isolates the one at fault.
         """
         report = self._engine.step()
         return 0.0 if report is None or report.predicted is None else report.predicted

@@ -70,7 +70,7 @@ class Tally:
         return self.answered + self.refused + self.wrong
 
     def take(self, status: int, body: bytes) -> None:
-        """Count a batch response by its status, and add its tokens."""
+        """Count a batch response by its status, and add the tokens of a successful one."""
         if status != 200:
             self.refused += 1
             return

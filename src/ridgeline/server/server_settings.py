@@ -63,7 +63,7 @@ class ServerSettings:
     port: int = 8000
     """The port on which the server listens; 0 picks a free one."""
     models: tuple[str, ...] = ()
-    """The names under which requests select the model; responses contain the first."""
+    """The names under which requests select the model; responses contain the first. () means the model's own name."""
     keys: tuple[str, ...] = field(default=(), repr=False)
     """The API keys that grant access; without any, no route requires a key.
 
@@ -80,7 +80,7 @@ class ServerSettings:
     tool_parser: str | None = None
     """The tool-call format of a model whose chat template does not reveal it."""
     access_log: bool = True
-    """Whether to log one line per request."""
+    """Whether to log one line per HTTP request, except health checks."""
     log_format: str = "text"
     """The log format: `text`, or `json` for one JSON object per line."""
     metrics_alias: str | None = None
@@ -90,7 +90,7 @@ class ServerSettings:
     record: str | None = None
     """The path of a new file to record the traffic in, without any text."""
     priced: str = ""
-    """The device that steps are priced for if no model runs, which every response names; "" if a model runs."""
+    """The device that steps are priced for if no model runs, which a response header names; "" if a model runs."""
 
     choices: int = 8
     """The most choices (`n`) of a request."""
@@ -175,7 +175,7 @@ class ServerSettings:
     drain_seconds: float = 30.0
     """The seconds that requests in progress get to finish after the first SIGTERM or SIGINT."""
     stalled_seconds: float = 60.0
-    """The seconds without a step, while requests wait, after which /health/live fails."""
+    """The seconds without a step, while there are unfinished requests, after which /health/live fails."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -26,7 +26,7 @@ PUBLIC = HEALTH | PAGE
 """The paths served without a key; their contents are the same for every client."""
 
 KEY = "ridgeline.key"
-"""The key of an ASGI scope that stores the digest of the request's API key."""
+"""The name under which an ASGI scope stores the digest of the request's API key."""
 
 MAX_KEYS = 1024
 
@@ -85,7 +85,7 @@ class KeyCheck:
         self.app, self._digests = app, [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the API key of a request, and pass it on or respond with 401."""
+        """Check the API key of a request, and pass it on or respond with 401; a `PUBLIC` path needs no key."""
         public = scope["type"] != "http" or scope["path"] in PUBLIC
         if not public:
             scope[KEY] = self._fitting(Headers(scope=scope))

@@ -1,4 +1,4 @@
-"""The observation of HTTP requests: each finished one is reported once, for metrics and the access log."""
+"""The observation of finished HTTP requests except health checks, for metrics and the access log."""
 
 import logging
 import time

@@ -38,7 +38,10 @@ class HealthSource(Protocol):
 
     @property
     def num_awaited(self) -> int:
-        """The number of waiting requests; while it is positive and `heard` does not grow, the engine hangs."""
+        """The number of unfinished requests.
+
+        While it is positive and `messages_received` does not grow, the engine hangs.
+        """
 
 
 class Health:
@@ -47,7 +50,7 @@ class Health:
     - `loading`: There is no engine yet.
     - `ready`: The engine accepts requests.
     - `restarting`: The engine died and another is starting.
-    - `stalled`: The engine has been silent for `stalled_seconds` although requests wait.
+    - `stalled`: The engine has been silent for `stalled_seconds` although there are unfinished requests.
     - `dead`: The engine is gone for good.
     - `draining`: The server finishes its requests and then ends.
     """

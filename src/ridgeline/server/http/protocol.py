@@ -166,7 +166,10 @@ class LimitedProtocol(H11Protocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that h11 could not parse; uvicorn calls this."""
+        """Refuse a request that is not valid HTTP/1.1, or whose head is too large or ambiguous.
+
+        uvicorn calls this when h11 raises an error.
+        """
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
     @override

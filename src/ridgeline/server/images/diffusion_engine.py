@@ -110,7 +110,7 @@ class _ActiveDiffusion:
 
 
 class DiffusionEngine:
-    """An engine that runs pipelines, by name, for many callers.
+    """An engine that runs image and video pipelines, selected by name, for many concurrent requests.
 
     Use it with `async with`, or call `close`.
     """
@@ -139,9 +139,9 @@ class DiffusionEngine:
 
     @property
     def num_awaited(self) -> int:
-        """The number of waiting requests while the current work unit is late; 0 while it is on time.
+        """The number of unfinished requests while the current work unit is late; 0 while it is on time.
 
-        If it is positive and `heard` does not grow, a work unit hangs.
+        If it is positive and `messages_received` does not grow, a work unit hangs.
         """
         return 0 if self.on_time else len(self._runs)
 
@@ -201,7 +201,10 @@ class DiffusionEngine:
         return len(self._turns) > 0
 
     def step(self) -> float:
-        """Run a work unit of the request with the fewest priced seconds so far, and return its predicted seconds."""
+        """Run a work unit of the request with the fewest priced seconds so far, and return its predicted seconds.
+
+        Return 0 if that request was cancelled, which drops it, or if the work unit failed.
+        """
         return self._step(self._turns.next())
 
     def on_loop_end(self, reason: str) -> None:

@@ -162,6 +162,7 @@ class ImageService:
 
         Raises:
             ApiError: If the request is not admitted, fails, or exceeds a time limit.
+            SlowReader: If `take` raises it, because the client of a stream reads too slowly.
         """
         self.admit(live)
         self.held[live.id] = live
@@ -197,6 +198,7 @@ class ImageService:
 
         Raises:
             ApiError: If the request fails, does not fit into memory, or was ended with `end`.
+            SlowReader: If `take` raises it, because the client of a stream reads too slowly.
         """
         ended: BaseException | None = None
         try:

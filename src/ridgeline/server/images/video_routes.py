@@ -24,7 +24,7 @@ from ridgeline.server.routes.video_job import VideoFields, VideoJob, format_of, 
 from ridgeline.server.server_settings import ServerSettings
 
 POLL_AFTER = "openai-poll-after-ms"
-"""The header that tells OpenAI's client when to poll again."""
+"""The header that tells OpenAI's client after how many milliseconds to poll again."""
 _TYPES: Mapping[str, str] = {"MP4": "video/mp4", "WEBP": "image/webp", "GIF": "image/gif"}
 _MOST_LISTED, _LISTED = 100, 20
 

@@ -173,9 +173,9 @@ class EngineFleet:
 
         Args:
             spec: The request.
-            take: Called with each event.
+            take: Called with each event, or with the exception that ends the request.
             added: Called with the engine's number for the request; again after a retry.
-            begun: Called just before the first step of the request.
+            begun: Called just before the first step of the request; again after a retry.
 
         Raises:
             ValueError: If the request cannot run.
@@ -247,7 +247,10 @@ class _RoutedRequest:
 
     @property
     def request(self) -> TraceRequest:
-        """The request as a router sees it: its length, and a hash of its first page with its cache namespace."""
+        """The request as a router sees it: its length, and a hash of its first page with its cache namespace.
+
+        A prompt that does not fill a page has no hash.
+        """
         page = self._fleet.page_size
         first = self._spec.prompt[:page]
         name = hashlib.blake2b(self._spec.cache_namespace + array("q", first).tobytes(), digest_size=8).hexdigest()

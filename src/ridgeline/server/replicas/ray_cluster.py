@@ -200,7 +200,10 @@ class RayProcessHandle:
             logger.warning("replica %d ended: %s", self._replica, why)
 
     def end(self, *, at_once: bool) -> None:
-        """Kill the engine's Ray actor at once; without its connection it does nothing worth waiting for."""
+        """Kill the engine's Ray actor at once, even if `at_once` is false.
+
+        An actor that has lost its connection has no work to finish.
+        """
         self._reported_end = True
         if self._actor is not None:
             self._cluster.kill(self._actor)

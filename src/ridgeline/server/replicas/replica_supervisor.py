@@ -31,11 +31,14 @@ class _ReplicaSnapshot:
     messages_received: int
     """The number of messages from the replica's engine."""
     still: float = 0.0
-    """The seconds for which the replica's engine has been silent although requests wait."""
+    """The seconds for which the replica's engine has been silent although it has unfinished requests."""
 
 
 class ReplicaSupervisor:
-    """A supervisor that checks the engines of a fleet five times a second."""
+    """A supervisor that checks the engines of a fleet five times a second.
+
+    It logs deaths, kills engines that hang so that they restart, removes drained replicas, and scales their number.
+    """
 
     def __init__(
         self, fleet: EngineFleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None
@@ -45,7 +48,7 @@ class ReplicaSupervisor:
         Args:
             fleet: The replicas.
             start: Starts a further replica.
-            stalled_seconds: The silence after which an engine with waiting requests is killed.
+            stalled_seconds: The silence after which an engine with unfinished requests is killed.
             scaling: The autoscaling rule; None for a fixed number of replicas.
         """
         self.fleet, self._start, self._stalled_seconds, self._scaling = fleet, start, stalled_seconds, scaling

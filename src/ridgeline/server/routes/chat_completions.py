@@ -270,7 +270,10 @@ class ChatResponseWriter:
 
 
 def finish_reason(finish: FinishReason | None, parser: ToolParser) -> str | None:
-    """Return the finish reason of a response: "tool_calls" after complete tool calls, else the engine's."""
+    """Return "tool_calls" if the model stopped after a complete tool call, else the engine's finish reason.
+
+    A response that was cut off at the token limit keeps "length".
+    """
     return "tool_calls" if finish is FinishReason.STOP and parser.complete else finish
 
 

@@ -31,9 +31,9 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields that completion and chat requests share; None selects the model's default.
+    """The fields that completion and chat requests share; a sampling field that is None has the model's default.
 
-    The defaults come from the model's generation_config.json.
+    The defaults come from the model's generation_config.json. The default of `max_tokens` depends on the route.
     """
 
     model: str = ""

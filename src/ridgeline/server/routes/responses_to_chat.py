@@ -25,7 +25,7 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     store: bool = False
-    """Accepted with any value, although responses are never stored; the response states false."""
+    """Accepted as true or false, although responses are never stored; the response states false."""
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None

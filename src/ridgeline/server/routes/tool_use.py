@@ -65,7 +65,8 @@ class ToolUse:
             answer: The constraint of a response without calls; None for no constraint.
 
         Raises:
-            ApiError: If a call is required and `answer` is set, or `answer` is no JSON schema.
+            ApiError: If a call is required and `answer` is set, or `answer` is neither a JSON schema nor any JSON
+                object.
         """
         if self.called:
             if answer is not None:

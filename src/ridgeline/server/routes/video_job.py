@@ -55,7 +55,7 @@ class VideoJob:
     expires: int | None = None
     """The time at which the file will be deleted, in Unix seconds."""
     nbytes: int = 0
-    """The size of the video file in bytes."""
+    """The size of the video file in bytes; 0 until it is written."""
     error: ApiError | None = None
     """Why the job failed, or None."""
     steps: int = 0

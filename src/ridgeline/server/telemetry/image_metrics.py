@@ -62,7 +62,10 @@ class ImageMetrics(MetricsRegistry):
             self._of(live.model, "clips" if live.is_video else "images").inc()
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
-        """Record the end of a request by its kind, and record the duration if it succeeded."""
+        """Count a request that ended as successful, failed or aborted, and record its duration or its stage.
+
+        The duration is recorded for a successful request, and the stage for an aborted one.
+        """
         if error is None:
             seconds = (perf_counter_ns() - live.arrived) * NANOSECONDS
             self._of(live.model, "e2e_request_latency_seconds").observe(seconds)

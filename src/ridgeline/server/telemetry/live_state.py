@@ -118,6 +118,9 @@ class LiveState:
         """Handle GET /v1/engine/state, with a snapshot that is at most a tenth of a second old.
 
         Concurrent requests share a snapshot, because the engine stops for each.
+
+        Raises:
+            ApiError: If the engine is gone or restarting (503).
         """
         loop = asyncio.get_running_loop()
         if self._snapshot_future is None or (
