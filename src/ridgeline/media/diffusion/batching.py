@@ -36,7 +36,7 @@ class Batching:
     """The number of images per denoiser call, and whether the call contains both guidance passes."""
 
     images: int
-    """The number of images that one denoiser call computes."""
+    """The number of images that one denoiser call computes; the last group of a request may have fewer."""
     paired: bool
     """Whether one denoiser call runs both guidance passes."""
 

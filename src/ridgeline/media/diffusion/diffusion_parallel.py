@@ -1,6 +1,6 @@
 """Parallelism: one request on several GPUs, divided by guidance pass and by the sequence of tokens.
 
-CFG-parallel: each half of the GPUs runs one guidance pass of a step, and they exchange their velocities. Ulysses
+CFG-parallel: each half of the GPUs runs one guidance pass of a step, and they exchange their predictions. Ulysses
 (Jacobs et al., arXiv:2309.14509): each GPU has an equal, padded share of the rows and all weights; around attention the
 GPUs exchange rows for heads, so that each computes some heads over all rows. Neither changes the result.
 """
@@ -119,7 +119,10 @@ class ParallelPass:
 
 
 def exchange(latents: Sequence[int]) -> Cost:
-    """Return the cost of exchanging both velocities of a guidance pair, after which all GPUs perform the same step."""
+    """Return the cost of exchanging the predictions of both guidance passes between two groups of GPUs.
+
+    After it all GPUs perform the same step. `latents` is the shape of one image's latents; predictions are in fp32.
+    """
     return Cost(communication={"all_gather": float(2 * 4 * math.prod(latents))})
 
 

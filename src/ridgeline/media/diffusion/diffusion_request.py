@@ -76,9 +76,9 @@ class DiffusionPlan:
     geometry: Geometry
     """The shapes of pixels, latents and tokens that follow from the request's size and number of frames."""
     schedule: Schedule
-    """The noise levels and timesteps that follow from the number of steps."""
+    """The noise levels and timesteps that follow from the number of steps and, for some models, the size."""
     guidance: Guidance
-    """The guidance that follows from the scale and the negative prompt."""
+    """The guidance that follows from the scale, the model's convention and the negative prompt."""
     token_ids: tuple[tuple[int, ...], ...]
     """The token ids of the prompt and, if guidance needs a second pass, of the negative prompt."""
     batching: Batching

@@ -3,7 +3,7 @@
 Classifier-free guidance (arXiv:2207.12598) runs the denoiser twice per step, with the prompt and with an empty or
 negative prompt. It extrapolates from the second prediction through the first:
 
-    velocity = negative + w * (positive - negative)
+    prediction = negative + w * (positive - negative)
 
 w = 1 uses the prompt alone and saves a pass; w below 1 would be a step towards the negative prompt. n steps with
 guidance are 2n passes. Some models were distilled to need no second pass: they take w as an input (embedded guidance)

@@ -43,7 +43,10 @@ def format_of(path: Path) -> str:
 
 
 def to_bytes(pixels_CHW: Tensor) -> Tensor:
-    """Return pixels [channels, rows, columns], clipped to -1 to 1, as uint8 [rows, columns, channels]."""
+    """Return pixels [channels, rows, columns] as uint8 [rows, columns, channels]: -1 becomes 0 and 1 becomes 255.
+
+    Values outside are clipped.
+    """
     scaled = (pixels_CHW / 2 + 0.5).clamp(0, 1) * 255
     return scaled.round().to(torch.uint8).permute(1, 2, 0).cpu()
 

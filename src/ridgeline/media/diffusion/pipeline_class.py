@@ -33,7 +33,7 @@ class PipelineClass:
     """The properties of a pipeline class: its parts, text encoder, guidance convention, layout and defaults."""
 
     text_parts: tuple[str, ...]
-    """The parts of a pipeline's folder that `load_encoder` reads: all but transformer, vae and scheduler."""
+    """The parts of a pipeline's folder that `load_encoder` reads: the text encoders and their tokenizers."""
     load_encoder: LoadEncoder
     """The function that loads the pipeline's text encoder."""
     convention: Convention
@@ -46,7 +46,7 @@ class PipelineClass:
     steps: int
     """The default number of denoising steps."""
     guidance: float | None
-    """The default guidance scale."""
+    """The default guidance scale; None if the denoiser uses no guidance."""
     timesteps: TimestepCall
     """The arguments with which the pipeline requests timesteps from its scheduler."""
     frames: int = 1
@@ -58,7 +58,10 @@ class PipelineClass:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that a pipeline's folder must have, in loading order."""
+        """The parts that a pipeline's folder must have: those of the text encoder, then denoiser, VAE and scheduler.
+
+        A model with two experts also needs `transformer_2`.
+        """
         return (*self.text_parts, "transformer", "vae", "scheduler")
 
 
@@ -179,7 +182,7 @@ def pipeline_class_of(source: ModelSource) -> PipelineClass:
 
 
 def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
-    """Raise ModelRefused if the folder of a pipeline lacks one of the given parts."""
+    """Raise ModelRefused if the index of a pipeline does not list one of the given parts, or its folder is missing."""
     for part in parts:
         component = _listed(source, part)
         if not component.folder.is_dir():
@@ -187,7 +190,10 @@ def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
 
 
 def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
-    """Raise ModelRefused if one of a pipeline's parts has no config; a plan reads nothing else of them."""
+    """Raise ModelRefused if the index of a pipeline lacks one of the given parts, or a part has no config.json.
+
+    A plan reads nothing but the configs of these parts.
+    """
     for part in parts:
         component = _listed(source, part)
         if component.config is None:

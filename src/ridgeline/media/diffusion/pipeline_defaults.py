@@ -38,7 +38,7 @@ class EncoderSpec:
     layers: int = 0
     """The number of the encoder's layers that run; negative counts from the end, 0 is all."""
     tokens: int = 0
-    """The length to which the encoder pads texts; 0 if it is the length that the denoiser receives."""
+    """The tokens of every text that a plan assumes for the encoder; 0 for as many as the denoiser receives."""
 
 
 ENCODER_SPECS: Mapping[str, tuple[EncoderSpec, ...]] = {
@@ -111,7 +111,7 @@ class PipelineDefaults:
         return ((self.tokens or PROMPT), (self.tokens or NEGATIVE))[:passes]
 
     def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return the token counts of some texts as each text encoder of the pipeline reads them, with padding."""
+        """Return the token counts of some texts as a plan assumes them for each text encoder of the pipeline."""
         return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.encoder_specs)
 
 

@@ -45,7 +45,7 @@ class MemoryFit:
     resident: float
     """The peak bytes of a request if all parts stay in GPU memory."""
     tiled: float
-    """The peak bytes of a request with a tiled decode if all parts stay in GPU memory."""
+    """The peak bytes of a request with a tiled decode (of an image) if all parts stay in GPU memory."""
     taking_turns: float
     """The peak bytes over the stages if each stage has only its own part in GPU memory."""
     overhead: float

@@ -117,7 +117,10 @@ class StagePrice:
     communication: Estimate = _NOTHING
     """The time of the communication between GPUs in one repetition of the stage's work."""
     message_bytes: float = 0.0
-    """The bytes that GPUs exchange in one repetition of the stage's work, as each has them afterwards."""
+    """The bytes of the messages between GPUs in one repetition of the stage's work, counted on one GPU.
+
+    Each message counts with the bytes that a GPU has after it, its own part included.
+    """
 
     @property
     def name(self) -> str:
@@ -182,7 +185,7 @@ class PipelineMemory:
     whole: float
     """The bytes of activations of a decode without tiles."""
     tiled: float
-    """The bytes of activations of a decode with the default tiles."""
+    """The bytes of activations of a decode with the default tiles; a video is decoded without tiles."""
     experts: int = 1
     """The number of the pipeline's denoisers."""
 

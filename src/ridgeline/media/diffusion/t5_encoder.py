@@ -29,15 +29,18 @@ def lowered(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return a prompt as Wan reads it: HTML entities replaced by their characters, white space by single spaces."""
+    """Return a prompt as Wan reads it: HTML entities become characters, and each run of white space one space.
+
+    Entities may be escaped twice. White space at the ends is removed.
+    """
     return re.sub(r"\s+", " ", html.unescape(html.unescape(text)).strip()).strip()
 
 
 class T5TextEncoder(TextEncoder):
-    """The encoder of T5 or UMT5 as text encoder.
+    """The encoder of T5 or UMT5 as the text encoder of a diffusion pipeline.
 
-    Its result is the last hidden states, including the end-of-text token; the denoiser, not the encoder, pads the
-    texts.
+    Its result is the last hidden states of a text, including that of the end-of-text token. It does not pad texts; a
+    denoiser that needs padding (Wan) adds it.
     """
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:

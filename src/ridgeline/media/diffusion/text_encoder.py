@@ -89,10 +89,10 @@ class TextEncoder(ABC):
 
 
 class ChatEncoder(TextEncoder):
-    """A language model as text encoder, which reads the text as a user message that it is about to answer.
+    """A language model as the text encoder of a diffusion pipeline, which reads a text as a user message to answer.
 
-    Its result is the hidden states before the last layers, without the final norm. If texts are padded, it includes the
-    states of padding, which attends only to the text.
+    Its result is the hidden states after one inner layer, without the final norm, or those of several layers side by
+    side. If texts are padded, it includes the states of padding, which attends only to the text.
     """
 
     def __init__(
@@ -175,8 +175,8 @@ def load_chat_encoder(
         padded: Whether texts are padded with the tokenizer's pad_token.
 
     Raises:
-        ModelRefused: If the model is not a supported language model or lacks one of the layers, or if the tokenizer,
-            the template or a required pad_token is missing.
+        ModelRefused: If the model is not a supported language model, lacks one of the layers or has missing or broken
+            weights, or if the tokenizer, the template or a required pad_token is missing.
     """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)

@@ -35,7 +35,7 @@ class DecodeLayer:
     cost: Cost
     """The FLOPs and bytes of all calls of the layer together."""
     numbers: int
-    """The number of tensor elements that one call of the VAE layer reads and writes."""
+    """The number of activation values that one call of the VAE layer reads and writes, without its weights."""
     kept: int = 0
     """The number of tensor elements that the VAE layer caches from one call to the next."""
     parameters: int = 0
@@ -76,7 +76,7 @@ class VideoDecodePrice:
 
     @property
     def parameters(self) -> int:
-        """The parameters of the decoder's convolutions, without those of its norms (one per channel)."""
+        """The number of parameters of the decoder's convolutions, without those of its norms (one per channel)."""
         return sum(layer.parameters for layer in self.layers((2, 1, 1)))
 
     @property

@@ -32,7 +32,7 @@ def video_format_of(path: Path) -> str:
     """Return the format of a video by its file name, "" for a folder of frames.
 
     Raises:
-        ValueError: If the suffix is unknown or the package that writes the format is not installed.
+        ValueError: If the suffix is unknown, or the format is MP4 and PyAV is not installed.
     """
     suffix = path.suffix.lower()
     if suffix and suffix not in FORMATS:
@@ -45,7 +45,7 @@ def video_format_of(path: Path) -> str:
 
 
 def check_format(format_: str) -> None:
-    """Raise ValueError if the package that writes a format is not installed."""
+    """Raise ValueError if a video format is MP4 and PyAV, the package that writes it, is not installed."""
     if format_ == "MP4":
         _av()
 

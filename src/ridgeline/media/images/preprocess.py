@@ -75,11 +75,11 @@ class Preprocessing:
     least: int = 14
     """The minimum pixels of the scaled image's shorter side, even if the image is long and narrow."""
     mean: tuple[float, ...] = _MEAN
-    """The mean of each channel in the encoder's training data, from 0 to 1."""
+    """The number that is subtracted from each channel after scaling, from 0 to 1; default: CLIP's means."""
     std: tuple[float, ...] = _STD
-    """The standard deviation of each channel in the encoder's training data."""
+    """The number that divides each channel after the mean is subtracted; default: CLIP's standard deviations."""
     scale: float = 1 / 255
-    """The factor applied to pixel values first."""
+    """The factor by which pixel values from 0 to 255 are multiplied, before the mean is subtracted."""
     resample: int = Image.Resampling.BICUBIC
     """The number of the resampling filter in Pillow."""
 

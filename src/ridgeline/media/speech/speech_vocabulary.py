@@ -54,7 +54,7 @@ class SpeechVocabulary:
         """Read the special tokens and sizes of a speech model from its folder.
 
         Raises:
-            ModelRefused: If it is not a speech model, or its special tokens are missing.
+            ModelRefused: If it is not a speech model, it has no tokenizer, or a special token is missing or invalid.
         """
         config, stated = source.config, source.generation
         if family_of(config) not in SPEECH:
@@ -123,10 +123,11 @@ class SpeechVocabulary:
 
 
 def speech_vocabulary(model: str, tokenizer: Tokenizer) -> SpeechVocabulary | None:
-    """Return the special tokens and sizes of a speech model by its name, None if the model is no speech model.
+    """Return the special tokens and sizes of a speech model by its name, None for a supported model of another kind.
 
     Raises:
-        ModelRefused: If its special tokens are missing.
+        ModelRefused: If the model cannot be opened or its architecture is not supported, or if a speech model has no
+            tokenizer, or a special token is missing or invalid.
     """
     source = open_source(model)
     return SpeechVocabulary.read(source, tokenizer) if family_of(source.config) in SPEECH else None

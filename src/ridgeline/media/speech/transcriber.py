@@ -139,7 +139,7 @@ class Transcript:
     """The duration of the recording."""
 
     def take(self, window: TranscribedWindow) -> None:
-        """Append the transcript of the next window."""
+        """Append the segments of the next window, and update the language and the duration."""
         self.segments += window.segments
         self.language, self.seconds = window.language, window.done
 
