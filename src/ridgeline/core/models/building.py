@@ -87,8 +87,9 @@ def build_to_run(
         kv: The format of the KV cache: the model's own, int8 or fp8. Default: the config's.
 
     Raises:
-        ModelRefused: If the model can be priced but does not run, or cannot be built.
-        ValueError: If there is no such format.
+        ModelRefused: If the model can be priced but does not run, cannot be built or divided, or if `weights` is given
+            and the checkpoint is already quantised.
+        ValueError: If a given format does not exist or does not run, or if `kv` is given and the model has no KV cache.
     """
     family, recipe = family or family_of(fields), read_recipe(fields)
     stated_kv = recipe.kv

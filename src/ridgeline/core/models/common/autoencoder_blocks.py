@@ -151,7 +151,10 @@ class Upsampler(nn.Module):
 
 
 class DownBlock(nn.Module):
-    """The residual blocks of an encoder at one resolution, and the step to the next coarser one."""
+    """The residual blocks of an encoder at one resolution, and the step to the next coarser one, if there is one.
+
+    Attention may follow each residual block.
+    """
 
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
@@ -173,7 +176,10 @@ class DownBlock(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """The residual blocks of a decoder at one resolution, and the step to the next finer one."""
+    """The residual blocks of a decoder at one resolution, and the step to the next finer one, if there is one.
+
+    Attention may follow each residual block.
+    """
 
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None

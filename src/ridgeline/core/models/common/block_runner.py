@@ -15,16 +15,16 @@ Blocks = Callable[[ResidualStream], ResidualStream]
 
 
 class BlockRunner(Protocol):
-    """The function that runs a denoiser's blocks, from the input of the first block to the input of the final norm."""
+    """The function that runs a denoiser's blocks, from the first one in which a text acts on latents to the last."""
 
     def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
         """Run a denoiser's blocks on a residual stream, and return the rows of latents that the final norm reads.
 
         Args:
-            entered: The residual stream before the first block.
+            entered: The residual stream before the first block in which a text acts on latents.
             own: The rows of the incoming streams that are latents, image after image, equally many of each; None if all
                 are.
-            first: The function that runs the first block in which a text acts on latents.
+            first: The function that runs this first block.
             rest: The function that runs all blocks after it. Call `first` before `rest`, and each at most once. `rest`
                 returns rows of latents only.
         """

@@ -103,7 +103,7 @@ class Block(nn.Module):
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """Return the residual stream after a pre-norm block; it comes and goes as two summands [rows, hidden].
 
-        The second summand is None in the first block.
+        The second summand that comes in is None in the first block.
         """
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         attention = self.get_submodule(self.attention_name)

@@ -204,7 +204,7 @@ class CrossFinalLayer(nn.Module):
 
     @override
     def forward(self, stream: ResidualStream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
-        """Return a denoiser's prediction [rows, features] from residual stream and final norm's condition."""
+        """Return a denoiser's prediction [rows, features] from its residual stream and the final norm's condition."""
         shift_RD, scale_RD = self.factors(embedded_RD)
         _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)
         out_NF: Tensor = self.proj_out(normed_ND)

@@ -40,7 +40,7 @@ _EPS = 1e-5  # the default of torch's LayerNorm; no config states it
 
 
 class PlainSelfAttention(nn.Module):
-    """The self-attention of a layer in either stack, without rotary embedding or norms of queries and keys."""
+    """The self-attention of an encoder or decoder layer, without rotary embedding or norms of queries and keys."""
 
     part = "attention"
 

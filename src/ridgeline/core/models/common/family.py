@@ -73,7 +73,7 @@ class Family:
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
     """Patterns of tensors in old checkpoints that the model does not load."""
     also: tuple[str, ...] = ()
-    """Other architectures that a family builds the same way: the same model with a head that is not loaded."""
+    """Other architectures that the family's `build` builds, such as the same model with a head that is not loaded."""
     old_names: tuple[tuple[str, str], ...] = ()
     """Pairs of a part of a tensor's name in old checkpoints and the name today."""
     kind: FamilyKind = "decoder"

@@ -155,7 +155,7 @@ class Fields:
         return own + [name for inner in self._inner.values() for name in inner.unread()]
 
     def other_inputs(self) -> list[str]:
-        """Return the config sections on images, video or audio that no code has read: these parts are not built."""
+        """Return the names of config sections on images, video or audio that no code has read; they are not built."""
         return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:
@@ -266,7 +266,7 @@ class Fields:
         return self._inner[name]
 
     def require_off(self, name: str, *allowed: Any) -> None:
-        """Refuse any value of a config field except absent, null, false, 0 and `allowed`.
+        """Refuse any value of a config field except absent, null, false, 0, an empty string or list, and `allowed`.
 
         It is for features that are not implemented.
         """

@@ -41,8 +41,7 @@ def build_decoder(
 def build_backbone(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """Read a Llama config and return its sizes and its backbone, which is the model without the head.
 
-    It has grouped-query attention from Llama 2 70B on; without `num_key_value_heads` every query head has its own KV
-    head.
+    If the config has no `num_key_value_heads`, every query head has its own KV head.
     """
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))

@@ -167,7 +167,10 @@ class SideBySide(nn.Module):
     """Attention and a feed-forward part in parallel, whose results one output matrix reads."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, out: str) -> None:
-        """Build parallel attention and feed-forward part; `out` is the checkpoint's name of the output matrix."""
+        """Build attention and a feed-forward part in parallel, without the input projections, which subclasses build.
+
+        `out` is the checkpoint's name of the output matrix.
+        """
         super().__init__()
         self.head_dim, self.out = d.head_dim, out
         self.norm_q, self.norm_k = head_norms(d)

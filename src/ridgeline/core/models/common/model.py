@@ -163,5 +163,5 @@ class Model(PricedModule):
         return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 
     def decode_ops(self) -> list[Op]:
-        """Return the ops of a model that a decode step runs."""
+        """Return the ops of a model that a decode step may run: all of them, unless a model overrides this."""
         return [op for _, op in self.ops()]

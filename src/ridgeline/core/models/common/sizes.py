@@ -50,11 +50,11 @@ class ModelSizes:
     hidden: int
     """The width of a model's residual stream."""
     widths: tuple[int, ...]
-    """The distinct widths of a model's feed-forward layers that are no mixture of experts."""
+    """The distinct widths of a model's feed-forward layers and shared experts, without routed experts, ascending."""
     heads: int
     """Query heads of most layers; 0 without attention."""
     kv_heads: int
-    """KV heads of most layers; 0 without attention."""
+    """KV heads of most layers; with MLA, as many as query heads; 0 without attention."""
     head_dim: int
     """Entries of a head in most layers; 0 without attention."""
     mixture: MixtureSizes | None

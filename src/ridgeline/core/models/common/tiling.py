@@ -1,7 +1,8 @@
-"""Tiled decoding: latents are decoded tile by tile, so that the memory of a decode does not grow with the image.
+"""Tiled decoding: latents are decoded tile by tile, so that a decode needs memory for the activations of one tile only.
 
-Tiles overlap, and their overlaps are blended. Each tile is decoded as an image of its own, so that the result differs
-from that of the whole: norms and attention see one tile, and zeros pad its edges.
+The latents and the finished image are held whole. Tiles overlap, and their overlaps are blended. Each tile is decoded
+as an image of its own, so that the result differs from that of the whole: norms and attention see one tile, and zeros
+pad its edges.
 
 Shapes: B images, C channels, H rows, W columns.
 """

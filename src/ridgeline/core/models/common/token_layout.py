@@ -170,7 +170,7 @@ class ZImageLayout:
     lengths: Mapping[RowAxis, Sequence[int]]
     """The number of rows of each image in a pass of Z-Image, by kind of rows (row axis)."""
     positions: Mapping[RowAxis, Tensor]
-    """The position of each row in a pass of Z-Image, by kind of rows, int64 [rows, 3]."""
+    """The position of each latent row and of each joint row in a pass of Z-Image, by kind of rows, int64 [rows, 3]."""
     padding: Tensor
     """The indices of padding among the rows of latents."""
     joint: TokenLayout

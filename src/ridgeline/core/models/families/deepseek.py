@@ -34,8 +34,9 @@ LATENT_EPS = 1e-6  # of the norms of latents; the config's is that of the others
 
 
 class LatentSelfAttention(nn.Module):
-    """Multi-head latent attention (MLA): all keys and values come from one cached latent.
+    """Multi-head latent attention (MLA): the heads' keys and values are computed from one cached latent per position.
 
+    The rotated part of a key does not come from the latent. It is cached next to it and is the same for all heads.
     Queries come from the hidden states, or from a latent of their own.
     """
 

@@ -48,7 +48,7 @@ class ModernBertBlock(nn.Module):
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """Return the residual stream after a block of ModernBERT; it comes and goes as two summands.
 
-        The second summand is None in the first block.
+        The second summand that comes in is None in the first block.
         """
         normed_TD = x_TD
         if y_TD is not None:

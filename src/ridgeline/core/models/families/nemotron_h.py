@@ -129,7 +129,7 @@ def read_sizes(fields: Fields) -> StateSpaceSizes:
 
 
 def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
-    """Read a mixture-of-experts layer of Nemotron-H; `bias` is that of the shared expert."""
+    """Build a mixture-of-experts layer of Nemotron-H; `bias` says whether its shared expert has biases."""
     if fields.value("moe_latent_size"):
         raise fields.refuse(
             f"moe_latent_size = {fields.value('moe_latent_size')!r} is not supported; missing: experts that read and "
@@ -141,7 +141,7 @@ def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
 
 
 def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dimensions:
-    """Read the sizes of a Nemotron-H model, except those of the Mamba-2 layers."""
+    """Read the sizes of a Nemotron-H model with `layers` layers, except those of its Mamba-2 layers and experts."""
     heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
     check_groups(fields, heads, kv_heads)
     return Dimensions(

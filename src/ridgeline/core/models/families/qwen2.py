@@ -1,7 +1,8 @@
 """Qwen2 and Qwen2.5 (arXiv:2407.10671), dense and mixture of experts.
 
-They are Llama with biases on queries, keys and values, and optionally a sliding window on the upper layers. The mixture
-of experts is that of Qwen2-57B-A14B and Qwen1.5-MoE.
+They are Llama with biases on queries, keys and values, and optionally a sliding window on some layers: by default the
+upper ones of a dense model, and every second lower one of a mixture. The mixture of experts is that of Qwen2-57B-A14B
+and Qwen1.5-MoE.
 """
 
 from torch import nn

@@ -1,7 +1,7 @@
 """Qwen3-Next: linear attention by the gated delta rule in three of four layers, and gated full attention in the others.
 
-It has routed experts and a shared one, and norms whose stored weights are added to 1. Sizes and names are those of
-transformers' modeling_qwen3_next.py.
+It has routed experts and a shared one. The norms add 1 to their stored weights, except that of linear attention. Sizes
+and names are those of transformers' modeling_qwen3_next.py.
 """
 
 from torch import nn

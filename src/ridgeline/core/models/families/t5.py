@@ -241,7 +241,7 @@ class T5Stacks:
             shared_bias: Whether all layers of a stack share one table of biases.
 
         Raises:
-            ModelRefused: If a size is missing or invalid.
+            ModelRefused: If a size is missing or invalid, or the activation is not supported.
         """
         fields.ignore("is_encoder_decoder")
         self.layers = fields.count("num_layers", most=MAX_LAYERS)

@@ -45,7 +45,7 @@ class Wan(CrossDenoiser):
 
 
 def build(fields: Fields, storage: StorageConfig) -> Wan:
-    """Build the denoiser of a text-to-video config of Wan 2.1 or 2.2."""
+    """Build the denoiser of a Wan 2.1 or 2.2 config for text to video (T2V, and TI2V of the 5B model)."""
     for name in ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len"):
         if fields.has(name):
             raise fields.refuse(f"{name} is set, but Wan's image-to-video models are not supported; T2V and TI2V are")

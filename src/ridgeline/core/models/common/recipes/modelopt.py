@@ -54,7 +54,8 @@ def read(section: Fields) -> Recipe:
     """Read the recipe of a `quantization_config` of ModelOpt, or of hf_quant_config.json.
 
     Raises:
-        ModelRefused: If an algorithm is unknown.
+        ModelRefused: If the algorithm of the weights is missing or unknown, that of the KV cache is unknown, no layer
+            is listed in a mixed config, or the experts of a layer have different formats.
     """
     section = section.section("quantization") if section.has("quantization") else section
     section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # the algorithm's name implies these
