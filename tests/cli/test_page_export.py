@@ -1,4 +1,4 @@
-"""`ridgeline page export`: the file holds what `page tables` and `page cards` print, and stands over no other."""
+"""`ridgeline page export`: the file holds what `page tables` and `page devices` print, and stands over no other."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_file_holds_tables_cards_and_what_there_is(ridgeline: Run, tmp_path: P
     done = ridgeline("page", "export", "--out", out, *ways)
     assert done.code == OK, done.err
     blocks = blocks_of(out.read_text("utf-8"))
-    assert blocks["cards.json"] == json.loads(ridgeline("page", "cards").out)
+    assert blocks["cards.json"] == json.loads(ridgeline("page", "devices").out)
     models = blocks["models.json"]
     assert isinstance(models, dict)
     assert [each["name"] for each in models["models"]] == ["gpt2", "qwen3-0.6b"]

@@ -8,7 +8,7 @@ from ridgeline.price.devices import device_names
 
 
 def test_a_table_and_cards_are_json_that_the_page_reads(ridgeline: Run) -> None:
-    table, cards = ridgeline("page", "tables", "Qwen/Qwen3-0.6B", "--weights", "int8"), ridgeline("page", "cards")
+    table, cards = ridgeline("page", "tables", "Qwen/Qwen3-0.6B", "--weights", "int8"), ridgeline("page", "devices")
     assert table.code == cards.code == OK
     page = opened("price.js", "work.js")
     put(page, json.loads(table.out))

@@ -39,8 +39,9 @@ def tables(
     _say(model_table(open_source(catalogue_name(model) or model), stored))
 
 
+@page.command("cards", hidden=True)  # the name until 2026-11
 @page.command()
-def cards() -> None:
+def devices() -> None:
     """Print the devices and engines of the catalogue as JSON: the tables of the web page."""
     _say(build_device_tables(catalogue()))
 

@@ -26,7 +26,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
         notes.append(f"do not fit, missing GiB per GPU: {', '.join(short)}")
     notes += refusals(some)
     heads = (f"per {image_or_video(some)}", "per hour", "$/h", f"$/{image_or_video(some)}")
-    table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
+    table_columns = (Column("devices", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
     title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
     return Document(

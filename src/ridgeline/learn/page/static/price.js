@@ -38,7 +38,7 @@ export function openTable(data) {
 }
 
 export function openCards(data) {
-  checkFormat(data, "list of cards", "ridgeline page cards");
+  checkFormat(data, "list of devices", "ridgeline page devices");
   const cards = Object.entries(data.cards).map(([name, card]) => {
     const link = card.link && { ...card.link, all_reduce: data.reductions[card.link.all_reduce] };
     return [name, { ...card, link, efficiency: data.kernels[card.kernels], found: new WeakMap() }];
