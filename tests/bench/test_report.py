@@ -39,7 +39,7 @@ def table_row(page: str, name: str) -> list[str]:
 
 
 def test_figures_stand_in_the_text_with_their_count() -> None:
-    page = plain(report(findings(parse_slo("ttft=40ms,tpot=10ms")), drawn=True))
+    page = plain(report(findings(parse_slo("ttft=40ms,tpot=10ms")), with_charts=True))
     assert page.splitlines()[0] == "m at http://fake: constant arrivals, 5 per second"
     assert "Goodput 5.09 per second: 40 of 40 met ttft 40 ms, tpot 10 ms." in page
     assert "TTFT 40.0 ms (median), TPOT 10.0 ms (median), E2E 60.0 ms (median)." in page
@@ -56,7 +56,7 @@ def test_a_late_load_generator_tells_no_latency_of_the_server() -> None:
     """6 ms late for a TTFT of 46: not in the text, not in a figure, not in the JSON; what it is to blame for is."""
     late = findings(parse_slo("ttft=40ms"), handing_over=6 * MS)
     assert late.refused
-    document = report(late, drawn=True)
+    document = report(late, with_charts=True)
     page = plain(document)
     assert "client limited" in page
     assert "no latencies are reported" in page
@@ -75,13 +75,13 @@ def test_a_late_load_generator_tells_goodput_that_it_cannot_have_changed() -> No
     for limit, good in ((30, 0), (50, 40)):
         late = findings(parse_slo(f"ttft={limit}ms"), handing_over=6 * MS)
         assert late.refused
-        assert f"{good} of 40 met ttft {limit} ms" in plain(report(late, drawn=False))
+        assert f"{good} of 40 met ttft {limit} ms" in plain(report(late, with_charts=False))
         assert findings_json(late)["metrics"]["goodput"]["good"] == good
 
 
 def test_a_few_late_requests_are_said_beside_their_figures() -> None:
     """Of 6 requests nobody can tell a p99: figures are given, with how late they were."""
-    page = plain(report(findings(parse_slo("ttft=40ms"), handing_over=6 * MS, requests=6), drawn=False))
+    page = plain(report(findings(parse_slo("ttft=40ms"), handing_over=6 * MS, requests=6), with_charts=False))
     assert "sent up to 6.00 ms late, 5.67 ms on average of 6 requests" in page
     assert table_row(page, "TTFT")[0] == "45.7"
     assert "0 of 6 met ttft 40 ms; 6 missed it only because the load generator was late" in page
@@ -107,7 +107,7 @@ def test_a_run_with_nothing_answered_is_a_report_too() -> None:
     asked = job(LoadPattern(users=1, requests=3))
     run, _ = played(asked, lambda fields, number: (429, [(MS, b'{"error": {"message": "<full>"}}')]))
     found = BenchFindings(SERVED, asked, run)
-    page = html(report(found, drawn=True))
+    page = html(report(found, with_charts=True))
     assert "0 of 3 requests answered, 3 rejected" in page
     assert "HTTP 429: &lt;full&gt;" in page
     json.dumps(findings_json(found), allow_nan=False)
@@ -117,7 +117,7 @@ def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
     found = swept(3.0)
     assert found.knee is not None
     whole = BenchFindings(SERVED, job(LoadPattern()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
-    document = report(whole, drawn=True)
+    document = report(whole, with_charts=True)
     drawn = {figure.title: figure for figure in document.figures}
     goodput, ttft = drawn["Goodput by request rate"], drawn["Median TTFT by request rate"]
     assert isinstance(goodput, Chart)
@@ -143,7 +143,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
     )
     bound = replace(found, levels=limited)
     document = report(
-        BenchFindings(SERVED, job(LoadPattern()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True
+        BenchFindings(SERVED, job(LoadPattern()), bound.shown, parse_slo("ttft=101ms"), bound), with_charts=True
     )
     assert f"The knee was not reached: at {found.knee.rate:.4g} requests per second 99% of them meet" in plain(document)
     assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
@@ -155,7 +155,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
 def test_tokens_that_nobody_counted_are_said_to_be_pieces() -> None:
     asked = job(LoadPattern(users=1, requests=3))
     run, _ = played(asked, lambda fields, number: (200, [(MS, text()), (2 * MS, text() + b"data: [DONE]\n\n")]))
-    assert "The server reports no token counts" in plain(report(BenchFindings(SERVED, asked, run), drawn=False))
+    assert "The server reports no token counts" in plain(report(BenchFindings(SERVED, asked, run), with_charts=False))
 
 
 def test_the_object_is_json_and_its_columns_are_the_records() -> None:
@@ -202,4 +202,4 @@ def test_a_server_is_named_in_several_ways(url: str) -> None:
 def test_data_in_words() -> None:
     traced = findings()
     traced = BenchFindings(SERVED, job(LoadPattern(), PromptDataset(kind="file", path="p.jsonl")), traced.run)
-    assert "Prompts of p.jsonl" in plain(report(traced, drawn=False))
+    assert "Prompts of p.jsonl" in plain(report(traced, with_charts=False))

@@ -83,8 +83,8 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
         beside = plan.image_comparison
         assert beside is not None
         assert beside.parameters.own == counts[plan.name][0]
-        assert beside.parameters.picture == counts[IMAGE_LAYOUT][0] == picture.parameters["denoisers"]
-        assert (beside.latents.own, beside.latents.picture) == (positions(plan.geometry), positions(picture.geometry))
+        assert beside.parameters.image == counts[IMAGE_LAYOUT][0] == picture.parameters["denoisers"]
+        assert (beside.latents.own, beside.latents.image) == (positions(plan.geometry), positions(picture.geometry))
         parameters, their_place, latents, place = SAID[plan.name]
         assert f"{parameters}; often quoted: 3 to 5, this is {their_place})" in beside.words
         assert f"{latents}; often quoted: 10 to 100, this is {place})" in beside.words

@@ -476,7 +476,7 @@ def test_nothing_runs_on_when_an_engine_has_ended(
 
         return call
 
-    monkeypatch.setattr(consumer.Consumer, "_hear", slow(consumer.Consumer._hear))
+    monkeypatch.setattr(consumer.Consumer, "_receive", slow(consumer.Consumer._receive))
     monkeypatch.setattr(Producer, "order", slow(Producer.order))
 
     async def run() -> None:

@@ -37,14 +37,14 @@ def played() -> Iterator[tuple[dict[str, Any], dict[str, list[Counts]]]]:
     """The runs of the page, and of each what the ledger counted when each frame was told."""
     counted: dict[str, list[Counts]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        hear = recordings._Recording._hear
+        hear = recordings._Recording._on_message
 
         def counting(self: Any, message: Any) -> None:
             hear(self, message)
             if isinstance(message, recordings.EngineSnapshot):
                 counted.setdefault(self._scene.id, []).append(ledger_of(self.engine))
 
-        patch.setattr(recordings._Recording, "_hear", counting)
+        patch.setattr(recordings._Recording, "_on_message", counting)
         yield recorded_runs(load_device("h100-sxm")), counted
 
 

@@ -81,7 +81,7 @@ def test_capacity_is_told_and_drawn(found: SimulatedCapacity) -> None:
     assert "90% of the requests within ttft" in first[1]
     result = findings_json(findings)["capacity"]
     assert [level["good"] for level in result["levels"]] == [level.good for level in found.levels]
-    page = html(document(findings, drawn=True))
+    page = html(document(findings, with_charts=True))
     assert "Goodput by rate" in page
     assert "TPOT by the load law" not in page, "requests of one token have no TPOT"
 

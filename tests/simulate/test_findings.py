@@ -360,7 +360,7 @@ def test_the_result_is_json_and_a_page(steady: SimulationFindings, capsys: pytes
     assert len(list(answer(steady))) == 12
     show(document(steady))
     assert "verdict  steady" in capsys.readouterr().out
-    page = html(document(steady, drawn=True))
+    page = html(document(steady, with_charts=True))
     assert page.count("<svg") >= 8
     assert "<script" not in page
 

@@ -118,12 +118,12 @@ def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
     if output.csv is not None:
         write_whole(output.csv, requests_csv(found))
     if output.report is not None:
-        write_whole(output.report, html(report(found, drawn=True)))
+        write_whole(output.report, html(report(found, with_charts=True)))
         say(f"report written to {output.report}")
     if output.as_json:
         print(json.dumps(findings_json(found)))
     else:
-        show(report(found, drawn=False))
+        show(report(found, with_charts=False))
 
 
 @contextmanager

@@ -45,9 +45,9 @@ def _drawn_by(source: ModelSource) -> Medium:
 def _draws(name: str, medium: Medium) -> bool:
     try:
         source = open_source(name)
-        drawn = IMAGE_MEDIUM if generates_image_tokens(source) else _drawn_by(source)
+        own_medium = IMAGE_MEDIUM if generates_image_tokens(source) else _drawn_by(source)
         if source.pipeline:
             check_parts(source, pipeline_class_of(source).parts)
     except ModelRefused:  # not a generation model, or incomplete
         return False
-    return drawn.command == medium.command
+    return own_medium.command == medium.command

@@ -102,20 +102,20 @@ def _draw(
     for line in plan_lines(pipeline, plan, forecast, tiling, apart=settings.cfg_parallel):
         say(line)
     files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
-    drawing = _DiffusionRun(pipeline, model, plan, settings, tiling, files)
+    diffusion_run = _DiffusionRun(pipeline, model, plan, settings, tiling, files)
     if settings.cfg_parallel:
         with _halved_threads() as threads, second_process(model, dtype, threads, plan) as pair:
-            drawing.run(pair)
+            diffusion_run.run(pair)
     else:
-        drawing.run()
-    for line in measured_lines(forecast.seconds, drawing.measured, forecast.device, drawing.meanwhile):
+        diffusion_run.run()
+    for line in measured_lines(forecast.seconds, diffusion_run.measured, forecast.device, diffusion_run.meanwhile):
         say(line)
     if request.step_cache is not None:
-        say(skipped_line(plan, drawing.skipped))
+        say(skipped_line(plan, diffusion_run.skipped))
     if settings.as_json:
-        own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
+        own = request_json(pipeline, plan, forecast, diffusion_run.measured, diffusion_run.skipped)
         report: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": settings.cfg_parallel}
-        report["compile_seconds"] = drawing.compiling
+        report["compile_seconds"] = diffusion_run.compiling
         print(json.dumps({**report, **own}))
 
 

@@ -23,7 +23,7 @@ def refuse_generation_options(
         request: The request.
         settings: The output settings.
     """
-    drawn = {
+    given_flags = {
         **given,
         "--negative": request.negative,
         "--size": request.size,
@@ -38,7 +38,7 @@ def refuse_generation_options(
         "--cfg-parallel": settings.cfg_parallel or None,
         "--compile": settings.compiled or None,
     }
-    if stated := [name for name, value in drawn.items() if value is not None]:
+    if stated := [name for name, value in given_flags.items() if value is not None]:
         raise ValueError(f"{stated[0]} is for generation, but --latents only decodes saved latents; leave it out")
 
 

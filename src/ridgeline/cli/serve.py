@@ -371,11 +371,11 @@ def say_multi_model_ready(
     url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings
 ) -> None:
     """Log the address, the names and the limits of a server with a language model and diffusion pipelines."""
-    drawing = ", ".join(models.diffusion_engine.pipelines)
-    _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
+    pipeline_names = ", ".join(models.diffusion_engine.pipelines)
+    _say_serving(url, f"{served.name}, {pipeline_names}", models.llm.info.threads, settings)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
     _say_warnings(models.llm)
-    logger.info(f"limits of {drawing}: {_drawing_limits(settings)} (all: {url}/v1/models)")
+    logger.info(f"limits of {pipeline_names}: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
 def _say_serving(url: str, names: str, count: int, settings: ServerSettings, replicas: int = 1) -> None:

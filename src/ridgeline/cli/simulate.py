@@ -335,7 +335,7 @@ def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
         if output.as_json:
             print(text)
     if output.report is not None:
-        write_whole(output.report, html(document(found, drawn=True)))
+        write_whole(output.report, html(document(found, with_charts=True)))
         say(f"report written to {output.report}")
     if not output.as_json:
         show(document(found))

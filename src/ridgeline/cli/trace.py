@@ -226,7 +226,7 @@ def trace(
     *,
     look: InspectionFlags,
     sampling: TraceSamplingFlags,
-    drawing: DiffusionTraceFlags,
+    diffusion: DiffusionTraceFlags,
     running: TraceRunFlags,
     files: TraceFileFlags,
     priced: PricedTraceFlags,
@@ -246,7 +246,7 @@ def trace(
     if priced.priced is not None:
         given = [*["a prompt"] * (prompt is not None), *given_flags(look), *given_flags(files)]
         given += ["--device"] * (device != "this") + ["--summary"] * summary
-        given += [*given_flags(drawing), *given_flags(sampling), *given_flags(running)]
+        given += [*given_flags(diffusion), *given_flags(sampling), *given_flags(running)]
         _show_priced(model, priced, running.lora, [name for name in given if name != "--lora"], as_json)
         return
     priced.check()
@@ -262,9 +262,9 @@ def trace(
     if source.pipeline:
         if summary:
             refuse_text_options(model, ["--summary"])
-        _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
+        _show_drawn(model, text, device, look, sampling, diffusion, running, files, priced, as_json=as_json)
         return
-    refuse_image_options(model, given_flags(drawing))
+    refuse_image_options(model, given_flags(diffusion))
     _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json, short=summary)
 
 
@@ -281,7 +281,7 @@ def _show_drawn(
     device: str,
     look: InspectionFlags,
     sampling: TraceSamplingFlags,
-    drawing: DiffusionTraceFlags,
+    diffusion: DiffusionTraceFlags,
     running: TraceRunFlags,
     files: TraceFileFlags,
     priced: PricedTraceFlags,
@@ -299,14 +299,14 @@ def _show_drawn(
     )
 
     looks = given_flags(look, "layer", "attention")
-    drawn = given_flags(sampling, "seed")
+    given_sampling = given_flags(sampling, "seed")
     others = given_flags(running, "repeats", "threads")
     others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
-    refuse_text_options(model, [*looks, *drawn, *others])
+    refuse_text_options(model, [*looks, *given_sampling, *others])
     trace_options = DiffusionTraceOptions(
         device, look.layer, look.attention, running.repeats, running.threads, files, as_json
     )
-    show_diffusion_trace(model, prompt, sampling.seed, drawing, trace_options)
+    show_diffusion_trace(model, prompt, sampling.seed, diffusion, trace_options)
 
 
 def _show_written(

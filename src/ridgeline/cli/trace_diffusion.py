@@ -42,12 +42,12 @@ class DiffusionTraceOptions:
     as_json: bool
 
 
-def _check_image(drawing: DiffusionTraceFlags, trace_options: DiffusionTraceOptions) -> None:
+def _check_image(diffusion: DiffusionTraceFlags, trace_options: DiffusionTraceOptions) -> None:
     """Raise ValueError for a chart file that would be empty or cannot be written."""
-    path = drawing.svg
+    path = diffusion.svg
     if path is None:
         return
-    if not (trace_options.attention or drawing.pull):
+    if not (trace_options.attention or diffusion.pull):
         raise ValueError("--svg needs --attention or --pull, whose result it draws; give one of them, or leave it out")
     if path.suffix != ".svg":
         raise ValueError(f"--svg is {path}; name an .svg file")
@@ -55,7 +55,7 @@ def _check_image(drawing: DiffusionTraceFlags, trace_options: DiffusionTraceOpti
 
 
 def show_diffusion_trace(
-    model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, trace_options: DiffusionTraceOptions
+    model: str, prompt: str, seed: int | None, diffusion: DiffusionTraceFlags, trace_options: DiffusionTraceOptions
 ) -> None:
     """Trace the generation of an image or video and show the trace.
 
@@ -63,21 +63,21 @@ def show_diffusion_trace(
         model: The pipeline.
         prompt: The prompt.
         seed: The seed; None for a random one.
-        drawing: The options for the image or video.
+        diffusion: The options for the image or video.
         trace_options: The further options.
 
     Raises:
         ValueError: If an option is invalid.
     """
-    size = None if drawing.size is None else Size.parse(drawing.size)
+    size = None if diffusion.size is None else Size.parse(diffusion.size)
     request = DiffusionRequest(
-        prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,
-        frames=drawing.frames, second_guidance=drawing.second_guidance,
+        prompt, diffusion.negative, size, diffusion.steps, diffusion.guidance, seed,
+        frames=diffusion.frames, second_guidance=diffusion.second_guidance,
     )  # fmt: skip
-    _check_image(drawing, trace_options)
-    sections = named_sections(drawing.section, STAGES)
+    _check_image(diffusion, trace_options)
+    sections = named_sections(diffusion.section, STAGES)
     place = traced_on(trace_options.device)
-    if place.type != "cpu" and (trace_options.attention or drawing.pull):
+    if place.type != "cpu" and (trace_options.attention or diffusion.pull):
         looks_in = "--attention" if trace_options.attention else "--pull"
         raise ValueError(f"{looks_in} works only on the CPU; leave out {looks_in} or --device {trace_options.device}")
     with loading_bar(model) as progress:
@@ -85,10 +85,10 @@ def show_diffusion_trace(
     layer = chosen_layer(trace_options.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
     with status("generating"):
-        moment = run_to_step(pipeline, plan, drawing.step)
+        moment = run_to_step(pipeline, plan, diffusion.step)
         layer_seen = layer if isinstance(layer, int) else None
         words = word_attention(moment, layer_seen) if trace_options.attention else None
-        pull = measure_guidance_delta(moment) if drawing.pull else None
+        pull = measure_guidance_delta(moment) if diffusion.pull else None
     threads = torch.get_num_threads()
     with status("tracing"):
         device = device_named(trace_options.device, threads) if place.type == "cpu" else device_at(place)
@@ -97,11 +97,11 @@ def show_diffusion_trace(
             moment, device, repeats=trace_options.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
     ledger = dataclasses.replace(ledger, words=words, guidance_delta=pull)
-    if drawing.svg is not None:
+    if diffusion.svg is not None:
         figure = draw_panels(ledger)
         assert figure is not None, "an earlier check refuses this"
-        write_whole(drawing.svg, svg(figure))
-        say(f"wrote {drawing.svg}")
+        write_whole(diffusion.svg, svg(figure))
+        say(f"wrote {diffusion.svg}")
     trace_options.files.write(
         csv=lambda: to_csv(*ledger.stages.values()),
         perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),
@@ -110,5 +110,5 @@ def show_diffusion_trace(
     if trace_options.as_json:
         print(json.dumps(image_json(ledger)))
     else:
-        sections = tuple(ledger.stages) if drawing.full else sections
+        sections = tuple(ledger.stages) if diffusion.full else sections
         show(image_report(ledger, ReportOptions(layer, trace_options.files.roofline is not None), sections), WIDTH)

@@ -81,8 +81,8 @@ class EngineHost(Protocol):
     info: EngineInfo
     """The description that the engine gives of itself: its limits, memory and device."""
 
-    def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Pass each message of the engine to the function `tell` from now on."""
+    def connect(self, send: Callable[[FromEngine], None]) -> None:
+        """Pass each message of the engine to the function `send` from now on."""
         ...
 
     def send(self, message: ToEngine) -> None:
@@ -394,7 +394,7 @@ class AsyncLLM:
         if caller is None:
             self._questions.resolve(refused.ticket, error)
         else:
-            self._tell([(caller, error)])
+            self._deliver([(caller, error)])
 
     def _added(self, added: RequestAdded) -> None:
         caller = self._callers.get(added.ticket)
@@ -440,7 +440,7 @@ class AsyncLLM:
             caller.unfinished -= event.finish is not None
             if not caller.unfinished:
                 self._forget(caller.ticket, event.request)
-        self._tell(deliveries)
+        self._deliver(deliveries)
 
     def _died(self, died: Died) -> None:
         with self._lock:
@@ -454,9 +454,9 @@ class AsyncLLM:
         self._questions.end(EngineDied(f"the engine stopped: {died.reason}"))
         if died.final and not self.ended.done():
             self.ended.set_result(died.reason)
-        self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])
+        self._deliver([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])
 
-    def _tell(self, deliveries: "list[tuple[_Caller, Event | Exception]]") -> None:
+    def _deliver(self, deliveries: "list[tuple[_Caller, Event | Exception]]") -> None:
         """Deliver events to their callers: at once on this event loop, and as one call per step on any other."""
         here = asyncio._get_running_loop()
         elsewhere: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Caller, Event | Exception]]] = defaultdict(list)

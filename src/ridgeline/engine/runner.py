@@ -83,10 +83,10 @@ class Runner:
     def prepare(self, plan: StepPlan) -> ForwardBatch:
         """Return a plan as a batch, and make KV memory ready for it. Plans must come in the order of their making."""
         with self.others.prepare(plan):
-            self._hear(plan)
+            self._apply_plan(plan)
             return self.builder.build(plan.items)
 
-    def _hear(self, plan: StepPlan) -> None:
+    def _apply_plan(self, plan: StepPlan) -> None:
         """Apply a plan's page tables, and blank and copy its KV pages; save states if `save_states` was called."""
         self.builder.apply_plan(plan)
         self.store.blank(plan.blank)
@@ -174,7 +174,7 @@ class Runner:
         if bucket is not None:
             if self.model.adapters is not None:
                 self.model.adapters.set_step((), (), torch.device("cpu"))
-            self._hear(plan)
+            self._apply_plan(plan)
         return bucket
 
     @torch.inference_mode()

@@ -106,11 +106,11 @@ class ServedMultiModel:
     def _load(self, waiting: LoadCancellation) -> MultiModelEngine:
         free = available_memory()
         pipelines = self.pipelines.load(waiting)
-        drawn = sum(map(weight_bytes, pipelines.values()))
-        loaded = self._engine(free - drawn, waiting)
+        pipeline_bytes = sum(map(weight_bytes, pipelines.values()))
+        loaded = self._engine(free - pipeline_bytes, waiting)
         # Only one model runs at a time, so the memory reserved for the engine's activations also serves the pipelines.
-        room = free - drawn - loaded.resident_bytes
-        threads = threads_for(drawn + loaded.weight_bytes, self.pipelines.threads)
+        room = free - pipeline_bytes - loaded.resident_bytes
+        threads = threads_for(pipeline_bytes + loaded.weight_bytes, self.pipelines.threads)
         device = self.pipelines.device(threads)
         loop = ModelLoop(threads)
         return MultiModelEngine(
@@ -132,15 +132,15 @@ class ServedMultiModel:
         """Yield the application of all models, with its metrics, while it serves requests."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
         names = PipelineNames({name: name for name in self.pipelines.models}, others=self._writers(llm))
-        drawn, image_metrics = build_image_service(models.diffusion_engine, names, settings)
+        image_service, image_metrics = build_image_service(models.diffusion_engine, names, settings)
         queue = RequestQueue(llm.info, own)
         service = build_service(llm, queue, own)
         observability = observe_one_engine(service, llm, own, self.language.name)
         observability.metrics.others.append(image_metrics)
-        drawing = {name: no_text_message([pipeline]) for name, pipeline in models.diffusion_engine.pipelines.items()}
-        model = served_model(llm, own, drawing)
-        images, jobs = ImageApi(drawn, settings, names), VideoJobStore(drawn, settings)
-        videos = VideoApi(drawn, jobs, settings, names)
+        no_text = {name: no_text_message([pipeline]) for name, pipeline in models.diffusion_engine.pipelines.items()}
+        model = served_model(llm, own, no_text)
+        images, jobs = ImageApi(image_service, settings, names), VideoJobStore(image_service, settings)
+        videos = VideoApi(image_service, jobs, settings, names)
         async with observability.running(), aclosing(GrammarCheck(own)) as grammars, aclosing(jobs):
             speech = self.language.speech(llm)
             app = application(
@@ -155,10 +155,10 @@ class ServedMultiModel:
 
             def end(error: ApiError) -> None:
                 service.end_all(error)
-                drawn.end_all(error)
+                image_service.end_all(error)
 
-            live = ChainMap[str, object](service.live, drawn.held)  # type: ignore[arg-type]
-            yield ServingContext(app, models, observability.metrics.exchanged, [queue, drawn.queue], live, end)
+            live = ChainMap[str, object](service.live, image_service.held)  # type: ignore[arg-type]
+            yield ServingContext(app, models, observability.metrics.exchanged, [queue, image_service.queue], live, end)
 
     def _writers(self, llm: AsyncLLM) -> dict[str, str]:
         """Return the error text for image requests to the language model, by its name and those of its adapters."""
@@ -190,13 +190,13 @@ class LoopedEngine:
             inspector,
         )
         self._engine: EngineLoop
-        self._tell: Callable[[FromEngine], None]
+        self._send_event: Callable[[FromEngine], None]
 
-    def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Start the engine: join the loop and send the engine's messages to `tell`."""
-        self._tell = tell
+    def connect(self, send: Callable[[FromEngine], None]) -> None:
+        """Start the engine: join the loop and send the engine's messages to `send`."""
+        self._send_event = send
         inspect = inspection(self._inspector, self._loaded, self._device)
-        self._engine = EngineLoop(self._loaded.engine, tell, self._loaded.price, self._device, inspect)
+        self._engine = EngineLoop(self._loaded.engine, send, self._loaded.price, self._device, inspect)
         self._loop.join(self)
 
     def send(self, message: ToEngine) -> None:
@@ -224,4 +224,4 @@ class LoopedEngine:
 
     def on_loop_end(self, reason: str) -> None:
         """Report the end of the loop to `AsyncLLM` as the engine's death."""
-        self._tell(Died(reason))
+        self._send_event(Died(reason))

@@ -30,7 +30,7 @@ from ridgeline.util.version import __version__
 _SHARD = 4 << 30  # maximum bytes of a shard, unless a single tensor is larger
 _INDEX = "model.safetensors.index.json"
 _REWRITTEN = ("config.json", "README.md", _INDEX)
-_CARD_BEFORE = "README-unquantised.md"
+_ORIGINAL_MODEL_CARD = "README-unquantised.md"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*")
 
 
@@ -258,8 +258,8 @@ def _write_beside(folder: Path, source: ModelSource, weights: str, stored: Weigh
         shutil.copyfile(path, folder / path.name)
     card = source.folder / "README.md"
     if card.is_file():
-        shutil.copyfile(card, folder / _CARD_BEFORE)
-    more = f", whose original model card is [{_CARD_BEFORE}]({_CARD_BEFORE})" if card.is_file() else ""
+        shutil.copyfile(card, folder / _ORIGINAL_MODEL_CARD)
+    more = f", whose original model card is [{_ORIGINAL_MODEL_CARD}]({_ORIGINAL_MODEL_CARD})" if card.is_file() else ""
     (folder / "README.md").write_text(
         f"# {folder.name.removeprefix('.').removesuffix('.quantised')}\n\n{source.title}{more}, with weights in "
         f"{weights}. `ridgeline quantize` {__version__} rounded them to the nearest value, without calibration data. "
@@ -271,7 +271,7 @@ def _write_beside(folder: Path, source: ModelSource, weights: str, stored: Weigh
 def _beside(folder: Path) -> Iterator[Path]:
     """Yield the files of a model folder that are copied unchanged, such as the tokenizer; none has weights."""
     seen = sorted({path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()})
-    yield from (path for path in seen if path.name not in (*_REWRITTEN, _CARD_BEFORE))
+    yield from (path for path in seen if path.name not in (*_REWRITTEN, _ORIGINAL_MODEL_CARD))
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -39,8 +39,8 @@ _ALIASES = {"developer": "system", "function": "tool"}
 
 _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
-_ASK = {"role": "user", "content": "probe_question"}
-_SAID = {"role": "assistant", "content": "probe_statement"}
+_USER_MESSAGE = {"role": "user", "content": "probe_question"}
+_ASSISTANT_MESSAGE = {"role": "assistant", "content": "probe_statement"}
 _TEXTS = ("probe_text", "probe_second_text", "probe_third_text")
 _THOUGHT = "probe_thought"
 _RULE = {"role": "system", "content": "probe_instruction"}
@@ -142,16 +142,18 @@ class TemplateProbe:
     def joins_leading(self) -> bool:
         """Whether leading system messages must be joined, because the template would omit one of them or fail."""
         leading = [{"role": "system", "content": text} for text in _TEXTS]
-        if not self._texts([leading[0], _ASK]):
+        if not self._texts([leading[0], _USER_MESSAGE]):
             return False
-        found = self._texts([*leading, _ASK])
+        found = self._texts([*leading, _USER_MESSAGE])
         return not found or not all(_includes(text, _TEXTS) for text in found)
 
     def _find_role(self, role: str) -> str | None:
         """Detect the role under which a template writes messages of this role."""
         if role == "tool":
             return "tool" if self.calls.form is None or self._writes_result(self.calls.form) else None
-        own, unknown = (self._texts([{"role": name, "content": _TEXTS[0]}, _ASK]) for name in (role, _UNKNOWN_ROLE))
+        own, unknown = (
+            self._texts([{"role": name, "content": _TEXTS[0]}, _USER_MESSAGE]) for name in (role, _UNKNOWN_ROLE)
+        )
         is_written = bool(own) and all(_includes(text, _TEXTS[:1]) for text in own)
         has_branch = own != [text.replace(_UNKNOWN_ROLE, role) for text in unknown]
         if is_written and (has_branch or role not in _ALIASES):
@@ -198,7 +200,7 @@ class TemplateProbe:
         """Return the prompt of a conversation that ends with `count` tool calls, up to the first result."""
         ids = None if identity is None else [identity]
         results = [form.result(number, identity) for number in range(count)] if self._has_results else []
-        text = self._call_text([_ASK, form.message(_NAMES[:count], ids), *results])
+        text = self._call_text([_USER_MESSAGE, form.message(_NAMES[:count], ids), *results])
         return None if text is None else text.partition(_TEXTS[0])[0]
 
     def _is_once(self, text: str, names: Sequence[str]) -> bool:
@@ -220,7 +222,7 @@ class TemplateProbe:
         form = replace(form, named_results=not self._takes_result(form, named=False))
         several = self._calling_text(form, 2)
         form = replace(form, several=several is not None and self._is_once(several, _NAMES))
-        over, _ = self._preamble_places(form, [_SAID, _ASK])
+        over, _ = self._preamble_places(form, [_ASSISTANT_MESSAGE, _USER_MESSAGE])
         running, keeps_reasoning = self._preamble_places(form, [])
         # If the position does not change when the turn ends, the next prompt starts with this one, which is cached.
         over = (*(place for place in running if place in over), *(place for place in over if place not in running))
@@ -240,7 +242,7 @@ class TemplateProbe:
         words = (_NAMES[0], *_ARGUMENTS)
         found: dict[PreamblePlace, bool] = {}
         for place in PLACES:
-            turns = with_preambles(enumerate([_ASK, reasoning_message, form.result(), *rest]), place, place)
+            turns = with_preambles(enumerate([_USER_MESSAGE, reasoning_message, form.result(), *rest]), place, place)
             text = self._call_text([form.with_content(message) for _, message in turns], opens=True)
             if text is not None and text.count(_TEXTS[1]) == 1 and _includes(text, words):
                 found[place] = _THOUGHT in text
@@ -251,12 +253,12 @@ class TemplateProbe:
     @property
     def _text_prompt(self) -> str:
         """The test prompt with text in place of the tool call."""
-        return self._call_text([_ASK, _SAID]) or ""
+        return self._call_text([_USER_MESSAGE, _ASSISTANT_MESSAGE]) or ""
 
     @property
     def _prompt_before_call(self) -> str:
         """The test prompt before the tool call, without the opening of a response."""
-        return self._call_text([_ASK]) or ""
+        return self._call_text([_USER_MESSAGE]) or ""
 
     def _takes_result(self, form: CallForm, *, named: bool | None = None) -> bool:
         """Return whether a template writes a tool's result after its call.
@@ -270,14 +272,14 @@ class TemplateProbe:
 
     def _writes_result(self, form: CallForm) -> bool:
         """Return whether a prompt contains the text of a tool result in this message form."""
-        text = self._call_text([_ASK, form.message(_NAMES[:1]), form.result()], opens=True)
+        text = self._call_text([_USER_MESSAGE, form.message(_NAMES[:1]), form.result()], opens=True)
         return text is not None and _includes(text, _TEXTS[:1])
 
     # -- the format of calls ------------------------------------------------------------------------------------------
 
     def _find_format(self, form: CallForm) -> ToolFormat | None:
         """Return the tool-call format whose parser reads a template's own calls back, or None if no parser does."""
-        opened = self._call_text([_ASK], opens=True) or ""
+        opened = self._call_text([_USER_MESSAGE], opens=True) or ""
         counts = (1, 2) if form.several else (1,)
         texts = {count: self._calling_text(form, count) or "" for count in counts}
         able = [

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ridgeline.engine.step_plan import StepPlan
 
-_NOBODY: AbstractContextManager[None] = nullcontext()
+_NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
 class OtherRanks:
@@ -18,11 +18,11 @@ class OtherRanks:
 
     def prepare(self, plan: StepPlan) -> AbstractContextManager[None]:
         """Have the other ranks build the batch of a plan and make KV memory ready for it (Runner.prepare)."""
-        return _NOBODY
+        return _NO_CONTEXT
 
     def hidden(self) -> AbstractContextManager[None]:
         """Have the other ranks compute hidden states of the batch that they prepared last (Runner.hidden)."""
-        return _NOBODY
+        return _NO_CONTEXT
 
     def head(self, first: int, count: int) -> AbstractContextManager[None]:
         """Have the other ranks compute logits of `count` of the rows of hidden states computed last (Runner.head).
@@ -31,12 +31,12 @@ class OtherRanks:
             first: The index of the first of these rows.
             count: The number of rows.
         """
-        return _NOBODY
+        return _NO_CONTEXT
 
     def save_states(self) -> AbstractContextManager[None]:
         """Have the other ranks save recurrent states before each step from now on (Runner.save_states)."""
-        return _NOBODY
+        return _NO_CONTEXT
 
     def rewind(self) -> AbstractContextManager[None]:
         """Have the other ranks restore the recurrent states from before the last step (Runner.rewind)."""
-        return _NOBODY
+        return _NO_CONTEXT

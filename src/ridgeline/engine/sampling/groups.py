@@ -202,11 +202,11 @@ def _members(rows: Sequence[SampleRow], vocabulary: int) -> Iterator[tuple[_Samp
     alike: dict[_SamplingSteps, list[int]] = {}
     for index, row in enumerate(rows):
         params = row.params
-        drawn = not params.greedy
+        is_sampled = not params.greedy
         steps = _SamplingSteps(
             params.greedy,
-            drawn and 0 < params.top_k < vocabulary,
-            drawn and params.top_p < 1,
+            is_sampled and 0 < params.top_k < vocabulary,
+            is_sampled and params.top_p < 1,
             params.logprobs is not None,
         )
         alike.setdefault(steps, []).append(index)

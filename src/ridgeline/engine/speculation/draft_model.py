@@ -157,26 +157,26 @@ class ModelDrafter:
             self._ledger.commit(one.request.id, one.request.tokens, one.sure)
         return ready
 
-    def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], drawn: Sequence[_DraftState]) -> None:
-        """Run positions of the draft model, and sample a guess after the last position of the `drawn` requests."""
-        wanted = {one.request.id for one in drawn}
-        items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
+    def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], sampled: Sequence[_DraftState]) -> None:
+        """Run positions of the draft model, and sample a guess after the last position of the `sampled` requests."""
+        wanted = {one.request.id for one in sampled}
+        items = tuple([self._item(one, tokens, is_sampled=one.request.id in wanted) for one, tokens in parts])
         plan = StepPlan(self._steps, items, (), tuple(self._ledger.pages_to_zero), tuple(self._forget))
         self._steps += 1
         self._ledger.pages_to_zero.clear()
         self._forget.clear()
-        outcomes = self._runner.execute(plan, [one.row() for one in drawn])
+        outcomes = self._runner.execute(plan, [one.row() for one in sampled])
         for one, tokens in parts:
             one.tokens += tokens
-        for one, outcome in zip(drawn, outcomes, strict=True):
+        for one, outcome in zip(sampled, outcomes, strict=True):
             if isinstance(outcome, Sampled):
                 one.take(outcome.token)
             else:  # its logits leave nothing to choose; the other requests keep their guesses
                 one.most = 0
 
-    def _item(self, one: _DraftState, tokens: Sequence[int], *, drawn: bool) -> PlanItem:
+    def _item(self, one: _DraftState, tokens: Sequence[int], *, is_sampled: bool) -> PlanItem:
         first, pages = self._ledger.unsent(one.request.id)
         if first:
             self._known_to_runner.add(one.request.id)
-        logits = (len(tokens) - 1,) if drawn else ()
+        logits = (len(tokens) - 1,) if is_sampled else ()
         return PlanItem(one.request.id, len(one.tokens), tuple(tokens), pages, first, logits)

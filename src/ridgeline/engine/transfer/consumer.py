@@ -55,7 +55,7 @@ class _Parked:
 class Consumer:
     """The end of a transfer that requests pages, for an engine whose loop calls `poll` before each step.
 
-    All methods but `_hear` run in the engine's thread.
+    All methods but `_receive` run in the engine's thread.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Consumer:
         exchange: PageExchange,
         identity: Identity,
         transfer: KVTransfer,
-        tell: Callable[[FromEngine], None],
+        send: Callable[[FromEngine], None],
         wake: Callable[[], None],
     ) -> None:
         """Connect to the producers, and wait a few seconds until it is known which are available.
@@ -74,11 +74,11 @@ class Consumer:
             exchange: Access to the engine's KV pages.
             identity: The model and page layout that a producer must share.
             transfer: The settings of the transfer.
-            tell: Receives the messages on transfers.
+            send: Receives the messages on transfers.
             wake: Makes the engine's loop run once more if it waits, from any thread.
         """
         self._engine, self._exchange, self._identity = engine, exchange, identity
-        self._timeout, self._tell, self._wake = transfer.timeout, tell, wake
+        self._timeout, self._send_event, self._wake = transfer.timeout, send, wake
         self._events: queue.SimpleQueue[tuple[Peer, PeerEvent]] = queue.SimpleQueue()
         self._tickets = count(1)
         self._unasked: deque[_Parked] = deque()
@@ -89,13 +89,13 @@ class Consumer:
         self._staged = 0
         most = exchange.kv_cache_manager.pool.size
         self._threads = ConnectionThreads()
-        self.peers = [Peer(each, identity, transfer, most, self._hear, self._threads) for each in transfer.peers]
+        self.peers = [Peer(each, identity, transfer, most, self._receive, self._threads) for each in transfer.peers]
         end = time.monotonic() + _FIRST_TRY
         for peer in self.peers:
             peer.tried.wait(max(0.0, end - time.monotonic()))
         self.poll()
 
-    def _hear(self, peer: Peer, event: PeerEvent) -> None:
+    def _receive(self, peer: Peer, event: PeerEvent) -> None:
         """Queue an event of a producer, in the thread of its connection, and wake the engine's loop."""
         self._events.put((peer, event))
         self._wake()
@@ -160,10 +160,10 @@ class Consumer:
             peer.curve = event.curve
             self._down.pop(peer, None)
             nbytes, seconds = event.curve.nbytes[-1], event.curve.seconds[-1]
-            self._tell(PeerChanged(peer.address, True, f"{nbytes / seconds / 1e9:.3g} GB/s"))
+            self._send_event(PeerChanged(peer.address, True, f"{nbytes / seconds / 1e9:.3g} GB/s"))
         elif isinstance(event, PeerOffline):
             if self._down.get(peer) != event.reason:
-                self._tell(PeerChanged(peer.address, False, event.reason))
+                self._send_event(PeerChanged(peer.address, False, event.reason))
             peer.curve, self._down[peer] = None, event.reason
             for ticket in [ticket for ticket, parked in self._fetches.items() if parked.peer is peer]:
                 self._fail(ticket, event.reason)
@@ -213,7 +213,7 @@ class Consumer:
         """Start a request whose pages do not come, so that this engine computes its prompt, and report why."""
         parked = self._over(ticket)
         assert parked.peer is not None
-        self._tell(Transferred(parked.peer.address, reason=reason))
+        self._send_event(Transferred(parked.peer.address, reason=reason))
         self._engine.begin(parked.request.group)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -254,9 +254,9 @@ class Consumer:
                 predicted = None if peer.curve is None else peer.curve.at(arrived.rows.nbytes)
                 positions, waited = arrived.pages.positions - parked.have, time.monotonic() - parked.asked_at
                 details = (positions, arrived.rows.nbytes, arrived.seconds, predicted, waited)
-                self._tell(Transferred(peer.address, *details))
+                self._send_event(Transferred(peer.address, *details))
             else:
-                self._tell(Transferred(peer.address, reason="the KV cache has no room for its pages"))
+                self._send_event(Transferred(peer.address, reason="the KV cache has no room for its pages"))
             self._engine.begin(parked.request.group)
 
     def _has_room(self, request: Request) -> bool:

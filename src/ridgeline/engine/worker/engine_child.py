@@ -36,7 +36,7 @@ class ChildConnection:
         for end in (connection, self._woken):
             self._poller.register(end, select.POLLIN)
 
-    def tell(self, message: FromEngine | LoadingProgress | NotLoaded) -> None:
+    def send(self, message: FromEngine | LoadingProgress | NotLoaded) -> None:
         """Send a message to the server.
 
         Raises:
@@ -120,18 +120,18 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
         nonlocal reported
         if done == total or done - reported > total // 100:
             reported = done
-            child.tell(LoadingProgress(done, total))
+            child.send(LoadingProgress(done, total))
 
     try:
         loaded, threads = _load(start, progress)
     except ValueError as error:
-        child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+        child.send(NotLoaded(str(error), isinstance(error, ModelRefused)))
         return None
     except Exception as error:
         reason = out_of_memory(error)
         if reason is None:
             raise
-        child.tell(NotLoaded(reason, refused=False))
+        child.send(NotLoaded(reason, refused=False))
         return None
     torch.set_num_threads(threads)
     if behind:
@@ -139,15 +139,15 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     loaded.engine.set_next_id(first_of(start.replica))
     device = None if start.device is None else loaded.with_interconnect(start.device)
     inspect = inspection(start.inspector, loaded, device)
-    loop = EngineLoop(loaded.engine, child.tell, loaded.price, device, inspect)
+    loop = EngineLoop(loaded.engine, child.send, loaded.price, device, inspect)
     if start.transfer is not None:
         try:
             loop.transfer(start.transfer, loaded, child.wake)
         except ValueError as error:
-            child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+            child.send(NotLoaded(str(error), isinstance(error, ModelRefused)))
             return None
     gc.freeze()  # the objects so far stay for good, so the collector need not scan them again
-    child.tell(EngineReady(loaded.info(device)))
+    child.send(EngineReady(loaded.info(device)))
     return loop
 
 

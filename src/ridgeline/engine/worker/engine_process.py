@@ -127,7 +127,7 @@ class EngineProcess:
         self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
         self.texts = texts
         self.info: EngineInfo  # from the latest process that was ready
-        self._tell: Callable[[FromEngine], None] | None = None
+        self._send_event: Callable[[FromEngine], None] | None = None
         self._unheard: list[FromEngine] = []  # messages that came before `connect`
         self._loop = asyncio.get_running_loop()
         self._line: _EngineConnection | None = None
@@ -191,11 +191,11 @@ class EngineProcess:
             self.close()
             raise
 
-    def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Pass the engine's messages to `tell` from now on, and those that came before, too."""
-        self._tell = tell
+    def connect(self, send: Callable[[FromEngine], None]) -> None:
+        """Pass the engine's messages to `send` from now on, and those that came before, too."""
+        self._send_event = send
         for message in self._unheard:
-            tell(message)
+            send(message)
         self._unheard.clear()
 
     def send(self, message: ToEngine) -> None:
@@ -224,7 +224,9 @@ class EngineProcess:
         connected: asyncio.Future[asyncio.Protocol] = self._loop.create_future()
 
         def line() -> _EngineConnection:
-            return _EngineConnection(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
+            return _EngineConnection(
+                connected, lambda message: self._on_message(message, ready), lambda: self._lost(ready)
+            )
 
         self.handle = self._new_place()
         await self.handle.begin(line, connected)
@@ -236,7 +238,7 @@ class EngineProcess:
         self.info = await ready
         self._ready = True
 
-    def _hear(self, message: FromProcess, ready: "asyncio.Future[EngineInfo]") -> None:
+    def _on_message(self, message: FromProcess, ready: "asyncio.Future[EngineInfo]") -> None:
         if isinstance(message, LoadingProgress):
             if self._progress is not None:
                 self._progress(message.done, message.total)
@@ -283,8 +285,8 @@ class EngineProcess:
                 return
 
     def _say(self, message: FromEngine) -> None:
-        if self._tell is not None:
-            self._tell(message)
+        if self._send_event is not None:
+            self._send_event(message)
         else:
             self._unheard.append(message)
 
@@ -299,10 +301,10 @@ class _EngineConnection(asyncio.Protocol):
     def __init__(
         self,
         connected: "asyncio.Future[asyncio.Protocol]",
-        hear: Callable[[FromProcess], None],
+        on_message: Callable[[FromProcess], None],
         lost: Callable[[], None],
     ) -> None:
-        self._connected, self._hear, self._lost = connected, hear, lost
+        self._connected, self._on_message, self._lost = connected, on_message, lost
         self._frames: MessageCodec[FromProcess] = MessageCodec(FromProcess)
         self._transport: asyncio.Transport
 
@@ -317,7 +319,7 @@ class _EngineConnection(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
-            self._hear(message)
+            self._on_message(message)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

@@ -51,7 +51,7 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        tell: Callable[[FromEngine], None],
+        send: Callable[[FromEngine], None],
         price: Price | None = None,
         device: Device | None = None,
         inspect: Callable[[bytes], bytes] | None = None,
@@ -60,12 +60,12 @@ class EngineLoop:
 
         Args:
             engine: The engine.
-            tell: Receives the engine's messages.
+            send: Receives the engine's messages.
             price: The cost model of the model, for predictions.
             device: The device for which step times are predicted.
             inspect: Answers questions about the model (inspector.py).
         """
-        self.engine, self._tell, self._price, self._device = engine, tell, price, device
+        self.engine, self._send_event, self._price, self._device = engine, send, price, device
         self._inspect = inspect
         if price is not None and device is not None and engine.speculator is not None:
             engine.speculator.price_on(price, device)
@@ -74,7 +74,7 @@ class EngineLoop:
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
-        engine.on_begin = lambda requests: tell(RequestsBegun(requests))
+        engine.on_begin = lambda requests: send(RequestsBegun(requests))
 
     def transfer(self, how: KVTransfer, loaded: LoadedEngine, wake: Callable[[], None]) -> None:
         """Start sending KV pages of prompts to other engines, or receiving them.
@@ -96,7 +96,7 @@ class EngineLoop:
         if how.listen is not None:
             self._producer = Producer(self.engine, exchange, identity, how.listen, how.key, wake)
         else:
-            self._consumer = Consumer(self.engine, exchange, identity, how, self._tell, wake)
+            self._consumer = Consumer(self.engine, exchange, identity, how, self._send_event, wake)
 
     def run(self, inbox: Inbox) -> None:
         """Handle messages and run steps until the inbox ends. An error of the engine itself is raised."""
@@ -121,11 +121,11 @@ class EngineLoop:
         elif isinstance(message, StopChoice):
             self._say(self.engine.stop(*message.stop))
         elif isinstance(message, GetSnapshot):
-            self._tell(snapshot(self.engine, pages=message.pages))
+            self._send_event(snapshot(self.engine, pages=message.pages))
         elif isinstance(message, WatchPages):
             self._look_after_pages(message.on)
         elif isinstance(message, Inspect):
-            self._tell(self._inspected(message))
+            self._send_event(self._inspected(message))
         else:
             assert isinstance(message, Abort)
             self._say(self.engine.abort(message.request))
@@ -136,11 +136,11 @@ class EngineLoop:
         try:
             request = self.engine.add(add.spec, parked=self._consumer is not None)
         except ValueError as error:
-            self._tell(Refused(add.ticket, str(error)))
+            self._send_event(Refused(add.ticket, str(error)))
         except Exception as error:  # a bug of ours: only this request fails, the others continue
-            self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
+            self._send_event(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
         else:
-            self._tell(RequestAdded(add.ticket, request))
+            self._send_event(RequestAdded(add.ticket, request))
             if self._consumer is not None:
                 self._consumer.add(self.engine.requests[request])
 
@@ -161,12 +161,12 @@ class EngineLoop:
         if self._producer is not None:
             events = self._producer.ended(events)
         report = self._report
-        self._tell(Stepped(events, self.engine.stats, report, self._changed_pages()))
+        self._send_event(Stepped(events, self.engine.stats, report, self._changed_pages()))
         return report
 
     def _say(self, events: list[TokenEvent]) -> None:
         """Send the events of an abort or stop between two steps, with the counters after it."""
-        self._tell(Stepped(events, self.engine.stats, None, self._changed_pages()))
+        self._send_event(Stepped(events, self.engine.stats, None, self._changed_pages()))
 
     def _end_transfer(self) -> None:
         for end in (self._producer, self._consumer):
@@ -223,12 +223,12 @@ class EngineThread:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Start the thread; `tell` receives the engine's messages. The errors are those of EngineLoop.transfer."""
-        loop = EngineLoop(self._loaded.engine, tell)
+    def connect(self, send: Callable[[FromEngine], None]) -> None:
+        """Start the thread; `send` receives the engine's messages. The errors are those of EngineLoop.transfer."""
+        loop = EngineLoop(self._loaded.engine, send)
         if self._transfer is not None:
             loop.transfer(self._transfer, self._loaded, lambda: self._inbox.put(None))
-        self._thread = threading.Thread(target=self._run, args=(loop, tell), name="ridgeline engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(loop, send), name="ridgeline engine", daemon=True)
         self._thread.start()
 
     def send(self, message: ToEngine) -> None:
@@ -242,7 +242,7 @@ class EngineThread:
         assert self._thread is not None
         self._thread.join()
 
-    def _run(self, loop: EngineLoop, tell: Callable[[FromEngine], None]) -> None:
+    def _run(self, loop: EngineLoop, send: Callable[[FromEngine], None]) -> None:
         reason = "closed"
         try:
             loop.run(self._messages)
@@ -250,7 +250,7 @@ class EngineThread:
             reason = str(error)
             raise
         finally:
-            tell(Died(reason))
+            send(Died(reason))
 
     def _messages(self, wait: bool) -> Sequence[ToEngine] | None:
         messages = [self._inbox.get()] if wait else []

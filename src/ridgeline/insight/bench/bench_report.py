@@ -27,12 +27,12 @@ _ROWS = ("TTFT", "service TTFT", "server TTFT", "ITL", "chunk gap", "TPOT", "E2E
 _INTERVALS = ("TTFT", "TPOT", "E2E")
 
 
-def report(findings: BenchFindings, *, drawn: bool) -> Document:
+def report(findings: BenchFindings, *, with_charts: bool) -> Document:
     """Return the report of a server benchmark as a document.
 
     Args:
         findings: The results of the benchmark.
-        drawn: Whether to include charts, for output that can show them.
+        with_charts: Whether to include charts, for output that can show them.
     """
     blocks: list[DocumentBlock] = [Bullets(tuple(_answers(findings)))]
     if findings.reasons:
@@ -50,7 +50,7 @@ def report(findings: BenchFindings, *, drawn: bool) -> Document:
         blocks += [Heading("Predicted"), *_predicted(findings)]
     elif findings.unpredicted:
         blocks += [Heading("Predicted"), Paragraph(findings.unpredicted)]
-    if drawn:
+    if with_charts:
         blocks += [Heading("Figures"), *figures(findings)]
     definitions = Facts(tuple(DEFINITIONS.items()))
     blocks += [Heading("Definitions"), Paragraph(SYMBOLS), definitions]

@@ -27,22 +27,22 @@ async def _work(out: IO[bytes]) -> None:
     orders: Inbox[ToWorker] = Inbox(reader, ToWorker)
     frames: MessageCodec[FromWorker] = MessageCodec(FromWorker)
 
-    def tell(message: FromWorker) -> None:
+    def send(message: FromWorker) -> None:
         out.write(frames.encode(message))
         out.flush()
 
     def watch(records: list[RequestRecord]) -> None:
         if reader.at_eof():
             raise StopRun("another client process ended")
-        tell(progress_of(records))
+        send(progress_of(records))
 
     job = await orders.next()
     if not isinstance(job, LoadJob):  # the run was stopped before it started
         return
-    tell(ClientReady())
+    send(ClientReady())
     start = await orders.next()
     if isinstance(start, ClientStart):
-        tell(await run_part(job, start.at, watch))
+        send(await run_part(job, start.at, watch))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ class LoadGenerator:
     the reason why the run stopped early, or empty.
     """
 
-    def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
-        self.job, self.source, self.sender = job, source, asker
+    def __init__(self, job: LoadJob, source: PromptSource, sender: RequestSender) -> None:
+        self.job, self.source, self.sender = job, source, sender
         self.records: list[RequestRecord] = []
         self.stopped = ""
         self._behind = 0  # consecutive checks that found the server falling behind

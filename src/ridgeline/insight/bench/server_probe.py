@@ -148,8 +148,8 @@ async def measure_tokens_per_word(target: LoadTarget) -> TokensPerWord:
     try:
         for place, many in enumerate((_FEW, _MANY)):
             record = RequestRecord(place, 0, 0)
-            asker = RequestSender(transport, clock, clock.now(), target.timeout)
-            await asker.send(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
+            sender = RequestSender(transport, clock, clock.now(), target.timeout)
+            await sender.send(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
             if record.outcome == "failed" and record.input is None:
                 raise ValueError(f"the server rejects or fails requests of this kind: {record.reason}")
             counts.append(record.input)

@@ -22,7 +22,7 @@ from ridgeline.price.price import Price
 NO_OVERHEAD = HostOverhead()
 """The host overhead between two steps if none was measured: zero."""
 
-_ASKED = SamplingParams(temperature=0.0, max_tokens=None)
+_GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class SimulatedReplica:
             ValueError: If the engine rejects the request because it can never run.
         """
         prompt, answer = self._prompts.of(request)
-        number = self.engine.add(GenerationRequest(prompt, _ASKED), received=received)
+        number = self.engine.add(GenerationRequest(prompt, _GREEDY), received=received)
         self.executor.expect(number, len(prompt), request.output, answer)
         self._made[number] = min(request.output, self.engine.requests[number].limit)
         return number

@@ -111,7 +111,7 @@ class ApiServerCore:
     def handle_step(self, now: int) -> None:
         """Add the API server's work for the message of an engine step that ended at `now`; its tokens follow."""
         self.of_steps += self._costs.step
-        self._tell(now, self._costs.step)
+        self._add_message_work(now, self._costs.step)
 
     def write_token(self, *, first: bool = False) -> int:
         """Add the work of writing a token of the latest step, and return when its client has it.
@@ -120,14 +120,14 @@ class ApiServerCore:
             first: Whether it is the first token of its response.
         """
         self.of_requests += self._costs.token
-        self._tell(self._steps_done, self._costs.token)
+        self._add_message_work(self._steps_done, self._costs.token)
         return self._serve(self._steps_done, self._costs.first) if first and self._costs.first else self._steps_done
 
     def finish_response(self) -> None:
         """Finish a response whose last token was just written."""
         self._serve(self._steps_done, self._costs.answer)
 
-    def _tell(self, now: int, cost: int) -> None:
+    def _add_message_work(self, now: int, cost: int) -> None:
         for share in (self._messages, self._all):
             share.add(now, cost)
         self._steps_done = max(self._steps_done, now) + cost

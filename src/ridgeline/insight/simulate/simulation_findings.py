@@ -131,7 +131,7 @@ class SimulationFindings:
         return Interval(low, mid, high)
 
     def rate(
-        self, of: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
+        self, of: Callable[[SimulationMetrics], float | None], margin_of: Callable[[MarginOfError], float]
     ) -> Interval | None:
         """Return a rate or its reciprocal, with an interval that includes the sampling error of open-loop requests.
 
@@ -140,16 +140,16 @@ class SimulationFindings:
         found, by = self.figure(of), self.metrics.sampling_error
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
-        off = found.mid * drawn(by)
+        off = found.mid * margin_of(by)
         return _both(found, found.mid - off, found.mid + off)
 
     def share(
         self,
         of: Callable[[SimulationMetrics], float | None],
-        drawn: Callable[[SimulationMetrics], tuple[float, float] | None],
+        interval_of: Callable[[SimulationMetrics], tuple[float, float] | None],
     ) -> Interval:
         """Return a share of the requests, with an interval that includes sampling error for open-loop traffic."""
-        found, by = self.figure(of), drawn(self.metrics)
+        found, by = self.figure(of), interval_of(self.metrics)
         assert found is not None, "a run with requests has a good share"
         if by is None or self.metrics.sampling_error is None or self.verdict == "overloaded":
             return found
@@ -179,7 +179,7 @@ class SimulationFindings:
         }
 
     def dollars(
-        self, a_second: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
+        self, a_second: Callable[[SimulationMetrics], float | None], margin_of: Callable[[MarginOfError], float]
     ) -> Interval | None:
         """Return the dollars per unit of a rate (tokens, requests), with an interval.
 
@@ -193,7 +193,7 @@ class SimulationFindings:
             assert hourly is not None
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
 
-        return self.rate(cost, drawn)
+        return self.rate(cost, margin_of)
 
 
 def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
@@ -265,14 +265,14 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
         for name in LATENCIES
         for percent in SHOWN
     },
-    "goodput": lambda findings: findings.rate(_good, lambda drawn: drawn.good),
+    "goodput": lambda findings: findings.rate(_good, lambda margin: margin.good),
     "good_share": lambda findings: findings.share(
         lambda m: m.good_share, lambda m: None if m.sampling_error is None else m.sampling_error.good_share
     ),
     "requests_per_second": lambda findings: findings.rate(
-        lambda m: m.requests_per_second, lambda drawn: drawn.requests
+        lambda m: m.requests_per_second, lambda margin: margin.requests
     ),
-    "tokens_per_second": lambda findings: findings.rate(lambda m: m.tokens_per_second, lambda drawn: drawn.tokens),
+    "tokens_per_second": lambda findings: findings.rate(lambda m: m.tokens_per_second, lambda margin: margin.tokens),
     "batch": _ratio(lambda metrics: metrics.steps.batch),
     "busy": _ratio(lambda metrics: metrics.steps.busy),
     "pages": _ratio(lambda metrics: metrics.steps.pages),
@@ -280,13 +280,13 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
     "prefix_hits": _ratio(lambda metrics: metrics.found),
     "preemptions": _ratio(lambda metrics: float(metrics.preemptions)),
     "dollars_per_million_tokens": lambda findings: findings.dollars(
-        lambda m: m.tokens_per_second / 1e6, lambda drawn: drawn.tokens
+        lambda m: m.tokens_per_second / 1e6, lambda margin: margin.tokens
     ),
     "dollars_per_thousand_requests": lambda findings: findings.dollars(
-        lambda m: m.requests_per_second / 1e3, lambda drawn: drawn.requests
+        lambda m: m.requests_per_second / 1e3, lambda margin: margin.requests
     ),
     "dollars_per_thousand_good": lambda findings: findings.dollars(
-        lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda drawn: drawn.good
+        lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda margin: margin.good
     ),
 }
 """The simulation figures with intervals, keyed by the names that `--require` accepts.

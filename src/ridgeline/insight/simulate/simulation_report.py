@@ -40,12 +40,12 @@ _WAITS = {
 _SHOWN = 0.01  # the share of time from which waiting is reported
 
 
-def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
+def document(findings: SimulationFindings, *, with_charts: bool = False) -> Document:
     """Return the report of a simulation as a document.
 
     Args:
         findings: The result of the simulation.
-        drawn: Whether to include charts, for output that can show them.
+        with_charts: Whether to include charts, for output that can show them.
     """
     query, machine = findings.query, findings.query.machine
     case = machine.case
@@ -74,7 +74,7 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
             Paragraph(findings.division.sentence),
             _divisions(findings.division),
         ]
-    return Document(title, (*blocks, *charts(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
+    return Document(title, (*blocks, *charts(findings)) if with_charts else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
 def _many(fleet: SimulatedFleet) -> str:

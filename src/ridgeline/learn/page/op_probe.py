@@ -36,7 +36,7 @@ Point = tuple[int, ...]
 The sums are the numbers of sequences, queries, query-key pairs, keys and written positions (`AttentionSum`), over the
 sequences of one class of query length.
 """
-Asked = Mapping[str, Point]
+Points = Mapping[str, Point]
 """The arguments of an op in one step: a `Point` for each class of query length, or one with the key ROWS.
 
 The classes are "one", "few" and "many" queries per sequence, for an op that reads the context. The cost of any other op
@@ -154,7 +154,7 @@ class OpProbe:
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 
-    def figures(self, case: Asked) -> OpFigures:
+    def figures(self, case: Points) -> OpFigures:
         """Return the FLOPs, bytes and calls of the probed op in a step, in total and per kernel."""
         work = self._work(case)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
@@ -193,7 +193,7 @@ class OpProbe:
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
-    def trials(self, cases: Mapping[str, Mapping[int, ProbedCase]]) -> Iterator[Asked]:
+    def trials(self, cases: Mapping[str, Mapping[int, ProbedCase]]) -> Iterator[Points]:
         """Yield steps at which to verify an op's linear functions.
 
         They are each case alone, all classes of query length together, and random steps with some of the classes.
@@ -288,7 +288,7 @@ class OpProbe:
         work = self._work({ROWS: (rows,)})
         return [kernel.name for backend in _BACKENDS for kernel in self.priced.launches(work, backend)]
 
-    def _work(self, case: Asked) -> Work:
+    def _work(self, case: Points) -> Work:
         if self.reach is None:
             return Work({self.priced.space: case[ROWS][0]}, 1)
         sums = {name: AttentionSum(*point) for name, point in case.items()}

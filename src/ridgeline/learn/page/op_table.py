@@ -13,7 +13,7 @@ from typing import Any
 
 from ridgeline.core.ops.work import AttentionPattern
 from ridgeline.learn.page.linear_functions import Values, at
-from ridgeline.learn.page.op_probe import Asked, Cases, Key, OpProbe, Record
+from ridgeline.learn.page.op_probe import Cases, Key, OpProbe, Points, Record
 from ridgeline.price.priced_op import PricedOp
 
 _SAME = 1e-12  # maximum relative difference between the table and the op
@@ -61,9 +61,9 @@ def op_table(
     Raises:
         ValueError: If the op's figures are not on such functions; the message has its path.
     """
-    asker = OpProbe(priced)
-    cases = asker.cases()
-    shared = _shared(asker, cases)
+    probe = OpProbe(priced)
+    cases = probe.cases()
+    shared = _shared(probe, cases)
     table: dict[str, Any] = {
         "kind": priced.op.kind,
         "path": priced.path,
@@ -71,17 +71,17 @@ def op_table(
         "space": priced.space,
         "shape": priced.op.extra_repr(),
     }
-    if asker.reach is None:
-        table |= asker.row_features() | ({"gathers": True} if gathers else {})
+    if probe.reach is None:
+        table |= probe.row_features() | ({"gathers": True} if gathers else {})
     else:
-        table |= {"reach": list(reaches).index(asker.reach), "switches": asker.switches}
+        table |= {"reach": list(reaches).index(probe.reach), "switches": probe.switches}
     entries = {of: _entries(of, cases, shared, pool) for of in ("cost", "kernels", "native")}
     table["cost"] = {name: entries["cost"][0][name] for name in ("of", "once") if name in entries["cost"][0]}
     table["kernels"] = entries["kernels"]
     if entries["native"] != entries["kernels"]:
         table["native"] = entries["native"]
-    for trial in asker.trials(cases):
-        _check(asker, table, pool, trial)
+    for trial in probe.trials(cases):
+        _check(probe, table, pool, trial)
     return table
 
 
@@ -122,12 +122,12 @@ class _Shared:
     """The figures of a kernel that count once even if several classes of query length run it, by list and kernel."""
 
 
-def _shared(asker: OpProbe, cases: Cases) -> _Shared:
+def _shared(probe: OpProbe, cases: Cases) -> _Shared:
     """Return the kernels and figures that classes of query length share, found by evaluating pairs of classes."""
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
         a, b = (next(iter(cases[name].values())) for name in (one, other))
-        both = asker.figures({one: a.point, other: b.point})
+        both = probe.figures({one: a.point, other: b.point})
         for of in ("cost", "kernels", "native"):
             for key in a.figures.keys_of(of):
                 if key not in b.figures.keys_of(of) or (*key[:4], 1) in both.keys_of(of):
@@ -148,10 +148,10 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 # -- holding it against the op ----------------------------------------------------------------------------------------
 
 
-def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, tried: Asked) -> None:
+def _check(probe: OpProbe, table: Mapping[str, Any], pool: LinePool, tried: Points) -> None:
     """Raise ValueError if an op's table gives other figures than the op itself for a step."""
-    figures = asker.figures(tried)
-    places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in tried.items()]
+    figures = probe.figures(tried)
+    places = [(name, probe.case_of(name, point), probe.arguments(name, point)) for name, point in tried.items()]
     lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
     for of, entries in lists.items():
         uses = Counter[tuple[Any, ...]]()
@@ -161,9 +161,9 @@ def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, tried: Aske
                 key = (*key[:4], uses[key[:4]])
                 uses[key[:4]] += 1
                 if key not in figures.keys_of(of) or not _alike(_sum(entry, places, pool), figures.values_of(of, key)):
-                    raise _refused(asker, tried)
+                    raise _refused(probe, tried)
         if sum(uses.values()) != len(figures.keys_of(of)):
-            raise _refused(asker, tried)
+            raise _refused(probe, tried)
 
 
 def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: LinePool) -> Values:
@@ -191,8 +191,8 @@ def _key_of(entry: Mapping[str, Any]) -> Key:
     return entry.get("name", ""), entry.get("format", ""), entry.get("stored", ""), entry.get("sharers", 1), 0
 
 
-def _refused(asker: OpProbe, case: Asked) -> ValueError:
-    op = asker.priced
+def _refused(probe: OpProbe, case: Points) -> ValueError:
+    op = probe.priced
     return ValueError(
         f"{op.path} ({type(op.op).__name__}) has a cost that is not linear at {dict(case)}; state in its `features` "
         "what the cost depends on"

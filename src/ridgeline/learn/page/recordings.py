@@ -130,7 +130,7 @@ class _Recording:
         layout = replace(loaded.layout, pages=scene.pages)
         context = min(loaded.engine.context, layout.capacity(scene.limits.max_request_tokens))
         self.engine = build_engine(loaded.model, layout, scene.limits, context=context, seed=0)
-        self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
+        self._loop = EngineLoop(self.engine, self._on_message, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
         self._scene, self._texts = scene, loaded.text_processor
         self._feed, self._frames = Feed(), list[dict[str, Any]]()
@@ -173,7 +173,7 @@ class _Recording:
         self._loop.take(AddRequest(0, GenerationRequest(prompt, params)))
         self._lengths[max(self.engine.requests)] = [len(prompt), 0, 0]
 
-    def _hear(self, message: FromEngine) -> None:
+    def _on_message(self, message: FromEngine) -> None:
         if isinstance(message, Stepped):
             if message.report is not None:
                 self._feed.stepped(message.report)

@@ -18,7 +18,7 @@ class QuotedRatio:
 
     own: int
     """The number of parameters or latents of the video model."""
-    picture: int
+    image: int
     """The number of parameters or latents of the image model."""
     least: float
     """The lower end of the range that is often quoted for the ratio."""
@@ -28,7 +28,7 @@ class QuotedRatio:
     @property
     def times(self) -> float:
         """The ratio of the video model's quantity to the image model's."""
-        return self.own / self.picture
+        return self.own / self.image
 
     @property
     def place(self) -> str:
@@ -65,7 +65,7 @@ class ImageComparison:
         own, latents = self.parameters, self.latents
         return (
             f"{three_digits(own.own / 1e9)} billion parameters ({own.text}) and {latents.own:,} latents "
-            f"({latents.text}), compared with {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of "
+            f"({latents.text}), compared with {three_digits(own.image / 1e9)} billion and {latents.image:,} of "
             f"{_TITLE} at {_SIZE}"
         )
 

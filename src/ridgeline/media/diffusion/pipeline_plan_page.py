@@ -340,7 +340,7 @@ def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
     each = {"parameters": beside.parameters, "latents": beside.latents}
     return {
         name: {
-            "clip": one.own, "picture": one.picture, "times": one.times,
+            "clip": one.own, "picture": one.image, "times": one.times,
             "said": [one.least, one.most], "place": one.place,
         }
         for name, one in each.items()

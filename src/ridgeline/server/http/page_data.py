@@ -60,13 +60,13 @@ class PageData:
         config.json.
         """
         return [
-            Route("/page/cards.json", self._cards),
+            Route("/page/cards.json", self._devices),
             Route("/page/models.json", self._list),
             Route("/page/tables/{model:path}.json", self._table),
             Route("/page/tables", self._given, methods=["POST"]),
         ]
 
-    async def _cards(self, request: Request) -> Response:
+    async def _devices(self, request: Request) -> Response:
         return await self._answer(request, "cards", device_data)
 
     async def _list(self, request: Request) -> Response:

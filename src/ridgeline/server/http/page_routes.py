@@ -18,7 +18,7 @@ The routes that the page calls still need a key.
 """
 
 _FOR_EVER = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
+_REVALIDATE = "no-cache"
 _GUARDED = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
 
 
@@ -34,7 +34,7 @@ async def _document(request: Request) -> Response:
         "cross-origin-opener-policy": "same-origin",
         "referrer-policy": "no-referrer",
     }
-    return asset_response(request, page.document, _ASK_AGAIN, headers)
+    return asset_response(request, page.document, _REVALIDATE, headers)
 
 
 async def _asset(request: Request) -> Response:
@@ -43,7 +43,7 @@ async def _asset(request: Request) -> Response:
     if asset is None:
         raise HTTPException(404)
     kept = request.query_params.get("v") == asset.digest
-    return asset_response(request, asset, _FOR_EVER if kept else _ASK_AGAIN)
+    return asset_response(request, asset, _FOR_EVER if kept else _REVALIDATE)
 
 
 def asset_response(request: Request, asset: Asset, kept: str, more: Mapping[str, str] | None = None) -> Response:

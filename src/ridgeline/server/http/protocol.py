@@ -266,7 +266,7 @@ class LimitedProtocol(H11Protocol):
             head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
-            self._tell(error)
+            self._send_error(error)
             self._linger()
         else:
             self._close()
@@ -274,7 +274,7 @@ class LimitedProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
-    def _tell(self, error: ApiError) -> None:
+    def _send_error(self, error: ApiError) -> None:
         """Report a refused request to the observers, or through its scope if the application already has it."""
         if self.cycle is not None and not self.cycle.response_complete:
             cast(dict[str, Any], self.cycle.scope)[REFUSED] = error

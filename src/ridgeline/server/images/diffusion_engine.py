@@ -211,7 +211,7 @@ class DiffusionEngine:
         """Fail all requests in progress because the loop's thread has ended."""
         self.alive = False
         for run in list(self._runs):
-            self._tell(run, RuntimeError(f"the thread that generates images has ended: {reason}"))
+            self._report(run, RuntimeError(f"the thread that generates images has ended: {reason}"))
         self.ended.set_result(reason)
 
     def _begin(self, run: _ActiveDiffusion) -> None:
@@ -221,7 +221,7 @@ class DiffusionEngine:
         try:
             run.seconds, run.tiling = self._prices[order.model].predict(order.plan)
         except Exception as error:
-            self._tell(run, error)
+            self._report(run, error)
             return
         run.units_left, run.run = count_by_stage(order.plan), run_work_units(pipeline, order.plan, run.tiling)
         self._turns.join(run)
@@ -238,12 +238,12 @@ class DiffusionEngine:
             outcome = self._run_work_unit(run)
         except Exception as error:  # fails this request only
             self._turns.leave(run)
-            self._tell(run, error)
+            self._report(run, error)
             return 0.0
         self._turns.took(run, outcome.predicted)
         if outcome.number == outcome.of:
             self._turns.leave(run)
-        self._tell(run, outcome)
+        self._report(run, outcome)
         return outcome.predicted
 
     def _run_work_unit(self, run: _ActiveDiffusion) -> WorkUnitReport:
@@ -269,7 +269,7 @@ class DiffusionEngine:
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 
-    def _tell(self, run: _ActiveDiffusion, report: WorkUnitReport | Exception) -> None:
+    def _report(self, run: _ActiveDiffusion, report: WorkUnitReport | Exception) -> None:
         self.messages_received += 1
 
         def take() -> None:

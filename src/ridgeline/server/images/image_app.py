@@ -82,8 +82,8 @@ class ImageApi:
         pipeline = self._service.engine.pipelines[own]
         if pipeline.layout.is_video:
             raise invalid(f"the model generates videos, not images: use {VIDEOS}", "model", code="unsupported_model")
-        drawing = check_fields(fields)
-        plan = await offload_if_long(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
+        image_request = check_fields(fields)
+        plan = await offload_if_long(len(image_request.prompt), lambda: plan_of(image_request, pipeline))
         generation = ImageGeneration(fields, plan, pipeline, own, self._names.response_name(own))
         headers = {"x-request-id": generation.id}
         if not fields.stream:

@@ -110,7 +110,7 @@ def ray_cluster(address: str | None, cores: int, gpus: int) -> Iterator[RayClust
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         if address is None:
             raise ValueError(f"Ray did not start on this machine: {_line(error)}") from None
-        raise _nobody(address, _line(error)) from None
+        raise _unreachable(address, _line(error)) from None
     try:
         yield RayCluster(ray)
     finally:
@@ -133,10 +133,10 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
     except OSError as error:
-        raise _nobody(address, error.strerror or str(error)) from None
+        raise _unreachable(address, error.strerror or str(error)) from None
 
 
-def _nobody(address: str, why: str) -> ValueError:
+def _unreachable(address: str, why: str) -> ValueError:
     return ValueError(
         f"no Ray cluster responds at --ray-address {address} ({why}): start one with ray start --head, or leave "
         "--ray-address out"

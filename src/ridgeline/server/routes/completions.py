@@ -145,7 +145,7 @@ class ChoiceWriter:
         """
         self._fields, self._index, self._scores = answer.fields, index, scores
         self._prompt = prompt = generation.requests[index // generation.params.n].prompt
-        self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
+        self._sends_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
         tokenizer, params = answer.model.tokenizer, generation.params
         self._echo = tokenizer.decode(prompt) if answer.fields.echo else ""
         self._offsets = TokenOffsets(
@@ -165,7 +165,7 @@ class ChoiceWriter:
 
         A token that starts later may turn out to be past the end, if a stop string ends the text.
         """
-        if not self._tells_tokens:
+        if not self._sends_tokens:
             return None
         self._place(tokens)
         return bisect_right(self._waiting, self._sent + len(text))
@@ -217,7 +217,7 @@ class ChoiceWriter:
 
     def _place(self, tokens: Sequence[Sampled]) -> None:
         """Compute the text offsets of those pending tokens that have none yet."""
-        new = tokens[len(self._waiting) :] if self._tells_tokens else ()
+        new = tokens[len(self._waiting) :] if self._sends_tokens else ()
         self._waiting += [len(self._echo) + self._offsets.push(one.token) for one in new]
 
 

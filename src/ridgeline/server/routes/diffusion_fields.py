@@ -66,11 +66,11 @@ def size_of(fields: DiffusionFields) -> Size | None:
         raise invalid(str(error), "size") from None
 
 
-def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:
+def plan_of(request: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:
     """Return the plan that a pipeline makes for a request.
 
     Args:
-        drawing: The request.
+        request: The request.
         pipeline: The pipeline that will run it.
         names: The HTTP names of the pipeline's fields, as in `NAMES`.
 
@@ -78,6 +78,6 @@ def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, s
         ApiError: If the pipeline rejects the request; for an unsupported size the message lists the supported ones.
     """
     try:
-        return pipeline.plan(drawing)
+        return pipeline.plan(request)
     except InvalidRequest as error:
         raise invalid(str(error), names.get(error.field, error.field)) from None

@@ -139,7 +139,7 @@ class ResponseItems:
             self._open(index, {"id": new_id("fc_"), "type": "function_call", **named})
         if function.get("arguments"):
             self.output[-1]["arguments"] += function["arguments"]
-            self._tell("response.function_call_arguments.delta", {"delta": function["arguments"]})
+            self._add_event("response.function_call_arguments.delta", {"delta": function["arguments"]})
 
     def _open(self, key: object, item: dict[str, Any]) -> None:
         if key == self._key:
@@ -154,9 +154,9 @@ class ResponseItems:
         parts = self.output[-1]["content"]
         if not parts:
             parts.append({"type": kind, "text": ""} | ({"annotations": []} if kind == "output_text" else {}))
-            self._tell("response.content_part.added", {"content_index": 0, "part": parts[0]})
+            self._add_event("response.content_part.added", {"content_index": 0, "part": parts[0]})
         parts[0]["text"] += text
-        self._tell(f"response.{kind}.delta", {"content_index": 0, "delta": text} | self._no_logprobs(kind))
+        self._add_event(f"response.{kind}.delta", {"content_index": 0, "delta": text} | self._no_logprobs(kind))
 
     def _close(self) -> None:
         """Emit the closing events of the open item, which is complete or was cut off."""
@@ -166,14 +166,16 @@ class ResponseItems:
         item["status"] = self.status
         if item["type"] == "function_call":
             fields = {"arguments": item["arguments"], "name": item["name"]}
-            self._tell("response.function_call_arguments.done", fields)
+            self._add_event("response.function_call_arguments.done", fields)
         for part in item.get("content", ()):
             kind = part["type"]
-            self._tell(f"response.{kind}.done", {"content_index": 0, "text": part["text"]} | self._no_logprobs(kind))
-            self._tell("response.content_part.done", {"content_index": 0, "part": part})
+            self._add_event(
+                f"response.{kind}.done", {"content_index": 0, "text": part["text"]} | self._no_logprobs(kind)
+            )
+            self._add_event("response.content_part.done", {"content_index": 0, "part": part})
         self._emit("response.output_item.done", {"output_index": len(self.output) - 1, "item": item})
 
-    def _tell(self, kind: str, event: dict[str, object]) -> None:
+    def _add_event(self, kind: str, event: dict[str, object]) -> None:
         """Emit an event of the last output item."""
         place = {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
         self._emit(kind, place | event)

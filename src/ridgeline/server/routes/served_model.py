@@ -179,9 +179,20 @@ def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[st
         raise ValueError(
             f"{min(both)!r} is both the name of the model and of an adapter: give the adapter another name"
         )
-    encoder, hears = info.encoder_context, info.encoder_width > 0
+    encoder, reads_audio = info.encoder_context, info.encoder_width > 0
     return ServedModel(
-        *(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors, encoder, hears),
+        *(
+            names,
+            texts,
+            info.context,
+            room,
+            info.vocabulary,
+            info.dtype,
+            info.adapters,
+            info.vectors,
+            encoder,
+            reads_audio,
+        ),
         others=others,
     )
 

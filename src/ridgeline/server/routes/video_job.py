@@ -175,7 +175,7 @@ def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
         check_fps(fields.fps)
     except ValueError as error:
         raise invalid(str(error), "fps") from None
-    drawing = DiffusionRequest(
+    diffusion_request = DiffusionRequest(
         prompt_of(fields),
         fields.negative_prompt,
         size_of(fields),
@@ -187,7 +187,7 @@ def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
         step_cache=fields.step_cache,
     )
     timed = {} if fields.seconds is None else {"frames": "seconds"}
-    return plan_of(drawing, pipeline, {**NAMES, **timed})
+    return plan_of(diffusion_request, pipeline, {**NAMES, **timed})
 
 
 def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:

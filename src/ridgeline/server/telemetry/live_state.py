@@ -136,9 +136,9 @@ class LiveState:
     def _show(self, snapshot_future: "asyncio.Future[bytes | None]", snapshot: EngineSnapshot | None) -> None:
         snapshot_future.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
 
-    def _look(self, tell: Callable[[EngineSnapshot | None], None], *, pages: bool) -> None:
+    def _look(self, on_snapshot: Callable[[EngineSnapshot | None], None], *, pages: bool) -> None:
         self._service.bind()
-        self._llm.look(partial(self._service.on_loop, tell), pages=pages)
+        self._llm.look(partial(self._service.on_loop, on_snapshot), pages=pages)
 
     def _snapshot(self, snapshot: EngineSnapshot) -> dict[str, object]:
         return self._feed.snapshot(self._llm.info, snapshot, self._name_of)
@@ -247,11 +247,11 @@ class LiveState:
             await asyncio.sleep(FRAME_SECONDS)
             if (self._feed.due or self._llm.stats != self._reported) and self._llm.alive and not self._framing:
                 self._framing = True
-                self._look(self._tell, pages=False)
+                self._look(self._publish, pages=False)
             if any(listener.is_due for listener in self._listeners):
                 self._renew()
 
-    def _tell(self, snapshot: EngineSnapshot | None) -> None:
+    def _publish(self, snapshot: EngineSnapshot | None) -> None:
         """Send a frame with the steps so far; all of them have arrived, and the snapshot was taken after the last."""
         self._framing = False
         if snapshot is None or not self._listeners:
