@@ -21,6 +21,7 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three_digits
+from ridgeline.util.json_data import json_data, json_object
 
 _SMALL = 1e9  # bytes; smaller sizes need MB to keep their digits
 
@@ -86,7 +87,7 @@ def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[
     recipe, sizes = read_recipe(fields), sizes_of(model)
     return {
         "architecture": family_of(fields).architecture,
-        "name": dataclasses.asdict(_name(fields, sizes)),
+        "name": json_data(_name(fields, sizes)),
         "context": model.context,
         "vocabulary": model.vocabulary,
         "layers": sum(layers_of(model)),
@@ -95,8 +96,8 @@ def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[
         "tied": model.tied,
         "unread": [*fields.unread(), *recipe.unread],
         "kv_bytes_per_token": sum(spec.bytes_per_token for spec in model.kv_specs),
-        "sizes": dataclasses.asdict(sizes),
-        **dataclasses.asdict(counted),
+        "sizes": json_data(sizes),
+        **json_object(counted),
     }
 
 

@@ -28,10 +28,11 @@ by itself, as in engines that run prompts before they continue decoding.
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.simulate.replica import Machine
+from ridgeline.util.json_data import json_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class LoadLaw:
     """The utilization rho of the replica."""
     tpot: float | None
     """The seconds per output token; None if the replica cannot keep up."""
-    saturation_rate: float
+    saturation_rate: float = field(metadata=json_name("wall"))
     """The saturation rate in requests per second, from which the queue grows without bound."""
-    max_batch: float
+    max_batch: float = field(metadata=json_name("most"))
     """The number of sequences that decode concurrently at saturation (B)."""
 
 

@@ -4,7 +4,7 @@ Fields that `bench serve --json` also has are named the same.
 """
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import class_verdict
 from ridgeline.insight.traffic.percentiles import distribution_json, interval_json
+from ridgeline.util.json_data import json_data
 from ridgeline.util.version import __version__
 
 LONGEST_SERIES = 10**6 * 10**9
@@ -46,9 +47,9 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
         "advised": None if findings.advised is None else _advised(findings.advised),
         "division": None if findings.division is None else _division(findings.division),
         "together": [
-            {"limits": asdict(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.colocated
+            {"limits": json_data(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.colocated
         ],
-        "law": None if findings.law is None else asdict(findings.law),
+        "law": json_data(findings.law),
         "loop": findings.loop,
         "per_request": _per_request(findings.log),
         "steps": {"per_second": per_second(findings.log) if findings.log.end <= LONGEST_SERIES else None},
@@ -64,7 +65,7 @@ def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
     return {
         "requests": own.requests,
         "answered": own.answered,
-        "slo": None if slo is None else asdict(slo),
+        "slo": json_data(slo),
         "verdict": findings.verdict if findings.verdict == "overloaded" else class_verdict(share) if slo else None,
         "figures": {of: interval_json(found) for of, found in figures.items()},
     }
@@ -86,7 +87,7 @@ def _capacity(found: SimulatedCapacity) -> dict[str, Any]:
 def _advised(found: Advice) -> dict[str, Any]:
     options = [
         {
-            "limits": asdict(option.limits),
+            "limits": json_data(option.limits),
             "memory_utilization": option.memory,
             "good_share": option.share,
             "overloaded": option.overloaded,
@@ -99,8 +100,8 @@ def _advised(found: Advice) -> dict[str, Any]:
         "sentence": found.sentence,
         "worth": found.is_significant,
         "gain": interval_json(found.gain),
-        "own": asdict(found.current.limits),
-        "best": asdict(found.best.limits),
+        "own": json_data(found.current.limits),
+        "best": json_data(found.best.limits),
         "flags": found.flags,
         "options": options,
     }
@@ -140,17 +141,17 @@ def _inputs(findings: SimulationFindings) -> dict[str, Any]:
         "engine": setup.engine.name,
         "weights": machine.case.weights,
         "kv": machine.case.kv,
-        "limits": asdict(machine.limits),
+        "limits": json_data(machine.limits),
         "context": machine.context,
         "pages": machine.layout.pages,
         "page_size": machine.layout.page_size,
         "prefix_cache": machine.prefix_cache,
-        "between_steps": asdict(machine.host_overhead),
+        "between_steps": json_data(machine.host_overhead),
         "traffic": query.traffic,
         "open_loop": query.open_loop,
         "seed": query.seed,
-        "slo": None if query.slo is None else asdict(query.slo),
-        "price_error": asdict(query.error),
+        "slo": json_data(query.slo),
+        "price_error": json_data(query.error),
         "disturbed": setup.device.sources.get("disturbed"),
         "fleet": _fleet(query),
         "dollars_per_hour": query.dollars_per_hour,
@@ -166,9 +167,9 @@ def _fleet(query: SimulationQuery) -> dict[str, Any]:
         "router": fleet.router,
         "age": fleet.age,
         "seed": fleet.seed,
-        "split": None if fleet.split is None else asdict(fleet.split),
-        "scaling": None if fleet.scaling is None else asdict(fleet.scaling),
-        "front": None if fleet.api_server is None else asdict(fleet.api_server),
+        "split": json_data(fleet.split),
+        "scaling": json_data(fleet.scaling),
+        "front": json_data(fleet.api_server),
     }
 
 
@@ -187,15 +188,15 @@ def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
         "tokens_per_second": metrics.tokens_per_second,
         "input": metrics.input,
         "output": metrics.output,
-        "goodput": None if metrics.goodput is None else asdict(metrics.goodput),
+        "goodput": json_data(metrics.goodput),
         "good_share": metrics.good_share,
         "prefix_hits": metrics.found,
         "preemptions": metrics.preemptions,
         "wasted_positions": metrics.wasted,
-        "steps": asdict(metrics.steps),
+        "steps": json_data(metrics.steps),
         "replicas": metrics.replicas,
         "front": metrics.front,
-        "steadiness": None if metrics.stationarity is None else asdict(metrics.stationarity),
+        "steadiness": json_data(metrics.stationarity),
         "latencies": {
             name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)
             for name, found in metrics.latencies.items()

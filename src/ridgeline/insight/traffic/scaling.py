@@ -1,7 +1,9 @@
 """The autoscaling rule: the number of replicas for the active requests, used by both simulate and serve."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ridgeline.util.json_data import json_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class Scaling:
     """The target number of active requests per replica."""
     period: int
     """The nanoseconds between two checks of the autoscaler."""
-    cooldown: int
+    cooldown: int = field(metadata=json_name("calm"))
     """The nanoseconds without a change before a replica is stopped."""
     start_up: int
     """The nanoseconds from starting a replica until it accepts requests."""

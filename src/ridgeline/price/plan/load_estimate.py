@@ -26,7 +26,7 @@ ranks with requests of their own, `prompt_queue.py` replaces the term P T(k).
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
@@ -39,6 +39,7 @@ from ridgeline.price.plan.request_phases import (
     price_phase,
 )
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
+from ridgeline.util.json_data import json_name
 
 _MAX_UNHELD = 256  # largest batch of a sweep if memory holds no user
 
@@ -72,7 +73,7 @@ class LoadEstimate:
     """The average seconds between two tokens of a request, including the prefills of others but not its own."""
     ttft: Estimate
     """The seconds to the first token, behind prompts that arrived at the same time, if arrivals are spread evenly."""
-    ttft_synchronised: Estimate
+    ttft_synchronised: Estimate = field(metadata=json_name("ttft_marching"))
     """The average seconds to the first token if all users always send their requests at the same moment.
 
     Half of the other prompts are then ahead of a prompt on average. The actual TTFT is between `ttft` and this value,

@@ -3,7 +3,6 @@
 The figures of phases, memory and weights are those of one device, throughput is that of all devices together.
 """
 
-import dataclasses
 from typing import Any
 
 from ridgeline.core.models.common.parameter_breakdown import layers_of
@@ -21,6 +20,7 @@ from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.price.plan.trust import basis_of, class_of, describe_basis
 from ridgeline.util.document.humanize import gb, gib
+from ridgeline.util.json_data import json_data, json_object
 
 
 def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
@@ -29,37 +29,35 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
         "model": _model(plan),
         "device": _device(plan.case.setup),
         "engine": _engine(plan.case.setup.engine),
-        "workload": dataclasses.asdict(plan.workload) | {"context": plan.workload.context},
+        "workload": json_object(plan.workload) | {"context": plan.workload.context},
         "answer": _answer(plan),
         "memory": _memory(plan.memory, plan.case.setup),
-        "weights": [dataclasses.asdict(row) for row in plan.weights],
+        "weights": json_data(plan.weights),
         "ways_to_fit": [{"devices": way.devices, "weights": way.weights} for way in plan.ways],
         "phases": [_phase(phase) for phase in plan.phases],
         "prefill": _phase(plan.prefill),
         "decode": _phase(plan.decode)
         | {
-            "tokens_per_second_per_user": dataclasses.asdict(plan.decode.seconds.per_second(1)),
-            "tokens_per_second": dataclasses.asdict(plan.decode.seconds.per_second(plan.workload.batch)),
+            "tokens_per_second_per_user": json_data(plan.decode.seconds.per_second(1)),
+            "tokens_per_second": json_data(plan.decode.seconds.per_second(plan.workload.batch)),
         },
-        "request": dataclasses.asdict(plan.request)
-        | {
-            "tokens_per_second": dataclasses.asdict(plan.request.per_second(plan.workload.batch * plan.workload.output))
-        },
+        "request": json_object(plan.request)
+        | {"tokens_per_second": json_data(plan.request.per_second(plan.workload.batch * plan.workload.output))},
         "loading": {name: _cold_start(start) for name, start in plan.loading.items()},
-        "crossings": dataclasses.asdict(plan.crossings),
-        "sweep": [dataclasses.asdict(row) for row in plan.sweep],
+        "crossings": json_data(plan.crossings),
+        "sweep": json_data(plan.sweep),
         "experts_touched": _experts(plan),
         "load": {
             "asked": _load(plan.load),
             "most": _load(plan.capacity.load),
             "all_that_memory_holds": _load(plan.fullest),
         },
-        "demand": dataclasses.asdict(plan.demand),
+        "demand": json_data(plan.demand),
         "fleet": None if plan.fleet is None else _fleet(plan.fleet),
-        "attention": [dataclasses.asdict(row) for row in plan.scores],
-        "levers": [dataclasses.asdict(change) for change in plan.levers],
-        "batching": None if plan.batching is None else dataclasses.asdict(plan.batching),
-        "sensitivities": [dataclasses.asdict(change) for change in plan.sensitivities],
+        "attention": json_data(plan.scores),
+        "levers": json_data(plan.levers),
+        "batching": json_data(plan.batching),
+        "sensitivities": json_data(plan.sensitivities),
         "cards": None if comparison is None else comparison_json(comparison)["cards"],
         "trust": _trust(plan),
         "words": verdict(plan),
@@ -71,39 +69,39 @@ def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
     """Return the compared devices as JSON data, ranking by ranking, then those that serve no user."""
     return {
         "model": {"name": comparison.name},
-        "workload": dataclasses.asdict(comparison.workload) | {"context": comparison.workload.context},
-        "demand": dataclasses.asdict(comparison.demand),
+        "workload": json_object(comparison.workload) | {"context": comparison.workload.context},
+        "demand": json_data(comparison.demand),
         "sellers": [
             {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
             for ranking in comparison.rankings
         ],
-        "unpriced": dataclasses.asdict(comparison.unpriced),
+        "unpriced": json_data(comparison.unpriced),
         "cards": [_offer(offer, comparison.sound) for offer in comparison.offers],
     }
 
 
 def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
     outcome = offer.outcome
-    return dataclasses.asdict(outcome) | {
+    return json_object(outcome) | {
         "seller": None if outcome.price is None else outcome.price.asked_by,
         "load": _load(offer.load),
         "sound": None if sound is None else _sound(sound, offer.load, outcome.dollars_per_million),
         "fleet": None if offer.fleet is None else _fleet(offer.fleet),
         "kernels": basis_of(offer.device),
-        "trust": dataclasses.asdict(offer.trust),
+        "trust": json_data(offer.trust),
     }
 
 
 def _cold_start(start: ColdStart) -> dict[str, float | None]:
     known = start.copy is not None
-    return dataclasses.asdict(start) | {
+    return json_object(start) | {
         "floor": start.overlapped if known else None,
         "in_turn": start.sequential if known else None,
     }
 
 
 def _fleet(fleet: ReplicaCount) -> dict[str, Any]:
-    return dataclasses.asdict(fleet) | {"load": _load(fleet.load)}
+    return json_object(fleet) | {"load": _load(fleet.load)}
 
 
 def _trust(plan: DeploymentPlan) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def _trust(plan: DeploymentPlan) -> dict[str, Any]:
         "engine": plan.engine,
         "kernels": basis_of(plan.case.setup.device),
         "kernels_in_words": describe_basis(plan.case.setup.device),
-        "classes": {trust.metric: dataclasses.asdict(trust) for trust in plan.trust},
+        "classes": {trust.metric: json_data(trust) for trust in plan.trust},
         "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
     }
 
@@ -153,7 +151,7 @@ def _device(setup: Deployment) -> dict[str, Any]:
         "link": None if device.link is None else {"name": device.link.name, "bandwidth": device.link.bandwidth},
         "host_link": device.host_link,
         "calibrated": device.calibrated,
-        "price": None if price is None else dataclasses.asdict(price),
+        "price": json_data(price),
         "dollars_per_hour": setup.hourly,
         "sources": dict(device.sources),
     }
@@ -176,10 +174,10 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
         "missing_bytes": plan.memory.missing,
         "users": users,
         "users_limited_by": plan.capacity.limit,
-        "requests_per_second": dataclasses.asdict(load.requests_per_second) if users else None,
-        "tokens_per_second": dataclasses.asdict(load.tokens_per_second) if users else None,
-        "ttft": dataclasses.asdict(plan.prefill.seconds),
-        "itl": dataclasses.asdict(plan.decode.seconds),
+        "requests_per_second": json_data(load.requests_per_second) if users else None,
+        "tokens_per_second": json_data(load.tokens_per_second) if users else None,
+        "ttft": json_data(plan.prefill.seconds),
+        "itl": json_data(plan.decode.seconds),
         "limit": plan.decode.limit,
         "dollars_per_million_tokens": plan.dollars_per_million,
         "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
@@ -196,7 +194,7 @@ def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> d
 
 
 def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
-    fields = dataclasses.asdict(memory)
+    fields = json_object(memory)
     del fields["layout"]
     sizes = ("total", "budget", "weights", "activations", "overhead", "left")
     return fields | {
@@ -219,14 +217,14 @@ def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
 
 
 def _phase(phase: PhasePrice) -> dict[str, Any]:
-    return dataclasses.asdict(phase) | {
+    return json_object(phase) | {
         "memory_bytes": phase.memory_bytes,
         "communication_bytes": sum(phase.communication.values()),
     }
 
 
 def _load(load: LoadEstimate) -> dict[str, Any]:
-    return dataclasses.asdict(load) | {"tokens_per_second_per_user": dataclasses.asdict(load.tokens_per_user)}
+    return json_object(load) | {"tokens_per_second_per_user": json_data(load.tokens_per_user)}
 
 
 def _experts(plan: DeploymentPlan) -> dict[str, float] | None:

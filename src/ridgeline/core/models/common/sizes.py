@@ -1,7 +1,7 @@
 """The sizes of a model that users ask for, read off its ops: widths, heads, experts, and the KV bytes per token."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.activation import ActivatedProjections
@@ -9,6 +9,7 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.latent_attention import LatentAttention
+from ridgeline.util.json_data import json_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class HeadSharing:
     """The number of KV heads of each layer."""
     bytes_per_token: float
     """The KV-cache bytes of one token under a form of attention."""
-    reduction: float
+    reduction: float = field(metadata=json_name("less"))
     """The factor by which a form of attention needs fewer KV-cache bytes than MHA."""
 
 
