@@ -290,7 +290,7 @@ def at_pace(
     device = replace(this_device(1), disturbed=engine).with_calibration_slowdown()
     case = replace(asked.machine.case, setup=replace(asked.machine.case.setup, device=device))
     between, front = parts[0].times(engine.launch), parts[1].times(other.launch)
-    machine, fleet = replace(asked.machine, case=case, between=between), replace(asked.fleet, front=front)
+    machine, fleet = replace(asked.machine, case=case, host_overhead=between), replace(asked.fleet, api_server=front)
     return measure(run(machine, asked.offered(), fleet=fleet), None, open_loop=True)
 
 

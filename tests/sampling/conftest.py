@@ -53,7 +53,7 @@ def _exact(
     kept = order[: params.top_k] if params.top_k else order
     probabilities = _softmax(x[kept])
     needed, reached = 0, 0.0
-    while needed < len(kept) and (needed == 0 or reached < params.top_p):
+    while needed < len(kept) and (needed == 0 or params.top_p >= 1 or reached < params.top_p):
         reached += probabilities[needed]
         needed += 1
     likely = [i for i in range(needed) if probabilities[i] >= params.min_p * probabilities[0]]

@@ -244,7 +244,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[str] = asyncio.Future(loop=asyncio.new_event_loop())
-        self.alive, self.awaited, self.heard = True, 0, 0
+        self.alive, self.num_awaited, self.messages_received = True, 0, 0
 
 
 def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(caplog: pytest.LogCaptureFixture) -> None:
@@ -253,9 +253,9 @@ def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(capl
     for _ in range(10):  # idle
         health.look(1.0)
     assert health.answer("/health/live").status_code == 200
-    engine.awaited = 1
+    engine.num_awaited = 1
     for _ in range(10):  # it works
-        engine.heard += 1
+        engine.messages_received += 1
         health.look(1.0)
     assert health.state == "ready"
     for _ in range(2):
@@ -264,7 +264,7 @@ def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(capl
     health.look(1.0)
     assert health.state == "stalled"
     assert [health.answer(path).status_code for path in ("/health", "/health/live", "/health/ready")] == [503] * 3
-    engine.heard += 1
+    engine.messages_received += 1
     health.look(1.0)
     assert health.answer("/health/live").status_code == 200
     for engine.alive in (False, False, True, True):

@@ -138,7 +138,7 @@ def test_what_a_dearer_run_has_too_few_of_has_no_interval(steady: SimulationFind
     """One that fills for longer counts fewer requests: then nobody knows how late its hundredth is."""
     dear = replace(steady.at_high_price, latencies=steady.at_high_price.latencies | {"TTFT": None})
     assert steady.latency("TTFT", 99) is not None
-    assert replace(steady, dear=dear).latency("TTFT", 99) is None
+    assert replace(steady, at_high_price=dear).latency("TTFT", 99) is None
 
 
 def test_an_overloaded_run_has_no_percentile(overloaded: SimulationFindings) -> None:

@@ -78,7 +78,7 @@ def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     """Of its wall, its TPOT and the law of users; within 5 %."""
     machine = machine_of(case, Limits(), between=HostOverhead(step=5_000_000, sequence=100_000, request=3_000_000))
     wall = saturation_rate(machine, 500, 100)
-    assert wall < 0.7 * saturation_rate(replace(machine, between=HostOverhead()), 500, 100)
+    assert wall < 0.7 * saturation_rate(replace(machine, host_overhead=HostOverhead()), 500, 100)
 
     def ran(rate: float) -> RunLog:
         asked = draw_requests(poisson(rate, 3), jittered(Fixed(500)), jittered(Fixed(100)), 3)

@@ -248,7 +248,7 @@ def test_without_a_generation_config(theirs: WhisperForConditionalGeneration, fo
     edit_config(tmp_path, decoder_start_token_id=None, eos_token_id=None)
     stated, found = (speech_vocabulary(str(each), tokenizer_of(str(each))) for each in (folder, tmp_path))
     assert stated is not None
-    assert found == replace(stated, suppressed=(), suppressed_first=(), most_first=None)
+    assert found == replace(stated, suppressed=(), suppressed_first=(), max_initial_timestamp_index=None)
 
 
 def test_tables_that_are_none_are_as_good_as_absent(vocabulary: SpeechVocabulary, folder: Path, tmp_path: Path) -> None:

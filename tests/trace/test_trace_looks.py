@@ -193,13 +193,13 @@ def test_words_are_told_from_what_is_around_them(pipeline: Pipeline) -> None:
 def ledger(pipeline: Pipeline) -> ImageLedger:
     here = moment(pipeline)
     traced = trace_image(here, DEVICE, repeats=1, cost=HookCost(0.0, 0.0))
-    return replace(traced, pull=measure_guidance_delta(here), words=word_attention(here))
+    return replace(traced, guidance_delta=measure_guidance_delta(here), words=word_attention(here))
 
 
 def test_panels_show_both(ledger: ImageLedger) -> None:
     figure = draw_panels(ledger)
     assert figure is not None
-    assert draw_panels(replace(ledger, pull=None, words=None)) is None
+    assert draw_panels(replace(ledger, guidance_delta=None, words=None)) is None
     assert [len(band.panels) for band in figure.bands] == [4, 3]
     values = [value for band in figure.bands for panel in band.panels for line in panel.lines for value in line]
     assert 0 <= min(values) <= max(values) == pytest.approx(1)

@@ -160,7 +160,7 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     assert found.borrowed is not None
     calls = [path for path, _, space in traced_calls(here.denoiser) if space != TEXT]
     assert [row.path for row in found.denoise.rows] == calls
-    ledger = replace(found, pull=measure_guidance_delta(here), words=word_attention(here))
+    ledger = replace(found, guidance_delta=measure_guidance_delta(here), words=word_attention(here))
     text = plain(image_report(ledger, ReportOptions(), ledger.stages), WIDTH)
     for words in (
         "one video, predicted and measured",
