@@ -19,10 +19,6 @@ _GUIDANCE = (
     "The guidance scale: how strongly the prompt is followed, on the scale of the model's pipeline. "
     "With guidance each step is two passes."
 )
-SECOND_GUIDANCE = (
-    "The guidance scale of the second of two experts, which runs the steps with little noise; by "
-    "default the same as the first's."
-)
 _STEP_CACHE = (
     "Skip all blocks but the first of a pass if the first block's output has changed by less than "
     "this share since the last full pass, like 0.1. Changes the result; off by default."
@@ -58,7 +54,7 @@ PixelSize = Annotated[str | None, request_option(_SIZE, "--size", metavar="WxH")
 Steps = Annotated[int | None, request_option(_STEPS, "--steps")]
 Guidance = Annotated[float | None, request_option(_GUIDANCE, "--guidance")]
 StepCache = Annotated[float | None, request_option(_STEP_CACHE, "--step-cache", metavar="THRESHOLD")]
-SecondGuidance = Annotated[float | None, request_option(SECOND_GUIDANCE, "--second-guidance")]
+SecondGuidance = Annotated[float | None, request_option(options.SECOND_GUIDANCE, "--second-guidance")]
 Seed = Annotated[int | None, request_option(_SEED, "--seed")]
 Count = Annotated[int, request_option(_COUNT, "-n", "--n")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]

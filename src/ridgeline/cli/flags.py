@@ -2,29 +2,42 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The option of a field in the command of one name; a field can have an `Only` for each of several commands.
+
+    In commands that no `Only` of the field names, the field is no option and keeps its default. All of them name the
+    option alike.
+    """
+
+    command: str
+    option: Any
+    """The declaration of the option, as typer.Option makes it."""
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command in whose signature the fields of each dataclass parameter appear as separate options.
 
-    A call builds the dataclass objects and passes them to `function`.
+    A field that is such a dataclass itself stands for its own fields. A call builds the dataclass objects and passes
+    them to `function`, whose name is that of the command for `Only`.
     """
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         single = parameter.name not in groups
-        parameters += [parameter] if single else _parameters(groups[parameter.name])
+        parameters += [parameter] if single else _parameters(groups[parameter.name], function.__name__)
 
     @wraps(function)
     def command(**values: Any) -> Any:
-        made = {
-            name: group(**{each.name: values.pop(each.name) for each in fields(group)})
-            for name, group in groups.items()
-        }
+        made = {name: _build(group, values) for name, group in groups.items()}
         return function(**values, **made)
 
     ordered = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -32,16 +45,76 @@ def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _parameters(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name]
-        )
-        for each in fields(group)
-    ]
+def _build(group: Any, values: dict[str, Any]) -> Any:
+    """Return an object of a group, whose values are removed from `values`."""
+    hints, made = get_type_hints(group), dict[str, Any]()
+    for each in fields(group):
+        if is_dataclass(hints[each.name]):
+            made[each.name] = _build(hints[each.name], values)
+        elif each.name in values:
+            made[each.name] = values.pop(each.name)
+    return group(**made)
+
+
+def _parameters(group: Any, command: str) -> list[inspect.Parameter]:
+    hints, parameters = get_type_hints(group, include_extras=True), list[inspect.Parameter]()
+    for each in fields(group):
+        hint = hints[each.name]
+        if is_dataclass(hint):
+            parameters += _parameters(hint, command)
+        elif (own := _hint_in(command, hint)) is not None:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(each.name, kind, default=_default(each), annotation=own))
+    return parameters
+
+
+def _hint_in(command: str, hint: Any) -> Any:
+    """Return the type of a field with its option in a command, or None if the command does not have the option."""
+    by_command = {each.command: each.option for each in _declared(hint) if isinstance(each, Only)}
+    if not by_command:
+        return hint
+    return Annotated[hint.__origin__, by_command[command]] if command in by_command else None
+
+
+def _declared(hint: Any) -> tuple[Any, ...]:
+    return getattr(hint, "__metadata__", ())
 
 
 def _default(each: "Field[Any]") -> Any:
     assert each.default is not MISSING, f"{each.name} is an option and has no default"
     return each.default
+
+
+def given_flags(group: Any, *but: str) -> list[str]:
+    """Return the options of a group that differ from their defaults, as typed, except those of the fields `but`."""
+    hints, given = get_type_hints(type(group), include_extras=True), list[str]()
+    for each in fields(group):
+        value = getattr(group, each.name)
+        if each.name in but:
+            continue
+        if is_dataclass(value):
+            given += given_flags(value, *but)
+        elif value != each.default:
+            given.append(_typed(each.name, hints[each.name]))
+    return given
+
+
+def _typed(name: str, hint: Any) -> str:
+    """Return the first long name of a field's option, which by default is the name of the field."""
+    options = [each.option if isinstance(each, Only) else each for each in _declared(hint)]
+    # In an annotation, typer.Option has the first name as its `default`.
+    names = (each for option in options for each in (option.default, *(option.param_decls or ())))
+    return next((each for each in names if str(each).startswith("--")), f"--{name.replace('_', '-')}")
+
+
+def build_from(group: Any, kind: type[T], **more: Any) -> T:
+    """Return an object of another dataclass, whose fields are those of an option group with the same names.
+
+    Args:
+        group: The option group.
+        kind: The dataclass.
+        more: The values of further fields, and of those that differ from the option's value.
+    """
+    assert is_dataclass(kind), f"{kind} is no dataclass"
+    values = {each.name: getattr(group, each.name) for each in fields(group)} | more
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})

@@ -35,6 +35,10 @@ _MODEL = (
 _PROMPT = "The text to continue, or the user message if the model has a chat template; - reads standard input."
 _CONFIG = "A checkpoint folder, a GGUF file, a config.json, a catalogue name, or an id in the Hugging Face cache."
 DEVICE = "A GPU or CPU by name, like h100-sxm, its .json or .toml file, `this` for this machine's CPU, or `cuda`."
+SECOND_GUIDANCE = (
+    "The guidance scale of the second of two experts, which runs the steps with little noise; by default the same as "
+    "the first's."
+)
 LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 

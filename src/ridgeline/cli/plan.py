@@ -3,28 +3,12 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli import options
 from ridgeline.cli.console import say
 from ridgeline.cli.examples import EXAMPLES
-from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import device_named
+from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
-from ridgeline.cli.plan_options import (
-    DiffusionFlags,
-    DisplayFlags,
-    MoneyFlags,
-    SetupFlags,
-    WorkloadFlags,
-    add_adapters_of,
-    check_short,
-    compared_devices,
-    given_flags,
-    listed_options,
-    quoted_devices,
-    sections_of,
-    with_price,
-)
+from ridgeline.cli.plan_options import DisplayFlags, MoneyFlags, PlanFlags, add_adapters_of, listed_options, sections_of
 from ridgeline.core.checkpoint.embedding_config import read_embedding
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
@@ -44,16 +28,7 @@ if TYPE_CHECKING:
 
 
 @with_flags
-def plan(
-    setup: SetupFlags,
-    workload: WorkloadFlags,
-    diffusion: DiffusionFlags,
-    money: MoneyFlags,
-    shown: DisplayFlags,
-    model: options.OptionalConfigName = None,
-    lora: options.PricedLora = None,
-    as_json: options.Json = False,
-) -> None:
+def plan(flags: PlanFlags) -> None:
     """Predict memory, latency, users and cost of a model on a device, without running it.
 
     Every time is given three times: as floor, bound and expected value. TTFT is the time to first token, ITL one decode
@@ -61,12 +36,13 @@ def plan(
     priced at the mean context, input + output / 2. For a diffusion pipeline the plan has seconds and dollars per image
     or video, stage by stage.
     """
-    check_short(shown, as_json=as_json)
+    setup, shown, model = flags.setup, flags.shown, flags.model
+    flags.check_short()
     if shown.listed:
         known = list_json()
-        print(json.dumps(known)) if as_json else show(list_document(known))
+        print(json.dumps(known)) if flags.as_json else show(list_document(known))
         return
-    devices = compared_devices(shown, setup.device)
+    devices = flags.compared_devices()
     if model is None or (setup.device is None and devices is None):
         missing = "MODEL" if model is None else "--device"
         raise ValueError(
@@ -77,9 +53,9 @@ def plan(
         _refuse_short(source.title, shown)
         from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model
 
-        plan_diffusion(source, setup, workload, diffusion, money, shown, lora, as_json=as_json)
+        plan_diffusion(source, flags)
         return
-    if names := given_flags(diffusion):
+    if names := given_flags(flags.diffusion):
         raise ValueError(
             f"{source.title} generates no images: {listed_options(names)} for diffusion pipelines; leave out "
             f"{' and '.join(names)}"
@@ -87,14 +63,14 @@ def plan(
     embedding = read_embedding(source)
     if embedding is not None or not family_of(source.config).generates:
         _refuse_short(source.title, shown)
-        plan_embedding(source, embedding, setup, workload, money, shown, lora, as_json=as_json)
+        plan_embedding(source, embedding, flags)
         return
     sections = sections_of(shown, SECTIONS)
-    add_adapters = add_adapters_of(source, lora)
-    made = None if setup.device is None else _plan(source, setup, workload, money, add_adapters)
-    compared = None if devices is None else _compare(source, setup, workload, money, devices, add_adapters)
-    _say_unknown(money, made, compared)
-    if as_json:
+    add_adapters = add_adapters_of(source, flags.lora)
+    made = None if setup.device is None else _plan(source, flags, add_adapters)
+    compared = None if devices is None else _compare(source, flags, devices, add_adapters)
+    _say_unknown(flags.money, made, compared)
+    if flags.as_json:
         print(json.dumps(_json(made, compared)))
     elif compared is not None:
         show(compare_document(compared))
@@ -125,12 +101,9 @@ def _tail(made: DeploymentPlan) -> "TailEstimate | None":
     return tail_of(made.serving, made.demand, made.fleet)
 
 
-def _plan(
-    source: ModelSource, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, add_adapters: AddAdapters | None
-) -> DeploymentPlan:
-    assert setup.device is not None
-    device = with_price(device_named(setup.device), money)
-    requested, others = workload.workload(setup.max_batch_tokens), _others(device, money)
+def _plan(source: ModelSource, flags: PlanFlags, add_adapters: AddAdapters | None) -> DeploymentPlan:
+    setup, workload, device = flags.setup, flags.workload, flags.device
+    requested, others = workload.workload(setup.max_batch_tokens), _others(device, flags.money)
     config, stated = source.config, source.index_total_bytes
     batches = workload.batches()
     return make_plan(
@@ -146,15 +119,10 @@ def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
 
 
 def _compare(
-    source: ModelSource,
-    setup: SetupFlags,
-    workload: WorkloadFlags,
-    money: MoneyFlags,
-    devices: tuple[Device, ...],
-    add_adapters: AddAdapters | None,
+    source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...], add_adapters: AddAdapters | None
 ) -> DeviceComparison:
-    named = None if setup.device is None else device_named(setup.device).name
-    quoted, unpriced = quoted_devices(devices, money, named)
+    setup, workload = flags.setup, flags.workload
+    quoted, unpriced = flags.quoted_devices(devices)
     requested, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
     models = ModelCache(source.config, add_adapters)
     return compare(source.title, models, requested, wanted, quoted, workload.demand(), unpriced)

@@ -1,11 +1,12 @@
 """The options of `ridgeline plan`, and their conversion into the planner's input."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import given_flags
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
 from ridgeline.core.checkpoint.source import ModelSource
@@ -205,12 +206,6 @@ class DiffusionFlags:
             raise ValueError("--eager predicts without compilation, and --compile with it; give one of them")
 
 
-def given_flags(group: Any, *but: str) -> list[str]:
-    """Return the options of a group that differ from their defaults, as typed, except those of the fields `but`."""
-    given = (each.name for each in fields(group) if getattr(group, each.name) != each.default)
-    return [f"--{name.replace('_', '-')}" for name in given if name not in but]
-
-
 def listed_options(names: Sequence[str]) -> str:
     """Return options as the subject of a sentence with its verb: `--batch is`, `--batch and --users are`."""
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
@@ -278,13 +273,6 @@ class DisplayFlags:
     listed: Annotated[bool, _shown("List the models and devices of the catalogue instead of a plan.", "--list")] = False
 
 
-def check_short(shown: DisplayFlags, *, as_json: bool) -> None:
-    """Raise ValueError if --short is combined with options that show more."""
-    others = [*given_flags(shown, "short"), *["--json"] * as_json]
-    if shown.short and others:
-        raise ValueError(f"--short shows five lines and nothing else; leave out --short or {' and '.join(others)}")
-
-
 def sections_of(shown: DisplayFlags, known: Iterable[str]) -> tuple[str, ...] | None:
     """Return the requested sections, or None for the summary.
 
@@ -305,61 +293,6 @@ def named_sections(parts: Sequence[str] | None, known: Iterable[str]) -> tuple[s
     return check_sections((name.strip() for part in parts for name in part.split(",") if name.strip()), known)
 
 
-def compared_devices(shown: DisplayFlags, device: str | None) -> tuple[Device, ...] | None:
-    """Return the devices to compare, or None if no comparison was requested.
-
-    These are the named devices and, with --compare, the whole catalogue.
-
-    Raises:
-        ValueError: If a device is unknown.
-    """
-    if not shown.compare and shown.compare_devices is None:
-        return None
-    names = (
-        []
-        if shown.compare_devices is None
-        else [name.strip() for name in shown.compare_devices.split(",") if name.strip()]
-    )
-    if device is not None:
-        names.insert(0, device)
-    named = {each.name: each for each in map(device_named, names)}
-    return tuple(((named if not shown.compare else {c.name: c for c in catalogue_devices()}) | named).values())
-
-
-def quoted_devices(
-    devices: Sequence[Device], money: MoneyFlags, named: str | None
-) -> tuple[tuple[Device, ...], Unpriced]:
-    """Return the devices to rank, each once per seller that offers it, and a description of those without a price.
-
-    Args:
-        devices: The devices.
-        money: The price options, which may select one seller.
-        named: The name of the device that a price stated by the user applies to.
-
-    Raises:
-        ValueError: If a price is stated but `named` is None, or if the selected seller or the price file is invalid.
-    """
-    given, sellers = money.given(), money.sellers()
-    if given is not None and named is None:
-        raise ValueError(
-            "--price is for the device of --device, which is missing: give --device, or --prices FILE for several "
-            "devices"
-        )
-    quoting = sellers if money.seller is None else (seller_named(sellers, money.seller),)
-    quoted = [
-        quote
-        for device in devices
-        for quote in (
-            [replace(device, price=given)]
-            if given is not None and device.name == named
-            else quotes((device,), quoting, over=money.prices is not None)
-        )
-    ]
-    lacking = {quote.name for quote in quoted if quote.price is None}
-    elsewhere = tuple(each.seller for each in sellers if lacking & each.dollars.keys())
-    return tuple(quoted), Unpriced(_unpriced(money, quoting[0].title), elsewhere)
-
-
 def _unpriced(money: MoneyFlags, title: str) -> str:
     if money.seller is not None:
         return f"No price from {title}"
@@ -376,3 +309,76 @@ def with_price(device: Device, money: MoneyFlags) -> Device:
         return replace(device, price=given)
     wanted = [] if device.price is not None and not stated else [device.name]
     return with_prices((device,), seller_of(money.sellers(), wanted, money.seller), over=stated)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFlags:
+    """All options of `ridgeline plan`."""
+
+    setup: SetupFlags
+    workload: WorkloadFlags
+    diffusion: DiffusionFlags
+    money: MoneyFlags
+    shown: DisplayFlags
+    model: options.OptionalConfigName = None
+    lora: options.PricedLora = None
+    as_json: options.Json = False
+
+    def check_short(self) -> None:
+        """Raise ValueError if --short is combined with options that show more."""
+        others = [*given_flags(self.shown, "short"), *["--json"] * self.as_json]
+        if self.shown.short and others:
+            raise ValueError(f"--short shows five lines and nothing else; leave out --short or {' and '.join(others)}")
+
+    @property
+    def device(self) -> Device:
+        """The device of --device, with its price."""
+        return with_price(self._named, self.money)
+
+    @property
+    def _named(self) -> Device:
+        assert self.setup.device is not None
+        return device_named(self.setup.device)
+
+    def compared_devices(self) -> tuple[Device, ...] | None:
+        """Return the devices to compare, or None if no comparison was requested.
+
+        These are the named devices and, with --compare, the whole catalogue.
+
+        Raises:
+            ValueError: If a device is unknown.
+        """
+        shown = self.shown
+        if not shown.compare and shown.compare_devices is None:
+            return None
+        names = [name.strip() for name in (shown.compare_devices or "").split(",") if name.strip()]
+        names = names if self.setup.device is None else [self.setup.device, *names]
+        named = {each.name: each for each in map(device_named, names)}
+        return tuple(((named if not shown.compare else {c.name: c for c in catalogue_devices()}) | named).values())
+
+    def quoted_devices(self, devices: Sequence[Device]) -> tuple[tuple[Device, ...], Unpriced]:
+        """Return the devices to rank, each once per seller that offers it, and a description of those without a price.
+
+        Raises:
+            ValueError: If a price is stated without --device, or if the selected seller or the price file is invalid.
+        """
+        money, named = self.money, None if self.setup.device is None else self._named.name
+        given, sellers = money.given(), money.sellers()
+        if given is not None and named is None:
+            raise ValueError(
+                "--price is for the device of --device, which is missing: give --device, or --prices FILE for several "
+                "devices"
+            )
+        quoting = sellers if money.seller is None else (seller_named(sellers, money.seller),)
+        quoted = [
+            quote
+            for device in devices
+            for quote in (
+                [replace(device, price=given)]
+                if given is not None and device.name == named
+                else quotes((device,), quoting, over=money.prices is not None)
+            )
+        ]
+        lacking = {quote.name for quote in quoted if quote.price is None}
+        elsewhere = tuple(each.seller for each in sellers if lacking & each.dollars.keys())
+        return tuple(quoted), Unpriced(_unpriced(money, quoting[0].title), elsewhere)

@@ -13,11 +13,10 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar
 from ridgeline.cli.engine_flags import TextFlags, known_device
-from ridgeline.cli.flags import with_flags
+from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.limits import ServerLimitFlags, check_limits, limits_of
 from ridgeline.cli.missing_kernels import missing_kernels_warning
 from ridgeline.cli.options import calibrated_device, device_named
-from ridgeline.cli.plan_options import given_flags
 from ridgeline.cli.serve_priced import PricedFlags, check_priced, describe_priced_devices, served_priced
 from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, replica_resources, served_replicas
 from ridgeline.cli.serve_split import SplitFlags, check_split, served_split

@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
 
 import torch
 
 from ridgeline.cli.console import loading_bar, say, status
+from ridgeline.cli.flags import build_from, given_flags
 from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.plan_options import named_sections
-from ridgeline.cli.trace_options import DiffusionTraceFlags, TraceFileFlags, chosen_layer, clock_of, traced_on
+from ridgeline.cli.trace_options import TraceFlags, chosen_layer, clock_of, refuse_text_options, traced_on
 from ridgeline.insight.trace.anatomy import layer_numbers
 from ridgeline.insight.trace.denoise_step import run_to_step
 from ridgeline.insight.trace.guidance_delta import measure_guidance_delta
@@ -29,72 +29,56 @@ from ridgeline.util.document.terminal_renderer import show
 from ridgeline.util.files import check_writable, write_whole
 
 
-@dataclass(frozen=True, slots=True)
-class DiffusionTraceOptions:
-    """The options of a diffusion trace that do not describe the image itself."""
-
-    device: str
-    layer: str | None
-    attention: bool
-    repeats: int | None
-    threads: int | None
-    files: TraceFileFlags
-    as_json: bool
-
-
-def _check_image(diffusion: DiffusionTraceFlags, trace_options: DiffusionTraceOptions) -> None:
-    """Raise ValueError for a chart file that would be empty or cannot be written."""
-    path = diffusion.svg
-    if path is None:
-        return
-    if not (trace_options.attention or diffusion.pull):
+def _check(model: str, device: str, place: torch.device, flags: TraceFlags) -> None:
+    """Raise ValueError for options that do not apply to diffusion pipelines, or contradict each other or the device."""
+    others = [*given_flags(flags.look, "layer", "attention"), *given_flags(flags.sampling, "seed")]
+    others += [*given_flags(flags.running, "repeats", "threads"), *given_flags(flags.priced)]
+    refuse_text_options(model, others)
+    looks = [*["--attention"] * flags.look.attention, *["--pull"] * flags.diffusion.pull]
+    path = flags.diffusion.svg
+    if path is not None and not looks:
         raise ValueError("--svg needs --attention or --pull, whose result it draws; give one of them, or leave it out")
-    if path.suffix != ".svg":
+    if path is not None and path.suffix != ".svg":
         raise ValueError(f"--svg is {path}; name an .svg file")
-    check_writable(path)
+    if path is not None:
+        check_writable(path)
+    if place.type != "cpu" and looks:
+        raise ValueError(f"{looks[0]} works only on the CPU; leave out {looks[0]} or --device {device}")
 
 
-def show_diffusion_trace(
-    model: str, prompt: str, seed: int | None, diffusion: DiffusionTraceFlags, trace_options: DiffusionTraceOptions
-) -> None:
+def show_diffusion_trace(model: str, prompt: str, device: str, flags: TraceFlags) -> None:
     """Trace the generation of an image or video and show the trace.
 
     Args:
         model: The pipeline.
         prompt: The prompt.
-        seed: The seed; None for a random one.
-        diffusion: The options for the image or video.
-        trace_options: The further options.
+        device: The device to price passes on, and to run on if it is a GPU of this machine.
+        flags: The further options.
 
     Raises:
-        ValueError: If an option is invalid.
+        ValueError: If an option is invalid or does not apply to diffusion pipelines.
     """
+    look, diffusion, running = flags.look, flags.diffusion, flags.running
+    place = traced_on(device)
+    _check(model, device, place, flags)
     size = None if diffusion.size is None else Size.parse(diffusion.size)
-    request = DiffusionRequest(
-        prompt, diffusion.negative, size, diffusion.steps, diffusion.guidance, seed,
-        frames=diffusion.frames, second_guidance=diffusion.second_guidance,
-    )  # fmt: skip
-    _check_image(diffusion, trace_options)
+    request = build_from(diffusion, DiffusionRequest, prompt=prompt, size=size, seed=flags.sampling.seed)
     sections = named_sections(diffusion.section, STAGES)
-    place = traced_on(trace_options.device)
-    if place.type != "cpu" and (trace_options.attention or diffusion.pull):
-        looks_in = "--attention" if trace_options.attention else "--pull"
-        raise ValueError(f"{looks_in} works only on the CPU; leave out {looks_in} or --device {trace_options.device}")
     with loading_bar(model) as progress:
-        pipeline = load_pipeline(model, threads=trace_options.threads, progress=progress, device=place)
-    layer = chosen_layer(trace_options.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
+        pipeline = load_pipeline(model, threads=running.threads, progress=progress, device=place)
+    layer = chosen_layer(look.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
     with status("generating"):
         moment = run_to_step(pipeline, plan, diffusion.step)
         layer_seen = layer if isinstance(layer, int) else None
-        words = word_attention(moment, layer_seen) if trace_options.attention else None
+        words = word_attention(moment, layer_seen) if look.attention else None
         pull = measure_guidance_delta(moment) if diffusion.pull else None
     threads = torch.get_num_threads()
     with status("tracing"):
-        device = device_named(trace_options.device, threads) if place.type == "cpu" else device_at(place)
-        at_hand = trace_options.device == "this" or place.type != "cpu"
+        priced_on = device_named(device, threads) if place.type == "cpu" else device_at(place)
+        at_hand = device == "this" or place.type != "cpu"
         ledger = trace_image(
-            moment, device, repeats=trace_options.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
+            moment, priced_on, repeats=running.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
     ledger = dataclasses.replace(ledger, words=words, guidance_delta=pull)
     if diffusion.svg is not None:
@@ -102,13 +86,13 @@ def show_diffusion_trace(
         assert figure is not None, "an earlier check refuses this"
         write_whole(diffusion.svg, svg(figure))
         say(f"wrote {diffusion.svg}")
-    trace_options.files.write(
+    flags.files.write(
         csv=lambda: to_csv(*ledger.stages.values()),
         perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),
         roofline=lambda: ledger_roofline(ledger.denoise),
     )
-    if trace_options.as_json:
+    if flags.as_json:
         print(json.dumps(image_json(ledger)))
     else:
         sections = tuple(ledger.stages) if diffusion.full else sections
-        show(image_report(ledger, ReportOptions(layer, trace_options.files.roofline is not None), sections), WIDTH)
+        show(image_report(ledger, ReportOptions(layer, flags.files.roofline is not None), sections), WIDTH)

@@ -1,10 +1,11 @@
-"""The options of all traces for layers and files, and those of diffusion pipelines.
+"""The options of `ridgeline trace`, and their conversion into the tracers' input.
 
-The latter are always declared, whatever kind of model is traced.
+Those of diffusion pipelines are always declared, whatever kind of model is traced.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -12,14 +13,38 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from ridgeline.cli import options
 from ridgeline.cli.console import say
-from ridgeline.cli.diffusion_options import SECOND_GUIDANCE
+from ridgeline.cli.flags import given_flags
+from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
+from ridgeline.cli.plan_options import add_adapters_of
+from ridgeline.cli.text_request import sampling_params
+from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
+from ridgeline.core.checkpoint.source import catalogue_name, open_source
+from ridgeline.engine import SamplingParams
 from ridgeline.engine.placement import device_named as placed
 from ridgeline.insight.trace.gpu_measurement import gpu_clock
+from ridgeline.insight.trace.priced_trace import PricedTrace, priced_trace
+from ridgeline.insight.trace.request_trace import TraceOptions
 from ridgeline.insight.trace.timeline import Clock
+from ridgeline.price.engine_profile import default_engine
+from ridgeline.price.plan.deployment_plan import check_devices
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.util.document.elements import Figure
 from ridgeline.util.document.svg import svg
 from ridgeline.util.files import check_apart, check_writable, write_whole
+
+_LOOK, _PRICED = "Inside the model", "Prediction only"
+_ATTENTION = (
+    "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the "
+    "cross-attention grid, with a row per token written and a column per token read."
+)
+_SUMMARY = "Show only where the time of one token went: a few lines, predicted next to measured."
+_MAX_TEXT = 4 << 20
+_GPU_REFUSALS = (
+    "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
+    "gives the prompt's length."
+)
 
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:
@@ -135,6 +160,177 @@ class DiffusionTraceFlags:
     section: Annotated[
         list[str] | None, _drawn("Show only these stages, op by op, like denoise,decode; repeatable.")
     ] = None
+
+
+def _look(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_LOOK)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectionFlags:
+    """The options for the parts of a model's internals that a trace shows."""
+
+    layer: Annotated[
+        str | None, _look("--layer", text="Show the ops of one layer, or of `all`; by default the layers are summed.")
+    ] = None
+    attention: Annotated[bool, _look("--attention", text=_ATTENTION)] = False
+    lens: Annotated[bool, _look("--lens", text="Show what each layer would predict (logit lens).")] = False
+    memory: Annotated[
+        bool,
+        _look(
+            "--memory",
+            text="Show the feed-forward neurons with the highest activations, and the tokens they promote.",
+        ),
+    ] = False
+    experts: Annotated[
+        bool, _look("--experts", text="Show the experts that the tokens were routed to (mixtures of experts).")
+    ] = False
+    source: Annotated[
+        list[str] | None, _look("--source", text="With --experts: a text to compare, as NAME=FILE; repeatable.")
+    ] = None
+    position: Annotated[
+        int | None, _look("--position", text="The token of the prompt to look at; the last by default.")
+    ] = None
+
+    def wanted(self, repeats: int | None) -> TraceOptions:
+        """Return the options of the tracer.
+
+        Raises:
+            ValueError: If options cannot be combined.
+        """
+        if self.source and not self.experts:
+            raise ValueError("--source needs --experts; give both, or neither")
+        sources = self._sources()
+        return TraceOptions(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
+
+    def _sources(self) -> tuple[tuple[str, str], ...]:
+        """Return the texts of --source with their names.
+
+        Raises:
+            ValueError: If an entry is malformed, there is only one, a name occurs twice, or a file cannot be read.
+        """
+        named = [part.partition("=") for part in self.source or ()]
+        if any(not equals or not name for name, equals, _ in named):
+            raise ValueError("--source must be NAME=FILE, a name and its text file")
+        paths = [(name, Path(file)) for name, _, file in named]
+        if len(paths) == 1 or len(dict(paths)) < len(paths):
+            raise ValueError("--source needs at least two texts with different names")
+        return tuple((name, _text_of(path)) for name, path in paths)
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ValueError: If it cannot be read, is too large or is not UTF-8.
+    """
+    try:
+        if path.stat().st_size > _MAX_TEXT:
+            raise ValueError(f"--source {path} is larger than {_MAX_TEXT >> 20} MiB; give an excerpt of some pages")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ValueError(f"--source {path} cannot be read: {why}; name a file of UTF-8 text") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSamplingFlags:
+    """The sampling options of the traced request."""
+
+    max_tokens: options.MaxTokens8 = None
+    temperature: options.Temperature = None
+    top_k: options.TopK = None
+    top_p: options.TopP = None
+    min_p: options.MinP = None
+    seed: options.OptionalSeed = None
+
+    def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """Return the model's sampling defaults changed by these options and `more`.
+
+        The default of --max-tokens is 8.
+        """
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "max_tokens"}
+        return sampling_params(defaults, self.max_tokens, 8, **given, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRunFlags:
+    """The options for running the model that is traced."""
+
+    raw: options.Raw = False
+    system: options.System = None
+    dummy_weights: options.DummyWeights = False
+    lora: options.PricedLora = None
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="The number of measurements of each step; by default as many as fit into some seconds."),
+    ] = None
+    threads: options.Threads = None
+    tensor_parallel: options.TensorParallel = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PricedTraceFlags:
+    """The options for pricing a request on a device instead of running it."""
+
+    priced: Annotated[
+        str | None,
+        typer.Option(help=_GPU_REFUSALS, rich_help_panel=_PRICED, metavar="DEVICE"),
+    ] = None
+    input: options.Input = "1k"
+    batch: options.Batch = 1
+    devices: options.Devices = 1
+    weights: options.Weights = None
+    kv: options.KV = None
+
+    def trace(self, model: str, lora: Sequence[str] | None) -> PricedTrace:
+        """Return the trace that these options describe.
+
+        Args:
+            model: The model.
+            lora: The adapters, as --lora states them.
+        """
+        assert self.priced is not None
+        device = device_named(self.priced)
+        setup = Deployment(device, self.devices, self.weights, self.kv, engine=default_engine(device))
+        check_devices(setup)
+        source = open_source(catalogue_name(model) or model)
+        models = ModelCache(
+            source.config, add_adapters_of(source, lora), partial(with_pooling, embedding=read_embedding(source))
+        )
+        case = models.scenario(setup)
+        return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
+
+    def check(self) -> None:
+        """Raise ValueError for options that only apply to a priced request.
+
+        The weight and KV formats also apply to a request that runs.
+        """
+        given = given_flags(self, "weights", "kv")
+        if given:
+            raise ValueError(
+                f"{given[0]} applies only to a prediction without a run; give --priced DEVICE, or leave it out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFlags:
+    """All options of `ridgeline trace` but the device."""
+
+    look: InspectionFlags
+    sampling: TraceSamplingFlags
+    diffusion: DiffusionTraceFlags
+    running: TraceRunFlags
+    files: TraceFileFlags
+    priced: PricedTraceFlags
+    summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False
+    as_json: options.Json = False
+
+    def check_summary(self) -> None:
+        """Raise ValueError for options whose output --summary would not show."""
+        drawn = ["--roofline -"] * (str(self.files.roofline) == "-")
+        for name in (*given_flags(self.look), *drawn, *["--json"] * self.as_json):
+            raise ValueError(f"--summary shows only where the time of a token went; leave out --summary or {name}")
 
 
 def refuse_text_options(model: str, given: Iterable[str]) -> None:
