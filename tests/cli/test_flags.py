@@ -1,14 +1,17 @@
 """Groups of options: the signature that a command gets from dataclasses, and the options that were given."""
 
 import inspect
-from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from ridgeline.cli.flags import Only, build_from, given_flags, with_flags
+from ridgeline.cli.image import _OF_DECODING, _OF_TOKENS
+from ridgeline.cli.media_flags import MediaRequestFlags, MediaRunFlags
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,19 @@ def _taking(group: type) -> Any:
 
     command.__annotations__ = {"bare": group, "return": None}
     return command
+
+
+def test_every_option_of_an_image_reaches_its_request() -> None:
+    """Check that both have the same names, types and defaults; only the size is a text on the command line."""
+    request = {each.name: each for each in fields(DiffusionRequest)}
+    ours, theirs = get_type_hints(MediaRequestFlags), get_type_hints(DiffusionRequest)
+    for each in fields(MediaRequestFlags):
+        assert each.default == request.pop(each.name).default
+        assert each.name == "size" or ours[each.name] == theirs[each.name]
+    assert list(request) == ["prompt"]
+
+
+def test_options_with_an_effect_without_denoising() -> None:
+    """Check that the names which are not refused are those of options."""
+    names = {each.name for group in (MediaRequestFlags, MediaRunFlags) for each in fields(group)}
+    assert {*_OF_TOKENS, *_OF_DECODING} <= names

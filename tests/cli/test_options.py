@@ -16,9 +16,9 @@ from cli.test_cli import COMMANDS as COMMAND_LIST
 from models.configs import CONFIGS
 from ridgeline.cli.aliases import ALIASES, MODEL, Alias, NoOpOption, OptionNames, RenamedOption, normalise_args
 from ridgeline.cli.config import SECRETS
-from ridgeline.cli.diffusion_settings import denoiser_dtype
 from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.main import COMMANDS, build_app
+from ridgeline.cli.media_flags import MediaRunFlags
 from support.checkpoints import write_folder
 
 TABLED = [(alias, name) for alias in ALIASES for name in alias.names]
@@ -172,7 +172,7 @@ def test_every_name_of_a_dtype(stored: str, names: set[str], prefix: str, tmp_pa
     [(None, None), ("auto", None), ("float", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
 )
 def test_a_denoisers_dtype_by_any_name(name: str | None, dtype: torch.dtype | None) -> None:
-    assert denoiser_dtype(name) == dtype
+    assert MediaRunFlags(dtype=name).denoiser_dtype == dtype
 
 
 def test_what_is_not_alike_was_not_meant(ridgeline: Run) -> None:

@@ -132,4 +132,5 @@ def test_each_command_draws_its_own(ridgeline: Run, folder: Path, tmp_path: Path
     """Before anything is loaded."""
     z_image(tmp_path)
     assert_one_line(ridgeline("image", folder, "x"), USAGE, "generates videos; use ridgeline video")
+    assert_one_line(ridgeline("video", "digits-ar", "x"), USAGE, "digits-ar generates images; use ridgeline image")
     assert_one_line(ridgeline("video", tmp_path, "x"), USAGE, "generates images; use ridgeline image")

@@ -27,25 +27,27 @@ def open_media_source(model: str, medium: Medium) -> ModelSource:
 
 
 def check_medium(source: ModelSource, medium: Medium) -> None:
-    """Raise ValueError for a pipeline that generates another medium, before it is loaded."""
+    """Raise ValueError for a model that generates another medium, before it is loaded."""
     other = _drawn_by(source)
     if other.command != medium.command:
         raise ValueError(f"{source.name} generates {other.command}s; use ridgeline {other.command}")
 
 
 def _drawn_by(source: ModelSource) -> Medium:
-    """Return the medium that a pipeline generates.
+    """Return the medium that a model generates.
 
     Raises:
-        ModelRefused: If it is not a pipeline.
+        ModelRefused: If it generates none.
     """
+    if generates_image_tokens(source):
+        return IMAGE_MEDIUM
     return video_medium(1.0) if pipeline_class_of(source).frames > 1 else IMAGE_MEDIUM
 
 
 def _draws(name: str, medium: Medium) -> bool:
     try:
         source = open_source(name)
-        own_medium = IMAGE_MEDIUM if generates_image_tokens(source) else _drawn_by(source)
+        own_medium = _drawn_by(source)
         if source.pipeline:
             check_parts(source, pipeline_class_of(source).parts)
     except ModelRefused:  # not a generation model, or incomplete

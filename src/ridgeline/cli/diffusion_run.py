@@ -13,14 +13,13 @@ import typer
 from torch import Tensor
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
-from ridgeline.cli.diffusion_models import check_medium, open_media_source
-from ridgeline.cli.diffusion_settings import DiffusionSettings, denoiser_dtype
-from ridgeline.cli.image_files import MediaFile, check_files, numbered
+from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
+from ridgeline.cli.media_flags import MediaRunFlags
 from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.process_setup import INTERRUPTED
-from ridgeline.cli.text_request import read_prompt
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.engine.placement import synchronize
@@ -30,81 +29,40 @@ from ridgeline.media.diffusion.cfg_parallel_process import second_process
 from ridgeline.media.diffusion.decoding import preview
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.forecast import STAGES, Forecast, Forecaster
-from ridgeline.media.diffusion.noise import check_draws
 from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline, compile_blocks
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.util.document.humanize import say_seconds
 
 
-def draw(
-    model: str,
-    prompt: str | None,
-    request: DiffusionRequest,
-    settings: DiffusionSettings,
-    dtype: str | None,
-    threads: int | None,
-) -> None:
-    """Generate the images or videos of a prompt.
-
-    Args:
-        model: The model.
-        prompt: The prompt; None raises an error that explains what to give.
-        request: The request without its prompt.
-        settings: The output settings.
-        dtype: The name of the denoiser's dtype, as `denoiser_dtype` accepts it.
-        threads: The number of threads; None for a default.
+def draw(source: ModelSource, medium: Medium, request: DiffusionRequest, run: MediaRunFlags) -> None:
+    """Generate the images or videos of a request with a diffusion pipeline, into files.
 
     Raises:
         ValueError: If an option is invalid or a file cannot be written.
     """
-    runs_in = denoiser_dtype(dtype)
-    if prompt is None:
-        raise ValueError("give a prompt (- reads standard input), or --latents with a file of saved latents")
-    check_draws(request.seed or 0, request.images)
-    request = replace(request, prompt=read_prompt(prompt))
-    if settings.output is not None:
-        check_files(numbered(settings.output, request.images), settings.medium, force=settings.force)
-    source = open_media_source(model, settings.medium)
-    check_medium(source, settings.medium)
-    with loading_bar(model) as progress:
-        pipeline = load_pipeline(source, runs_in, threads=threads, progress=progress, device=settings.place)
-    _draw(pipeline, model, request, settings, runs_in)
-
-
-def _draw(
-    pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DiffusionSettings, dtype: torch.dtype | None
-) -> None:
-    """Generate the images or videos of a request into files.
-
-    Args:
-        pipeline: The loaded pipeline.
-        model: The name under which it was loaded.
-        request: The request.
-        settings: The output settings.
-        dtype: The dtype with which it was loaded; None for the stored one.
-
-    Raises:
-        ValueError: If an option is invalid or a file cannot be written.
-    """
-    device = device_at(settings.place)
+    dtype = run.denoiser_dtype
+    if run.output is not None:
+        check_outputs(numbered(run.output, request.images), medium, force=run.force, latents=True)
+    with loading_bar(source.name) as progress:
+        pipeline = load_pipeline(source, dtype, threads=run.threads, progress=progress, device=run.place)
+    device = device_at(run.place)
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
-    medium = settings.medium
-    name = Path(f"{Path(pipeline.name).name}-{plan.seed}{medium.suffix}")
-    paths = numbered(settings.output or name, request.images)
-    if settings.output is None:
-        check_files(paths, medium, force=settings.force)
-    tiling = settings.tiling(pipeline.autoencoder, plan.geometry.latents)
+    paths = numbered(run.output or Path(f"{Path(pipeline.name).name}-{plan.seed}{medium.suffix}"), request.images)
+    check_outputs(paths, medium, force=run.force, latents=True)
+    tiling = run.tiling(pipeline.autoencoder, plan.geometry.latents)
     forecast = forecaster.forecast(plan, tiling)
-    if settings.cfg_parallel:
+    if run.cfg_parallel:
         check_divides(plan.guidance)
         forecast = _apart(pipeline, plan, forecast)
-    for line in plan_lines(pipeline, plan, forecast, tiling, apart=settings.cfg_parallel):
+    for line in plan_lines(pipeline, plan, forecast, tiling, apart=run.cfg_parallel):
         say(line)
     files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
-    diffusion_run = _DiffusionRun(pipeline, model, plan, settings, tiling, files)
-    if settings.cfg_parallel:
-        with _halved_threads() as threads, second_process(model, dtype, threads, plan) as pair:
+    diffusion_run = _DiffusionRun(
+        pipeline, plan, run, tiling, files, f"ridgeline {medium.command} {source.name} --latents"
+    )
+    if run.cfg_parallel:
+        with _halved_threads() as threads, second_process(source.name, dtype, threads, plan) as pair:
             diffusion_run.run(pair)
     else:
         diffusion_run.run()
@@ -112,11 +70,10 @@ def _draw(
         say(line)
     if request.step_cache is not None:
         say(skipped_line(plan, diffusion_run.skipped))
-    if settings.as_json:
+    if run.as_json:
         own = request_json(pipeline, plan, forecast, diffusion_run.measured, diffusion_run.skipped)
-        report: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": settings.cfg_parallel}
-        report["compile_seconds"] = diffusion_run.compiling
-        print(json.dumps({**report, **own}))
+        report: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": run.cfg_parallel}
+        print(json.dumps({**report, "compile_seconds": diffusion_run.compiling, **own}))
 
 
 def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forecast:
@@ -141,16 +98,21 @@ class _DiffusionRun:
     """A running image or video generation, with its progress and measurements."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        model: str,
-        plan: DiffusionPlan,
-        settings: DiffusionSettings,
-        tiling: Tiling | None,
-        files: Sequence[MediaFile],
-    ) -> None:
-        self._pipeline, self._model, self._plan, self._settings = pipeline, model, plan, settings
-        self._tiling, self._files = tiling, files
+        self, pipeline: Pipeline, plan: DiffusionPlan, flags: MediaRunFlags, tiling: Tiling | None,
+        files: Sequence[MediaFile], decode_command: str,
+    ) -> None:  # fmt: skip
+        """Store the settings of the run.
+
+        Args:
+            pipeline: Loaded pipeline.
+            plan: Plan to run.
+            flags: Options of the run.
+            tiling: Tiling of the decoding; None for none.
+            files: Output files.
+            decode_command: Command that decodes saved latents, without their file.
+        """
+        self._pipeline, self._plan, self._flags, self._tiling = pipeline, plan, flags, tiling
+        self._files, self._decode = files, decode_command
         self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
         self.compiling: float | None = None
         """The seconds that compiling the blocks took; None if they are not compiled."""
@@ -170,7 +132,7 @@ class _DiffusionRun:
         """
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
-        if self._settings.compiled:
+        if self._flags.compiled:
             start = perf_counter()
             blocks = compile_blocks(self._pipeline, self._plan, texts)
             self.compiling = perf_counter() - start
@@ -208,12 +170,12 @@ class _DiffusionRun:
             try:
                 file.write(self._decoded(latents))
             except BaseException:  # including KeyboardInterrupt
-                say(f"the latents are saved in {file.latents}; decode them with: {self._how(file)}")
+                say(f"the latents are saved in {file.latents}; decode them with: {self._decode} {file.latents}")
                 raise
             self._written.append(file.path)
-            if not self._settings.as_json:
+            if not self._flags.as_json:
                 print(file.path, flush=True)
-            if not self._settings.keep_latents:
+            if not self._flags.keep_latents:
                 file.latents.unlink()
 
     def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
@@ -228,7 +190,7 @@ class _DiffusionRun:
 
     def _preview(self, step: DenoiseOutput) -> None:
         """Write previews of a group's images if they are due."""
-        if self._settings.preview and step.number % self._settings.preview == 0:
+        if self._flags.preview and step.number % self._flags.preview == 0:
             assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "videos have no previews"
             pixels = preview(self._pipeline.autoencoder, step.predicted_latents)
             for image, each in zip(step.images, pixels, strict=True):
@@ -248,21 +210,18 @@ class _DiffusionRun:
             message.append(
                 "the latents of the unfinished rest are saved in "
                 f"{_listed([file.latents for file in files])}{shown if self._previewed else ''}; decode them with: "
-                f"{self._how(files[0])}{' --force' if self._previewed else ''}"
+                f"{self._decode} {files[0].latents}{' --force' if self._previewed else ''}"
             )
         say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(message)}")
         raise typer.Exit(INTERRUPTED)
 
-    def _how(self, file: MediaFile) -> str:
-        return f"ridgeline {self._settings.medium.command} {self._model} --latents {file.latents}"
-
     @contextmanager
     def _clock(self, stage: str) -> Iterator[None]:
-        with nullcontext() if self._settings.cfg_parallel else self.meanwhile.recording():
+        with nullcontext() if self._flags.cfg_parallel else self.meanwhile.recording():
             start = perf_counter()
             try:
                 yield
-                synchronize(self._settings.place)
+                synchronize(self._flags.place)
             finally:
                 self.measured[stage] += perf_counter() - start
 

@@ -1,86 +1,119 @@
-"""`ridgeline image` generates images from a prompt."""
+"""`ridgeline image` and `ridgeline video`, which generate images and videos from a prompt."""
 
-from pathlib import Path
+import json
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from ridgeline.cli import diffusion_options as drawing
 from ridgeline.cli import options
 from ridgeline.cli.console import silence
-from ridgeline.cli.diffusion_models import open_media_source
+from ridgeline.cli.diffusion_models import check_medium, open_media_source
 from ridgeline.cli.diffusion_run import draw
-from ridgeline.cli.diffusion_settings import AUTO, DiffusionSettings
-from ridgeline.cli.image_files import IMAGE_MEDIUM
-from ridgeline.cli.image_latents import decode_saved, refuse_generation_options
-from ridgeline.cli.image_tokens import draw_tokens, refuse
+from ridgeline.cli.flags import build_from, given_flags, with_flags
+from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, check_outputs, numbered, video_medium
+from ridgeline.cli.image_tokens import draw_tokens
+from ridgeline.cli.media_flags import MediaRequestFlags, MediaRunFlags
 from ridgeline.cli.text_request import read_prompt
+from ridgeline.core.checkpoint import ModelSource
+from ridgeline.media.diffusion.decoding import decode_parts
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.noise import check_draws
+from ridgeline.media.diffusion.pipeline_loader import load_vae
+from ridgeline.media.diffusion.saved_latents import decoded_path, read_latents
 from ridgeline.media.images.image_generator import generates_image_tokens
 
-_OUTPUT = (
-    "The file: png, webp (lossless) or jpg; several images are numbered. By default MODEL-SEED.png "
-    "in the current folder."
+_MODEL = (
+    "The folder of a pipeline (with model_index.json), its id in the Hugging Face cache, or a built-in one: digits, "
+    "digits-fast, digits-ar; digits-video makes videos."
 )
-_TILE = "Decode in tiles of this many latents per side. auto: only if memory is too small; off: never."
-_PREVIEW = "Every N steps, write a preview (at most 64 latents per side) to the image's file."
+_PROMPT = "A description of the image; - reads standard input."
+
+# The options that have an effect without a diffusion pipeline, and without denoising.
+_OF_TOKENS = ("images", "seed", "output", "force", "device", "threads", "as_json", "quiet")
+_OF_DECODING = ("fps", "output", "force", "tile", "latents", "device", "threads", "as_json", "quiet")
+
+_Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, callback=options.report_model_choice)]
+_Prompt = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
 
 
-def image(
-    model: drawing.Pipeline,
-    prompt: drawing.Prompt = None,
-    *,
-    negative: drawing.Negative = None,
-    size: drawing.PixelSize = None,
-    steps: drawing.Steps = None,
-    guidance: drawing.Guidance = None,
-    step_cache: drawing.StepCache = None,
-    seed: drawing.Seed = None,
-    n: drawing.Count = 1,
-    output: Annotated[Path | None, drawing.output(_OUTPUT)] = None,
-    force: drawing.Force = False,
-    tile: Annotated[str, typer.Option(help=_TILE, metavar="auto|off|N")] = "auto",
-    every: Annotated[int, typer.Option("--preview", help=_PREVIEW, metavar="K")] = 0,
-    keep_latents: drawing.KeepLatents = False,
-    latents: drawing.Latents = None,
-    cfg_parallel: drawing.CfgParallel = False,
-    compiled: drawing.Compile = False,
-    dtype: drawing.DType = None,
-    device: drawing.Device = "cpu",
-    threads: options.Threads = None,
-    as_json: options.Json = False,
-    quiet: drawing.Quiet = False,
-) -> None:
+@with_flags
+def image(model: _Model, prompt: _Prompt = None, *, request: MediaRequestFlags, run: MediaRunFlags) -> None:
     """Generate images from a prompt: predicts the time, shows each step, and writes one file per image.
 
     MODEL is a diffusion pipeline, or a model that generates an image as tokens (Janus). The prompt and settings are
     stored in the image's file. Latents are saved before they are decoded. Ctrl-C stops after the current step and says
     what is there; a second Ctrl-C stops at once.
     """
-    settings = DiffusionSettings(
-        output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json, device=device
-    )
-    wanted = None if size is None else Size.parse(size)
-    request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
-    with silence(quiet):
-        source = open_media_source(model, IMAGE_MEDIUM)
-        if generates_image_tokens(source):
-            denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
-            denoising |= {"--step-cache": step_cache, "--cfg-parallel": cfg_parallel, "--compile": compiled}
-            shown = {"--latents": latents or None, "--keep-latents": keep_latents, "--preview": every or None}
-            refuse(source, {**denoising, **shown, "--dtype": dtype, "--tile": None if tile == AUTO else tile})
-            if prompt is None:
-                raise ValueError("give a prompt (- reads standard input)")
-            check_draws(seed or 0, n)
-            text = read_prompt(prompt)
-            draw_tokens(source, text, n, seed, settings, threads)
+    _generate(IMAGE_MEDIUM, model, prompt, request, run)
+
+
+@with_flags
+def video(model: _Model, prompt: _Prompt = None, *, request: MediaRequestFlags, run: MediaRunFlags) -> None:
+    """Generate videos from a prompt: predicts the time, shows each step, and writes one file per video.
+
+    The prompt and settings are stored in the video's file. Latents are saved before they are decoded. Ctrl-C stops
+    after the current step and says what is there; a second Ctrl-C stops at once.
+    """
+    _generate(video_medium(run.fps), model, prompt, request, run)
+
+
+def _generate(medium: Medium, model: str, prompt: str | None, flags: MediaRequestFlags, run: MediaRunFlags) -> None:
+    """Generate the images or videos of a prompt, or decode saved latents.
+
+    Raises:
+        ValueError: If an option is invalid or has no effect, or a file cannot be read or written.
+    """
+    size = None if flags.size is None else Size.parse(flags.size)
+    with silence(run.quiet):
+        source = open_media_source(model, medium)
+        check_medium(source, medium)
+        as_tokens = generates_image_tokens(source)
+        if as_tokens:
+            how = f"{source.name} generates the tokens of an image one after the other"
+            given = given_flags(flags, *_OF_TOKENS) + given_flags(run, *_OF_TOKENS)
+            _refuse(given, f"diffusion pipelines, but {how}")
+        elif run.latents:
+            given = ["a prompt"] * (prompt is not None) + given_flags(flags) + given_flags(run, *_OF_DECODING)
+            _refuse(given, "generation, but --latents only decodes saved latents")
+            _decode_saved(source, medium, run)
             return
-        if latents:
-            refuse_generation_options(
-                {"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, settings
-            )
-            decode_saved(model, latents, settings, threads)
-        else:
-            draw(model, prompt, request, settings, dtype, threads)
+        if prompt is None:
+            otherwise = "" if as_tokens else ", or --latents with a file of saved latents"
+            raise ValueError(f"give a prompt (- reads standard input){otherwise}")
+        check_draws(flags.seed or 0, flags.images)
+        request = build_from(flags, DiffusionRequest, prompt=read_prompt(prompt), size=size)
+        (draw_tokens if as_tokens else draw)(source, medium, request, run)
+
+
+def _refuse(given: Sequence[str], purpose: str) -> None:
+    """Raise ValueError for the first of the given options, which have no effect."""
+    if given:
+        raise ValueError(f"{given[0]} is for {purpose}; leave it out")
+
+
+def _decode_saved(source: ModelSource, medium: Medium, run: MediaRunFlags) -> None:
+    """Decode the files of --latents into images or videos; the latents are preserved.
+
+    Raises:
+        ValueError: If a file holds no suitable latents. This is checked before anything is decoded.
+    """
+    files = run.latents or []
+    given = [read_latents(path) for path in files]
+    beside = [decoded_path(path, medium.suffix) for path in files]
+    paths = beside if run.output is None else numbered(run.output, len(files))
+    check_outputs(paths, medium, force=run.force)
+    autoencoder = load_vae(source, threads=run.threads, device=run.place)
+    wanted, dimensions = autoencoder.channels, 3 if medium is IMAGE_MEDIUM else 4
+    for path, (each, _) in zip(files, given, strict=True):
+        if each.dim() != dimensions:
+            raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")
+        if each.shape[0] != wanted:
+            raise ValueError(f"{path} holds latents of {each.shape[0]} channels, the model's have {wanted}")
+    for path, (each, parameters) in zip(paths, given, strict=True):
+        medium.make(path, parameters).write(decode_parts(autoencoder, each, run.tiling(autoencoder, each.shape)))
+        if not run.as_json:
+            print(path, flush=True)
+    if run.as_json:
+        print(json.dumps({"files": [str(path) for path in paths]}))

@@ -79,8 +79,6 @@ class Medium:
 
     command: str
     """The name of the command that generates this medium."""
-    noun: str
-    """The noun for one output in messages."""
     suffix: str
     """The suffix of the default name of an output file."""
     make: Callable[[Path, Mapping[str, Any]], MediaFile]
@@ -89,7 +87,7 @@ class Medium:
     """A function that raises ValueError for an unsupported file name."""
 
 
-IMAGE_MEDIUM = Medium("image", "picture", ".png", ImageFile, format_of)
+IMAGE_MEDIUM = Medium("image", ".png", ImageFile, format_of)
 
 
 def video_medium(fps: float) -> Medium:
@@ -99,7 +97,7 @@ def video_medium(fps: float) -> Medium:
         ValueError: If `fps` is out of range.
     """
     check_fps(fps)
-    return Medium("video", "clip", ".mp4", partial(VideoFile, fps=fps), video_format_of)
+    return Medium("video", ".mp4", partial(VideoFile, fps=fps), video_format_of)
 
 
 def numbered(output: Path, count: int) -> list[Path]:
@@ -110,21 +108,18 @@ def numbered(output: Path, count: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{number:0{width}}{output.suffix}") for number in range(1, count + 1)]
 
 
-def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
-    """Raise ValueError if the output files or their latents could not be written, or exist without `force`."""
-    check_outputs(paths, medium, force=force)
-    for path in map(latents_path, paths):
-        _check(path, force=force)
+def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool, latents: bool = False) -> None:
+    """Raise ValueError, before any work is done, if an output could not be written or exists without `force`.
 
-
-def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
-    """Raise ValueError, before any work is done, if an output could not be written or exists without `force`."""
+    Args:
+        paths: The output files.
+        medium: The medium of the output files.
+        force: Whether existing files may be overwritten.
+        latents: Whether the files of their latents are written too.
+    """
     for path in paths:
         medium.check(path)
-        _check(path, force=force)
-
-
-def _check(path: Path, *, force: bool) -> None:
-    if not force:
-        check_new(path)
-    check_writable(path)
+    for path in [*paths, *(map(latents_path, paths) if latents else ())]:
+        if not force:
+            check_new(path)
+        check_writable(path)

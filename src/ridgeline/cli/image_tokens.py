@@ -10,15 +10,16 @@ import torch
 import typer
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
-from ridgeline.cli.diffusion_settings import DiffusionSettings
-from ridgeline.cli.image_files import IMAGE_MEDIUM, ImageFile, check_outputs, numbered
+from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
 from ridgeline.cli.image_forecast import describe_device, measured_lines
 from ridgeline.cli.interrupt import interruptible
+from ridgeline.cli.media_flags import MediaRunFlags
 from ridgeline.cli.options import device_at
 from ridgeline.cli.process_setup import INTERRUPTED
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.insight.trace.interference import Interference
+from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.images.image_generator import (
     STAGES,
     TokenForecast,
@@ -30,63 +31,33 @@ from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.host import threads_for
 
 
-def refuse(source: ModelSource, given: Mapping[str, object]) -> None:
-    """Raise ValueError for options that only apply to diffusion models.
-
-    Args:
-        source: The model.
-        given: The options by name; None or False for those that were not given.
-    """
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise ValueError(
-                f"{name} is for diffusion pipelines, but {source.name} generates the tokens of an image one after the "
-                "other; leave it out"
-            )
-
-
-def draw_tokens(
-    source: ModelSource,
-    prompt: str,
-    images: int,
-    seed: int | None,
-    settings: DiffusionSettings,
-    threads: int | None,
-) -> None:
-    """Generate images for a prompt and write them to files.
-
-    Args:
-        source: The model.
-        prompt: The prompt.
-        images: The number of images.
-        seed: The seed of the first image; None for a random one.
-        settings: The output settings, of which file, --force, --json and device are used.
-        threads: The number of threads; None for a default.
+def draw_tokens(source: ModelSource, medium: Medium, request: DiffusionRequest, run: MediaRunFlags) -> None:
+    """Generate the images of a request as tokens, into files. Only its prompt, number of images and seed count.
 
     Raises:
         ValueError: If a file cannot be written or the model cannot be loaded.
     """
-    output, force, as_json = settings.output, settings.force, settings.as_json
-    if output is not None:
-        check_outputs(numbered(output, images), IMAGE_MEDIUM, force=force)
+    if run.output is not None:
+        check_outputs(numbered(run.output, request.images), medium, force=run.force)
     with loading_bar(source.name) as progress:
-        generator = load_image_generator(source, EngineSettings(device=settings.device), progress=progress)
-    torch.set_num_threads(threads_for(generator.loaded.weight_bytes, threads))
-    plan = generator.plan(prompt, images, seed)
-    paths = numbered(output or Path(f"{Path(source.name).name}-{plan.seed}.png"), images)
-    if output is None:
-        check_outputs(paths, IMAGE_MEDIUM, force=force)
-    forecast = generator.forecast(plan, device_at(settings.place))
+        generator = load_image_generator(source, EngineSettings(device=run.device), progress=progress)
+    torch.set_num_threads(threads_for(generator.loaded.weight_bytes, run.threads))
+    plan = generator.plan(request.prompt, request.images, request.seed)
+    paths = numbered(run.output or Path(f"{Path(source.name).name}-{plan.seed}{medium.suffix}"), request.images)
+    check_outputs(paths, medium, force=run.force)
+    forecast = generator.forecast(plan, device_at(run.place))
     for line in plan_lines(source, generator, plan, forecast):
         say(line)
+    kept = {"prompt": request.prompt, "model": source.name, "tokens": plan.tokens}
+    files = [medium.make(path, {**kept, "seed": plan.seed + image}) for image, path in enumerate(paths)]
     meanwhile = Interference()
-    measured = _draw(generator, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
+    measured = _draw(generator, plan, files, meanwhile, as_json=run.as_json)
     # The prefill is measured together with the generation of tokens.
     expected = forecast.seconds
     predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
     for line in measured_lines(predicted, measured, forecast.device, meanwhile):
         say(line)
-    if as_json:
+    if run.as_json:
         print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
 
 
@@ -122,13 +93,8 @@ def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, f
     }
 
 
-def _files(source: ModelSource, prompt: str, plan: TokenPlan, paths: list[Path]) -> list[ImageFile]:
-    metadata = {"prompt": prompt, "model": source.name, "tokens": plan.tokens}
-    return [ImageFile(path, {**metadata, "seed": plan.seed + image}) for image, path in enumerate(paths)]
-
-
 def _draw(
-    generator: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
+    generator: TokenImageGenerator, plan: TokenPlan, files: list[MediaFile], meanwhile: Interference, *, as_json: bool
 ) -> dict[str, float]:
     """Generate the tokens and write each image as soon as it is complete; return the seconds of both stages.
 

@@ -49,6 +49,8 @@ COMMANDS = {
     "page": "Export the web page as one file, or print the tables that it computes with.",
     "bench": "Measure a server under load, or the engine compared with this machine's limits.",
 }
+MODULES = {"video": "image"}
+"""The modules of the commands that are not in the module of their name."""
 
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -76,7 +78,7 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
     app = _empty_app()
     for name in names:
-        command = getattr(import_module(f"ridgeline.cli.{name}"), name)
+        command = getattr(import_module(f"ridgeline.cli.{MODULES.get(name, name)}"), name)
         if isinstance(command, typer.Typer):
             app.add_typer(_configurable_group(command), name=name, cls=PlainGroup)
         else:
