@@ -35,7 +35,7 @@ from ridgeline.util.document.panels import Band, Panel, Panels
 from ridgeline.util.document.roofline_chart import Point, RoofCurve, Roofline
 from ridgeline.util.document.svg import svg
 from ridgeline.util.document.svg_parts import on_dark
-from ridgeline.util.document.terminal_renderer import plain, render
+from ridgeline.util.document.terminal_renderer import plain, render, show
 
 ROOFLINE = Roofline(
     "Slate",
@@ -164,6 +164,54 @@ def test_what_is_too_long_in_a_dense_table_is_cut_in_its_middle() -> None:
     assert row.startswith("post_att")
     assert "…" in row
     assert "block" in row
+
+
+def test_wide_characters_are_cut_by_the_columns_they_take() -> None:
+    table = DocumentTable(columns("op", "n"), (TableRow(("漢字" * 10, "1")), TableRow(("ab", "22"))), dense=True)
+    _, long, short = lines(table, width=20)
+    assert cell_len(long) == cell_len(short) == 20
+    assert (long[0], long[-3:]) == ("漢", "  1")
+    assert "…" in long
+
+
+def test_markup_and_names_of_emoji_in_a_table_are_text() -> None:
+    odd = "[red]a[/red] :smile: [b"
+    table = DocumentTable(columns(odd, words=()), (odd, TableRow((odd,)), TableRow((Cell(odd, "error"),), "strong")))
+    assert lines(table) == [odd] * 4
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+def test_numbers_and_names_to_type_are_never_broken(width: int) -> None:
+    """Only words are broken, and none of them is lost."""
+    heads = (Column("device", words=True, whole=True), *map(Column, ("a", "b")), Column("why", words=True))
+    rows = tuple(TableRow((f"a device {i}", f"{i},234.5 GiB", f"{i} of 9", WORDS)) for i in range(3))
+    _, *found = lines(DocumentTable(heads, rows), width=width)
+    starts = [line for line in found if line.startswith("a device")]
+    assert [" ".join(line.split()[:8]) for line in starts] == [f"a device {i} {i},234.5 GiB {i} of 9" for i in range(3)]
+    indent = starts[0].index("it takes")
+    assert " ".join(line[indent:].strip() for line in found) == " ".join([WORDS] * 3)
+
+
+def test_words_are_broken_only_if_the_table_does_not_fit_otherwise() -> None:
+    name = "a-name-without-spaces"
+    table = DocumentTable(columns("name", "what", words=(0, 1)), (TableRow((name, "some words of another column")),))
+    for width in (35, 40, 48):
+        assert lines(table, width=width)[1].split()[0] == name
+    assert lines(table, width=30)[1].split()[0] != name
+    assert max(map(len, lines(table, width=30))) <= 30
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_a_file_gets_no_styles_and_the_width_that_is_asked_for(
+    term: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "60")
+    table = DocumentTable(columns("a", "b", words=(0, 1)), (TableRow((Cell("x", "error"), WORDS), "strong"),))
+    document = Document("Title", (table,))
+    show(document)
+    assert capsys.readouterr().out == plain(document, 60)
+    assert "\x1b" not in plain(document, 60)
 
 
 def test_bars_and_maps_in_cells_take_the_room_there_is() -> None:

@@ -3,17 +3,20 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from rich.cells import cell_len
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from ridgeline.util.document.character_figures import describe_shades, draw, heat_row, roofline_legend, strip
 from ridgeline.util.document.elements import (
     AnyCell,
     Bullets,
+    Cell,
     Column,
     Document,
     DocumentBlock,
@@ -121,7 +124,8 @@ def _facts(facts: Facts, width: int) -> Iterator[Text]:
     names = [Text(f"{_safe(name)}  ", style=style or "bold") for name, _ in facts.rows]
     longest = max((name.cell_len for name in names), default=0)
     for name, (_, text) in zip(names, facts.rows, strict=True):
-        yield from _hanging(_aligned(name, longest, True), text, width, style)
+        name.pad_right(longest - name.cell_len)
+        yield from _hanging(name, text, width, style)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -132,10 +136,10 @@ def _table(table: DocumentTable, width: int) -> Iterator[Text]:
 
     The gaps between columns are narrowed first if the table is too wide.
     """
-    if _width_of(table, _widths(table, width)) > width:
+    if _least_width(table) > width:
         table = replace(table, dense=True)
     groups = list(dict.fromkeys(column.group for column in table.columns if column.group))
-    if len(groups) < 2 or _width_of(table, _widths(table, width)) <= width:
+    if len(groups) < 2 or _least_width(table) <= width:
         yield from _grid(table, width)
     else:
         for index, group in enumerate(groups):
@@ -163,53 +167,57 @@ def _legend(table: DocumentTable) -> Iterator[str]:
 
 
 def _grid(table: DocumentTable, width: int) -> Iterator[Text]:
-    widths, gaps = _widths(table, width), _gaps(table)
-    if any(column.group for column in table.columns):
-        yield _group_heads(table.columns, widths, gaps)
-    if any(column.head for column in table.columns):
-        heads = [
-            _aligned(Text(_safe(c.head), style="dim"), w, c.words) for c, w in zip(table.columns, widths, strict=True)
-        ]
-        yield _joined(heads, gaps)
+    """Yield the lines of a table that rich lays out, with the titles of groups and the headings across its columns."""
+    widths: list[int] = []
+    heads = any(column.head or column.group for column in table.columns)
+    grid = Table(box=None, padding=(0, _gap(table), 0, 0), header_style="dim", show_header=heads)
+    for column, (least, most) in zip(table.columns, _width_limits(table, width), strict=True):
+        head, rigid = _Fitted(column.head, widths=widths), least == most
+        grid.add_column(head, no_wrap=rigid, overflow="fold", min_width=least, max_width=most)
+        grid.columns[-1].justify = "left" if column.words else "right"
     for row in table.rows:
         if isinstance(row, str):
-            yield Text(_safe(row), style="italic dim")
+            grid.add_row(style=Style(meta={"heading": row}))
         else:
-            yield from _row(row, table, widths, gaps)
+            grid.add_row(*(_Fitted(cell, table.dense) for cell in row.cells), style=_STYLES[row.tone])
+    console = Console()
+    options = console.options.update_width(max(width, _least_width(table)) + _gap(table))  # the last column has one too
+    lines = console.render_lines(grid, options, pad=False)
+    if any(column.group for column in table.columns):
+        yield _group_heads(table, widths)
+    for line in lines:
+        heading = line[0].style.meta.get("heading") if line[0].style else None
+        texts = ((text, style or "") for text, style, _ in line)
+        yield Text.assemble(*texts) if heading is None else Text(_safe(heading), style="italic dim")
 
 
-def _row(row: TableRow, table: DocumentTable, widths: Sequence[int], gaps: Sequence[int]) -> Iterator[Text]:
-    """Yield the lines of a table row, as many as its longest cell has."""
-    cells = [*row.cells, *[""] * (len(table.columns) - len(row.cells))]
-    lines = [_cell(cell, width, cut=table.dense) for cell, width in zip(cells, widths, strict=True)]
-    for index in range(max(map(len, lines))):
-        texts = [
-            _aligned(cell[index] if index < len(cell) else Text(), width, column.words)
-            for cell, width, column in zip(lines, widths, table.columns, strict=True)
-        ]
-        line = _joined(texts, gaps)
-        line.stylize(_STYLES[row.tone])
-        yield line
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A cell for rich, as wide as its column."""
 
+    cell: AnyCell
+    cut: bool = False
+    """Whether a text that is too long is shortened in the middle, rather than broken."""
+    widths: list[int] = field(default_factory=list)
+    """A list to which the width of the column is appended."""
 
-def _cell(cell: AnyCell, width: int, *, cut: bool) -> list[Text]:
-    """Return the lines of a cell; a text that is too long is broken, or with `cut` shortened in the middle."""
-    if isinstance(cell, Strip):
-        return [Text(strip(cell.start, cell.end, width))]
-    if isinstance(cell, Heat):
-        return [Text(f"│{heat_row(cell.shares, width - 2, cell.steps)}│")]
-    text = Text(
-        _safe(cell if isinstance(cell, str) else cell.text), style="" if isinstance(cell, str) else _STYLES[cell.tone]
-    )
-    if max((part.cell_len for part in text.split()), default=0) <= width:
-        return list(text.split()) or [text]
-    return [_middle_cut(text, width)] if cut else list(text.wrap(Console(width=width), width))
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        self.widths.append(width)
+        if isinstance(self.cell, Strip):
+            yield Text(strip(self.cell.start, self.cell.end, width))
+        elif isinstance(self.cell, Heat):
+            yield Text(f"│{heat_row(self.cell.shares, width - 2, self.cell.steps)}│")
+        else:
+            cell = Cell(self.cell) if isinstance(self.cell, str) else self.cell
+            text = Text(_safe(cell.text), style=_STYLES[cell.tone])
+            yield _middle_cut(text, width) if self.cut and _natural(cell) > width else text
 
 
 def _middle_cut(text: Text, width: int) -> Text:
     """Return a text shortened in the middle, such as `post_att…layernorm`."""
-    head = (width - 1) // 2
-    return Text(f"{text.plain[:head]}…{text.plain[len(text.plain) - (width - 1 - head) :]}", style=text.style)
+    half, rest = (width - 1) // 2, width // 2
+    return Text(f"{set_cell_size(text.plain, half)}…{set_cell_size(text.plain[::-1], rest)[::-1]}", style=text.style)
 
 
 def _natural(cell: AnyCell) -> int:
@@ -219,33 +227,46 @@ def _natural(cell: AnyCell) -> int:
     if isinstance(cell, Heat):
         return min(len(cell.shares), _HEAT) + 2
     text = cell if isinstance(cell, str) else cell.text
-    return max((cell_len(_safe(line)) for line in text.split("\n")), default=0)
+    return max(cell_len(_safe(line)) for line in text.split("\n"))
 
 
-def _widths(table: DocumentTable, width: int) -> list[int]:
-    """Return the width of each column: that of its contents, with the widest columns of words narrowed if necessary."""
-    widths = [_natural(column.head) for column in table.columns]
-    for row in table.rows:
-        for index, cell in enumerate(row.cells if isinstance(row, TableRow) else ()):
-            widths[index] = max(widths[index], _natural(cell))
+def _width_limits(table: DocumentTable, width: int = 0) -> list[tuple[int, int]]:
+    """Return the least and the greatest width of each column; the latter is that of its contents.
+
+    A word is only broken if the table does not fit into `width` otherwise.
+    """
+    rows = [row.cells for row in table.rows if isinstance(row, TableRow)]
+    cells = [[column.head, *(row[i] for row in rows if i < len(row))] for i, column in enumerate(table.columns)]
+    widths = [max(1, *map(_natural, column)) for column in cells]
     for group, run in _runs(table.columns):
         if group:  # make it at least as wide as its title
-            has = sum(widths[i] for i in run) + sum(_gaps(table)[i] for i in run[1:])
+            has = sum(widths[i] for i in run) + _gap(table) * (len(run) - 1)
             widths[max(run, key=lambda i: (table.columns[i].words, widths[i]))] += max(0, _natural(group) + 2 - has)
-    while (over := _width_of(table, widths) - width) > 0:
-        words = [i for i, c in enumerate(table.columns) if c.words and not c.whole and widths[i] > _NARROWEST]
-        if not words:
+    words = [max(map(_longest_word, column)) for column in cells]
+    for longest in (words, [0] * len(words)):
+        least = [
+            min(wide, max(_NARROWEST, word)) if column.words and not column.whole else wide
+            for column, wide, word in zip(table.columns, widths, longest, strict=True)
+        ]
+        if sum(least) + _gap(table) * (len(least) - 1) <= width:
             break
-        widest = max(words, key=lambda i: widths[i])
-        widths[widest] = max(_NARROWEST, widths[widest] - over)
-    return widths
+    return list(zip(least, widths, strict=True))
 
 
-def _gaps(table: DocumentTable) -> list[int]:
-    """Return the number of spaces before each column."""
-    near = 1 if table.dense else 2
-    groups = [column.group for column in table.columns]
-    return [0, *(2 if before != after else near for before, after in pairwise(groups))]
+def _longest_word(cell: AnyCell) -> int:
+    """Return the width of the longest word of a cell."""
+    text = cell.text if isinstance(cell, Cell) else cell if isinstance(cell, str) else ""
+    return max((cell_len(_safe(word)) for word in text.split()), default=0)
+
+
+def _least_width(table: DocumentTable) -> int:
+    """Return the number of columns of characters that a table needs."""
+    return sum(least for least, _ in _width_limits(table)) + _gap(table) * (len(table.columns) - 1)
+
+
+def _gap(table: DocumentTable) -> int:
+    """Return the number of spaces between two columns."""
+    return 1 if table.dense else 2
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
@@ -253,28 +274,10 @@ def _runs(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
     return [(group, list(run)) for group, run in groupby(range(len(columns)), key=lambda i: columns[i].group)]
 
 
-def _width_of(table: DocumentTable, widths: Sequence[int]) -> int:
-    return sum(widths) + sum(_gaps(table))
-
-
-def _group_heads(columns: Sequence[Column], widths: Sequence[int], gaps: Sequence[int]) -> Text:
+def _group_heads(table: DocumentTable, widths: Sequence[int]) -> Text:
     """Return the line with the titles of groups above their columns."""
-    text = Text()
-    for group, run in _runs(columns):
-        wide = sum(widths[i] for i in run) + sum(gaps[i] for i in run[1:])
-        text.append(" " * gaps[run[0]])
-        text.append(f" {_safe(group)} ".center(wide, "─") if group else " " * wide, "bold")
-    return text
-
-
-def _joined(texts: Sequence[Text], gaps: Sequence[int]) -> Text:
-    line = Text()
-    for text, gap in zip(texts, gaps, strict=True):
-        line.append(" " * gap)
-        line.append_text(text)
-    return line
-
-
-def _aligned(text: Text, width: int, words: bool) -> Text:
-    room = " " * max(0, width - text.cell_len)
-    return text + Text(room) if words else Text(room) + text
+    titles = []
+    for group, run in _runs(table.columns):
+        wide = sum(widths[i] for i in run) + _gap(table) * (len(run) - 1)
+        titles.append(Text(f" {_safe(group)} ".center(wide, "─") if group else " " * wide, "bold"))
+    return Text(" " * _gap(table)).join(titles)
