@@ -182,7 +182,6 @@ def test_markup_and_names_of_emoji_in_a_table_are_text() -> None:
 
 @pytest.mark.parametrize("width", [50, 60, 80, 200])
 def test_numbers_and_names_to_type_are_never_broken(width: int) -> None:
-    """Only words are broken, and none of them is lost."""
     heads = (Column("device", words=True, whole=True), *map(Column, ("a", "b")), Column("why", words=True))
     rows = tuple(TableRow((f"a device {i}", f"{i},234.5 GiB", f"{i} of 9", WORDS)) for i in range(3))
     _, *found = lines(DocumentTable(heads, rows), width=width)
