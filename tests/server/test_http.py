@@ -9,14 +9,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
-import h11
 import pytest
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeline.server.http.disconnect import ClientGone, run_unless_disconnected
 from ridgeline.server.http.http_server import listen
@@ -329,36 +326,6 @@ def test_half_a_request_is_no_request() -> None:
         assert half_closed(port, GET[:-2]) == b""
         assert half_closed(port, b"") == b""
         assert half_closed(port, b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc") == b""
-
-
-PRIVATE = {
-    H11Protocol: (
-        "connection_made data_received eof_received connection_lost pause_writing resume_writing send_400_response "
-        "shutdown _unsupported_upgrade_warning on_response_complete _unset_keepalive_if_required"
-    ),
-    FlowControl: "resume_reading",
-    h11.Connection: "next_event trailing_data their_state our_state",
-    uvicorn.Server: "capture_signals main_loop on_tick",
-}
-"""What our protocol, heads and server override or call and no interface promises: of uvicorn and h11, by class."""
-
-
-@pytest.mark.parametrize("owner", PRIVATE)
-def test_what_is_overridden_of_uvicorn_and_h11_is_there(owner: type) -> None:
-    """A method that is called otherwise in a new release would be overridden by one that nobody calls."""
-    assert [name for name in PRIVATE[owner].split() if not hasattr(owner, name)] == []
-
-
-def test_what_is_read_and_set_of_uvicorn_s_objects_is_there() -> None:
-    with up(Echo(), SETTINGS) as server, connect(port_of(server)) as client:
-        client.sendall(GET)
-        client.recv(65536)
-        (ours,) = server.server_state.connections
-        assert isinstance(ours, LimitedProtocol)
-        plain = H11Protocol(ours.config, server.server_state, {}, ours.loop)
-        assert vars(plain).keys() >= {"app", "loop", "conn", "transport", "flow", "connections", "cycle"}
-        assert vars(ours.flow).keys() >= {"read_paused"}
-        assert vars(ours.cycle).keys() >= {"disconnected", "keep_alive", "message_event", "response_complete"}
 
 
 def phases(server: uvicorn.Server) -> list[str]:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from ridgeline.server.http.exchanges import ExchangeObserver
-from ridgeline.server.http.http_server import HTTPServer, http_server
+from ridgeline.server.http.http_server import http_server
+from ridgeline.server.http.uvicorn_adapter import HTTPServer
 from ridgeline.server.server_settings import ServerSettings
 
 

@@ -1,19 +1,18 @@
-"""The HTTP server: uvicorn with deadlines, its listening socket, and its limit of connections."""
+"""The construction of the HTTP server, its listening socket, and its limit of connections."""
 
-import asyncio
 import errno
 import os
 import resource
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import uvicorn
 from starlette.types import ASGIApp
-from typing_extensions import override
 
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.protocol import protocol_of
+from ridgeline.server.http.uvicorn_adapter import HTTPServer
 from ridgeline.server.server_settings import ServerSettings
 
 PRICED = "x-ridgeline-priced"
@@ -63,41 +62,6 @@ def url_of(listener: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class HTTPServer(uvicorn.Server):
-    """The uvicorn server without its signal handlers and without its polling for shutdown ten times a second.
-
-    With a slow model, that polling takes more processor time between two steps than anything else.
-    """
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
-
-    @contextmanager
-    @override
-    def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: lifecycle.py handles signals.
-
-        uvicorn's own handlers would close the listening socket at the first signal and end the process at the second.
-        """
-        yield
-
-    @override
-    async def main_loop(self) -> None:
-        """Serve until `end` is called; refresh the Date header once a second (`on_tick`)."""
-        self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), 1)
-
-    def end(self) -> None:
-        """Make the HTTP server's `serve` return; safe to call from any thread."""
-        self.should_exit = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ended.set)
 
 
 def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> HTTPServer:

@@ -15,17 +15,15 @@ from typing import Any, Literal, cast
 
 import h11
 import msgspec
+from starlette.types import ASGIApp
 from typing_extensions import override
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.direct_writer import EXTENSION, DirectWriter
 from ridgeline.server.http.disconnect import HalfClosedWatch
 from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
 from ridgeline.server.http.request_heads import LimitedConnection
+from ridgeline.server.http.uvicorn_adapter import UvicornProtocol
 from ridgeline.server.server_settings import ServerSettings
 
 LINGER_SECONDS = 1.0
@@ -69,7 +67,7 @@ class ConnectionLimitWarning:
             )
 
 
-class LimitedProtocol(H11Protocol):
+class LimitedProtocol(UvicornProtocol):
     """An HTTP connection, which is idle, receives a request's head or body, or sends the response.
 
     Every phase but the last has a deadline.
@@ -77,18 +75,15 @@ class LimitedProtocol(H11Protocol):
 
     def __init__(
         self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
         *,
         settings: ServerSettings,
         fullness: ConnectionLimitWarning,
         observers: Sequence[ExchangeObserver],
+        **given: Any,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self.reader = LimitedConnection(settings)
+        super().__init__(**given, parser=self.reader, wrap=self._offering)
         self.settings, self.fullness, self.observers = settings, fullness, observers
-        self.conn = self.reader = LimitedConnection(settings)
         self.phase: Phase = "answer"
         self.since = self.loop.time()  # the start of the phase
         self.received = 0  # bytes since the connection was last idle
@@ -96,9 +91,8 @@ class LimitedProtocol(H11Protocol):
         self.unread: asyncio.TimerHandle | None = None
         self.half_closed: HalfClosedWatch | None = None
         self.lingering = False
-        self.app = self._offering(self.app)
 
-    def _offering(self, app: ASGI3Application) -> ASGI3Application:
+    def _offering(self, app: ASGIApp) -> ASGIApp:
         """Return the application with a `DirectWriter` in its scope for HTTP/1.1 requests."""
 
         async def offering_app(scope: Any, receive: Any, send: Any) -> None:
@@ -132,15 +126,15 @@ class LimitedProtocol(H11Protocol):
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection open if its client stops sending while it still expects a response."""
-        if self.lingering or self.cycle is None or self.cycle.response_complete or self._present_phase() != "answer":
+        if self.lingering or self.open_scope is None or self._present_phase() != "answer":
             return False
         self.half_closed = HalfClosedWatch(self.transport, self._may_inform)
         return True
 
     def _may_inform(self) -> bool:
         """Return whether the client of the current request accepts an interim response before its response begins."""
-        cycle = self.cycle
-        return cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
+        scope = self.open_scope
+        return scope is not None and not self.has_begun_response and scope["http_version"] == "1.1"
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -165,24 +159,12 @@ class LimitedProtocol(H11Protocol):
     # -- uvicorn callbacks --------------------------------------------------------------------------------------------
 
     @override
-    def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not valid HTTP/1.1, or whose head is too large or ambiguous.
-
-        uvicorn calls this when h11 raises an error.
-        """
+    def refuse_invalid(self) -> None:
+        """Refuse a request that is not valid HTTP/1.1, or whose head is too large or ambiguous."""
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
     @override
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing for a WebSocket upgrade, which gets an HTTP response.
-
-        uvicorn would recommend packages for WebSockets in the log.
-        """
-
-    @override
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._unset_keepalive_if_required()  # the idle phase has its own deadline
+    def end_response(self) -> None:
         if self.half_closed is not None and self._present_phase() != "answer":
             self.transport.close()  # no further request can come
         self._enter_phase()
@@ -216,9 +198,9 @@ class LimitedProtocol(H11Protocol):
             self._check_body()
 
     def _present_phase(self) -> Phase:
-        state = self.conn.their_state
+        state = self.reader.their_state
         if state is h11.IDLE:
-            return "head" if self.conn.trailing_data[0] else "idle"
+            return "head" if self.reader.trailing_data[0] else "idle"
         return "body" if state is h11.SEND_BODY else "answer"
 
     def _check_body(self) -> None:
@@ -260,7 +242,7 @@ class LimitedProtocol(H11Protocol):
 
     def refuse(self, error: ApiError) -> None:
         """Send an error response if no response has begun, and close the connection."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.reader.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             # This bypasses h11, which may have misread the request and would reject the response.
             body = msgspec.json.encode(error.body())
             head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
@@ -270,14 +252,12 @@ class LimitedProtocol(H11Protocol):
             self._linger()
         else:
             self._close()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self.drop_request()
 
     def _send_error(self, error: ApiError) -> None:
         """Report a refused request to the observers, or through its scope if the application already has it."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            cast(dict[str, Any], self.cycle.scope)[REFUSED] = error
+        if self.open_scope is not None:
+            self.open_scope[REFUSED] = error
             return
         seconds = self.loop.time() - self.since
         for observer in self.observers:
