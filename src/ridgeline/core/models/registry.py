@@ -219,11 +219,7 @@ def image_generator_of(fields: Fields) -> Family:
     Raises:
         ModelRefused: If the config names another architecture.
     """
-    for family in IMAGE_GENERATORS:
-        if family.builds(fields.architecture):
-            return family
-    names = ", ".join(family.architecture for family in IMAGE_GENERATORS)
-    raise fields.refuse(f"architecture {fields.architecture or '(none)'} cannot generate image tokens; {names} can")
+    return _family_among(IMAGE_GENERATORS, fields, "architecture {} cannot generate image tokens; {} can")
 
 
 def denoiser_of(fields: Fields) -> Family:
@@ -232,11 +228,16 @@ def denoiser_of(fields: Fields) -> Family:
     Raises:
         ModelRefused: If the config names another architecture.
     """
-    for family in DENOISERS:
+    return _family_among(DENOISERS, fields, "denoiser architecture {} is not supported; {} are")
+
+
+def _family_among(families: tuple[Family, ...], fields: Fields, refusal: str) -> Family:
+    """Return the one of some families that a config names, or refuse its architecture and name theirs."""
+    for family in families:
         if family.builds(fields.architecture):
             return family
-    names = ", ".join(family.architecture for family in DENOISERS)
-    raise fields.refuse(f"denoiser architecture {fields.architecture or '(none)'} is not supported; {names} are")
+    names = ", ".join(family.architecture for family in families)
+    raise fields.refuse(refusal.format(fields.architecture or "(none)", names))
 
 
 _NO_LETTERS = re.compile(r"[^a-z0-9]")

@@ -28,6 +28,7 @@ class ConditionTable(Op):
     """
 
     kind = "elementwise"
+    kernel_name = "elementwise.add"
     unnamed = True
 
     def __init__(self, factors: Sequence[Factor], width: int, dtype: torch.dtype, *, spread: bool = False) -> None:
@@ -64,10 +65,6 @@ class ConditionTable(Op):
             weight_bytes=self.stored_bytes(),
             activation_bytes=moved * self.scale_shift_table.element_size(),
         )
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.add"
 
     @property
     @override

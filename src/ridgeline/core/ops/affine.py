@@ -14,6 +14,8 @@ class Affine(Op):
     """The affine map multiplier x number + offset in fp32, of numbers that are first clamped to `limits`."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.scale"
+    number_format = "fp32"
 
     def __init__(
         self, width: int, multiplier: float, offset: float, *, limits: tuple[float, float] | None = None
@@ -36,15 +38,6 @@ class Affine(Op):
         """Return the cost of an affine map of fp32 numbers, and of clamping them first if limits are set."""
         elements, each = rows * self.width, 2 if self.limits is None else 4
         return Cost({"fp32": float(each * elements)}, activation_bytes=8 * elements)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.scale"
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return "fp32"
 
     @override
     def signature(self) -> Hashable:

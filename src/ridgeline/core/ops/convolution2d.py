@@ -103,6 +103,7 @@ class Upsample(Op):
     """Nearest-neighbour upsampling, which doubles the lines and columns of images."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.upsample"
 
     def __init__(self, channels: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -119,10 +120,6 @@ class Upsample(Op):
     def cost_of(self, rows: int) -> Cost:
         """Return the cost of doubling an image's lines and columns: one pixel read and four written, without FLOPs."""
         return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.upsample"
 
     @property
     @override

@@ -15,7 +15,6 @@ class Elementwise(Op):
     """An op that combines two tensors [rows, width] into one, number by number."""
 
     kind = "elementwise"
-    kernel_name: ClassVar[str]
     FLOPS_PER_ELEMENT: ClassVar[int]
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
@@ -29,10 +28,6 @@ class Elementwise(Op):
         return Cost(
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
         )
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return self.kernel_name
 
     @property
     @override

@@ -24,6 +24,8 @@ class _PixelCopy(Op):
     """The base class of ops that rearrange pixels: each number is read and written once, in fp32."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.plain"
+    number_format = "fp32"
 
     def __init__(self, width: int) -> None:
         """Create an op that rearranges pixels, for input rows of `width` numbers."""
@@ -33,15 +35,6 @@ class _PixelCopy(Op):
     @override
     def cost_of(self, rows: int) -> Cost:
         return Cost(activation_bytes=8 * rows * self.width)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.plain"
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return "fp32"
 
     @override
     def signature(self) -> Hashable:
@@ -99,6 +92,8 @@ class RunningNorm(Op):
     """
 
     kind = "elementwise"
+    kernel_name = "elementwise.scale"
+    number_format = "fp32"
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -133,15 +128,6 @@ class RunningNorm(Op):
         """
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, weight_bytes=self.stored_bytes(), activation_bytes=8 * elements)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.scale"
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return "fp32"
 
     @override
     def signature(self) -> Hashable:

@@ -33,7 +33,6 @@ class Norm(Op):
     multiplier = 1.0
     """The factor on the rows that a residual addition before the norm adds."""
     FLOPS_PER_ELEMENT: int
-    kernel_name: ClassVar[str]
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1) -> None:
         super().__init__()
@@ -67,10 +66,6 @@ class Norm(Op):
             weight_bytes=self.stored_bytes(),
             activation_bytes=2 * elements * self.weight.element_size(),
         )
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return self.kernel_name
 
     @property
     @override
@@ -163,6 +158,7 @@ class SumOfSquares(Op):
     """The sum of squares of a rank's part of a vector, for a norm over all ranks' parts."""
 
     kind = "norm"
+    kernel_name = RMSNorm.kernel_name
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -180,10 +176,6 @@ class SumOfSquares(Op):
         """Return the cost of sums of squares: two operations per entry, each of which is read once."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return RMSNorm.kernel_name
 
     @override
     def signature(self) -> Hashable:

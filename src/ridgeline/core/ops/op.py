@@ -78,6 +78,8 @@ class Op(StoredModule, ABC):
 
     kind: ClassVar[str]
     """The name of an op's class in tables for users."""
+    kernel_name: ClassVar[str] = ""
+    """The class of an op's kernel, from general to specific, if it has one kernel; "" for `kind`."""
     backend: OpBackend = OpBackend()
     """The backend that executes an op."""
     parts: tuple[str, ...] = ("forward",)
@@ -137,7 +139,7 @@ class Op(StoredModule, ABC):
 
     def kernel(self, rows: int) -> str:
         """Return the class of the kernel that runs over `rows` rows, from general to specific."""
-        return self.kind
+        return self.kernel_name or self.kind
 
     @property
     def number_format(self) -> str:

@@ -28,6 +28,7 @@ class Pooling(Op):
     """
 
     kind = "pool"
+    kernel_name = "elementwise.pool"
 
     def __init__(self, mode: PoolingMode, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -63,10 +64,6 @@ class Pooling(Op):
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
 
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.pool"
-
     @property
     @override
     def number_format(self) -> str:
@@ -85,6 +82,8 @@ class Normalise(Op):
     """L2 normalisation in fp32, x / |x|; the dot product of two such vectors is their cosine similarity."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.normalise"
+    number_format = "fp32"
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -103,15 +102,6 @@ class Normalise(Op):
         """
         elements = rows * self.width
         return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.normalise"
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return "fp32"
 
     @override
     def signature(self) -> Hashable:

@@ -140,6 +140,7 @@ class RotaryTable(Op):
     """The op that computes cos and sin of a step's positions, once for all layers."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.angles"
     backend: RotaryBackend = RotaryBackend()
     frequencies: Tensor
 
@@ -168,10 +169,6 @@ class RotaryTable(Op):
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
     @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.angles"
-
-    @override
     def signature(self) -> Hashable:
         return self.rope
 
@@ -188,6 +185,7 @@ class AxialRotaryTable(Op):
     """
 
     kind = "elementwise"
+    kernel_name = "elementwise.angles"
     frequencies: Tensor
     axis: Tensor
 
@@ -220,10 +218,6 @@ class AxialRotaryTable(Op):
     def cost_of(self, rows: int) -> Cost:
         elements = rows * sum(self.axes)
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.angles"
 
     @override
     def signature(self) -> Hashable:

@@ -20,6 +20,7 @@ class PaddingRow(Op):
     """A learned row that is written over the rows of padding tokens."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.plain"
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -42,10 +43,6 @@ class PaddingRow(Op):
         """Return the cost of reading the learned padding row; the few rows that it overwrites are ignored."""
         return Cost(weight_bytes=self.stored_bytes())
 
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.plain"
-
     @property
     @override
     def number_format(self) -> str:
@@ -60,6 +57,7 @@ class Join(Op):
     """The base class of ops that join tensors into rows of `width` numbers, each read and written once."""
 
     kind = "elementwise"
+    kernel_name = "elementwise.plain"
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -68,10 +66,6 @@ class Join(Op):
     @override
     def cost_of(self, rows: int) -> Cost:
         return Cost(activation_bytes=2 * rows * self.width * self.dtype.itemsize)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.plain"
 
     @property
     @override

@@ -19,6 +19,7 @@ class TimestepSinusoids(Op):
     """
 
     kind = "elementwise"
+    kernel_name = "elementwise.angles"
     FLOPS_PER_ELEMENT = 2
     """FLOPs per number of a timestep's embedding: the angle, and cos or sin counted as one."""
 
@@ -51,10 +52,6 @@ class TimestepSinusoids(Op):
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
             activation_bytes=4 * rows + elements * self.dtype.itemsize,
         )
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "elementwise.angles"
 
     @property
     @override

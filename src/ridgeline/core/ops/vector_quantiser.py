@@ -24,6 +24,8 @@ class NearestCode(Op):
     """
 
     kind = "quantise"
+    kernel_name = "quantise.nearest"
+    number_format = "fp32"
 
     def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -59,15 +61,6 @@ class NearestCode(Op):
         each = 2.0 * rows * self.entries + 2.0 * self.entries * self.width
         moved = rows * (self.width * self.weight.element_size() + 8)
         return Cost({"fp32": self.product_flops(rows) + each}, self.stored_bytes(), activation_bytes=moved)
-
-    @override
-    def kernel(self, rows: int) -> str:
-        return "quantise.nearest"
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return "fp32"
 
     @override
     def signature(self) -> Hashable:
