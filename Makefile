@@ -4,6 +4,7 @@
 # make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
 # minutes; make guide-update: its numbers and outputs anew.
+# make formulas: the page's formulas in JavaScript, anew from Python's.
 # make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
 # make bench-gpu: the same of the card that torch sees, beside transformers; writes benchmarks/gpu.md.
 
@@ -16,7 +17,7 @@ PIP = $(BIN)/python -m pip install $(PIP_SHOWS) --disable-pip-version-check --co
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update clean
+.PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update formulas clean
 
 # A stranger waits for it: pip shows its progress here, elsewhere errors alone.
 demo: PIP_SHOWS :=
@@ -72,6 +73,9 @@ guide-check: guide
 
 guide-update: $(VENV)/.docs
 	$(BIN)/python -m docs.guide.machinery.check --update
+
+formulas: $(VENV)/.dev
+	$(BIN)/python tools/python_to_js.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -28,7 +28,11 @@ class Modules:
         if name in self._read:
             return
         self._read.add(name)
-        text = Path(STATIC, name).read_text("utf-8")
+        self.add(name, Path(STATIC, name).read_text("utf-8"))
+
+    def add(self, name: str, text: str) -> None:
+        """Read the text of a file that is not among the page's."""
+        self._read.add(name)
         for _, imported in _IMPORT.findall(text):
             self.read(imported)
         exported = ", ".join(found for _, found in _EXPORT.findall(text))

@@ -68,7 +68,8 @@ def opened(*names: str) -> Page:
     page = Page(*names)
     page.keep("data", build_device_tables((*CARDS, NATIVE), ENGINES))
     page.run("""
-        const {openTable, openCards, drive, priceStep, totalFlops, scaled} = modules["price.js"];
+        const {openTable, openCards, drive, priceStep, scaled} = modules["price.js"];
+        const {Cost_total_flops, Cost_communication_bytes} = modules["formulas.js"];
         const {segment, workOf, decodeWork} = modules["work.js"];
         kept.all = openCards(kept.data);
         function steps(works, card, engine, ranks) {
@@ -76,10 +77,10 @@ def opened(*names: str) -> Page:
           return works.map(([segments, rows]) => {
             const work = workOf(kept.table, segments.map((each) => segment(...each)), rows);
             const {cost, floor, bound, expected, host, workingSet} = priceStep(kept.table, device, work, ranks);
-            const {weights, read, written, activations, communication} = cost;
-            const moved = Object.values(communication).reduce((a, b) => a + b, 0);
+            const {weight_bytes, kv_read_bytes, kv_write_bytes, activation_bytes} = cost;
             const seconds = [floor, bound, expected, host, workingSet];
-            return [...seconds, totalFlops(cost), weights, read, written, activations, moved];
+            const bytes = [weight_bytes, kv_read_bytes, kv_write_bytes, activation_bytes];
+            return [...seconds, Cost_total_flops(cost), ...bytes, Cost_communication_bytes(cost)];
           });
         }""")
     return page

@@ -42,6 +42,22 @@ def test_every_import_is_of_a_file_that_there_is() -> None:
     assert re.search(r'src="page/app\.js\?v=[0-9a-f]{16}"', served_page().document.data.decode())
 
 
+def exported(text: str) -> set[str]:
+    """Return the names that a module exports."""
+    named = re.findall(r"^export (?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE)
+    lists = re.findall(r"^export \{([^}]*)\}", text, re.MULTILINE)
+    return {*named, *re.findall(r"\w+(?=\s*(?:,|$))", ",".join(lists))}
+
+
+def test_every_imported_name_is_exported() -> None:
+    """Compare the imports of our files with the exports: only a browser would miss a name that a file no longer has."""
+    found = {asset.name: exported(asset.text) for asset in MODULES}
+    for asset in MODULES:
+        for names, module in re.findall(r'import \{([^}]*)\} from "page/([^"]+)"', asset.text):
+            wanted = {name.split(" as ")[0].strip() for name in names.split(",") if name.strip()}
+            assert module not in found or wanted <= found[module], (asset.name, module)
+
+
 @pytest.mark.parametrize("asset", MODULES, ids=lambda asset: asset.name)
 def test_no_text_becomes_markup_or_code_and_nothing_comes_from_elsewhere(asset: object) -> None:
     text = re.sub(r"//.*|/\*.*?\*/", "", asset.text)  # type: ignore[attr-defined]

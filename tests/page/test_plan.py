@@ -39,7 +39,8 @@ def page() -> Page:
         const {makeCase, makeWorkload, memoryOf, requestOf, decodeOf, Serving, dollarsPerMillion} = modules["plan.js"];
         const three = ({floor, bound, expected}) => [floor, bound, expected];
         const phase = ({flops, arithmetic, memory, intensity, ridge, limit, idle, host, seconds, cost, classes}) => [
-          flops, arithmetic, memory, intensity, ridge, idle, host, cost.weights, cost.read, cost.written, limit,
+          flops, arithmetic, memory, intensity, ridge, idle, host, cost.weight_bytes, cost.kv_read_bytes,
+          cost.kv_write_bytes, limit,
           ...three(seconds), ...classes.flatMap((row) => [row.kind, row.bound, row.expected, row.share, row.limit])];
         const load = (of) => [of.users, of.prefillShare, ...[of.itl, of.prefill, of.tpot, of.ttft, of.ttftMarching,
           of.tokensPerSecond, of.requestsPerSecond, of.tokensPerUser].flatMap(three)];

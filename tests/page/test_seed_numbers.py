@@ -30,7 +30,8 @@ def on() -> Asks:
     page.keep("data", build_device_tables(map(load_device, ("a100-sxm-80gb", "h100-sxm", "rtx-4090", "h200-sxm"))))
     page.run("""
         const {openTable, openCards, priceStep} = modules["price.js"];
-        const {totalFlops, memoryBytes, touchedBy, computeSeconds} = modules["price.js"];
+        const {touchedBy} = modules["price.js"];
+        const {Cost_total_flops, Cost_memory_bytes, compute_seconds} = modules["formulas.js"];
         const {segment, workOf, decodeWork} = modules["work.js"];
         const {makeCase, makeWorkload, memoryOf} = modules["plan.js"];
         const {criticalBatch, computeBoundPrompt, kvOutweighsWeights} = modules["critical.js"];
@@ -68,7 +69,7 @@ def test_02_batch_that_reaches_the_ridge(on: Asks) -> None:
     assert on("llama-3-8b", "h100", "criticalBatch(asked, 128)") == pytest.approx(438, rel=0.005)
     assert on("llama-3-8b", "h100", "criticalBatch(asked, 394)") is None
     cost = "decode(asked, 100000, 2000).cost"
-    assert on("llama-3-8b", "a100", f"{cost}.flops.bf16 / memoryBytes({cost})") == pytest.approx(61, abs=0.5)
+    assert on("llama-3-8b", "a100", f"{cost}.flops.bf16 / Cost_memory_bytes({cost})") == pytest.approx(61, abs=0.5)
 
 
 def test_03_and_04_kv_of_a_token(on: Asks) -> None:
@@ -92,7 +93,8 @@ def test_05_users_on_24_gb_subtraction_by_subtraction(on: Asks) -> None:
 def test_06_one_user_on_an_a100(on: Asks) -> None:
     weights, compute, memory, floor = on(
         "llama-3-8b", "a100",
-        """((step) => [step.cost.weights, step.cost.flops.bf16 / 312e12, memoryBytes(step.cost) / 2e12, step.floor])
+        """((step) => [step.cost.weight_bytes,
+            step.cost.flops.bf16 / 312e12, Cost_memory_bytes(step.cost) / 2e12, step.floor])
         (decode(asked, 1, 1))""",
     )  # fmt: skip
     assert weights / 2e9 == pytest.approx(7.505, abs=0.001)
@@ -104,7 +106,7 @@ def test_06_one_user_on_an_a100(on: Asks) -> None:
 def test_07_70b_on_one_h100(on: Asks) -> None:
     weights, arithmetic, memory = on(
         "llama-3-70b", "h100",
-        """((cost) => [cost.weights, cost.flops.bf16 / 989e12, memoryBytes(cost) / 3.35e12])
+        """((cost) => [cost.weight_bytes, cost.flops.bf16 / 989e12, Cost_memory_bytes(cost) / 3.35e12])
         (decode(asked, 1, 1).cost)""",
     )  # fmt: skip
     assert (weights / 1e9, memory * 1e3) == pytest.approx((139.0, 41.5), abs=0.05)
@@ -116,7 +118,8 @@ def test_07_70b_on_one_h100(on: Asks) -> None:
 def test_08_eight_prompt_tokens_and_thirty_of_output(on: Asks) -> None:
     step = on(
         "llama-3-8b", "h100",
-        """(({floor, cost}) => [floor, computeSeconds(cost, asked.device), totalFlops(cost) / memoryBytes(cost)])
+        """(({floor, cost}) => [floor, compute_seconds(cost, asked.device),
+            Cost_total_flops(cost) / Cost_memory_bytes(cost)])
         (prefill(asked, 8))""",
     )  # fmt: skip
     assert step == pytest.approx([4.48e-3, 0.12e-3, 8], rel=0.1)

@@ -4,7 +4,6 @@ All of them are relative to the floor, so they depend on the device and not on i
 matrix products counts, each number format at its own peak, because elementwise operations run on separate units.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.core.ops.cost import Cost
@@ -16,7 +15,7 @@ from ridgeline.price.price import Price
 _MAX_SEARCHED = 2**40
 
 
-def balance(costs: Iterable[Cost], device: Device) -> float:
+def balance(costs: Iterable[Cost], device: Device) -> float:  # also in formulas.js
     """Return the ratio of arithmetic seconds to memory seconds of consecutive steps; from 1 on they are compute-bound.
 
     This is the only definition of the distance from the ridge.
@@ -25,13 +24,13 @@ def balance(costs: Iterable[Cost], device: Device) -> float:
     return arithmetic / memory
 
 
-def compute_and_memory_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
+def compute_and_memory_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:  # also in formulas.js
     """Return the seconds of matrix arithmetic and the seconds of weight and KV traffic, summed over steps."""
     seconds = [_seconds(cost, device) for cost in costs]
     return sum(arithmetic for arithmetic, _ in seconds), sum(memory for _, memory in seconds)
 
 
-def matrix_flops(cost: Cost) -> Mapping[str, float]:
+def matrix_flops(cost: Cost) -> Mapping[str, float]:  # also in formulas.js
     """Return the FLOPs of a step's matrix products by number format; those in fp32 count only if there are no others.
 
     Elementwise operations count as fp32. If a narrower format appears too, the matrix products are in that one.
@@ -53,12 +52,20 @@ def critical_batch(price: Price, device: Device, context: int, encoded: int = 0)
         encoded: The encoder positions of each sequence.
     """
     one = Work.of([StepSegment(1, context, encoded)], price.reaches)
+    return compute_bound_from(lambda batch: price.step(one * batch), device)
+
+
+def compute_bound_from(cost_of: Callable[[int], Cost], device: Device) -> float | None:  # also in formulas.js
+    """Return the batch size from which the step with the cost `cost_of(batch)` is compute-bound, or None for never.
+
+    Between two batch sizes, the seconds of arithmetic and of memory traffic are interpolated linearly.
+    """
 
     def excess(batch: int) -> float:
-        arithmetic, memory = _seconds(price.step(one * batch), device)
+        arithmetic, memory = _seconds(cost_of(batch), device)
         return arithmetic - memory
 
-    batch = _first(lambda batch: excess(batch) >= 0)
+    batch = first_from(lambda batch: excess(batch) >= 0)
     if batch is None or batch == 1:
         return None if batch is None else 1.0
     under, over = excess(batch - 1), excess(batch)
@@ -79,7 +86,7 @@ def compute_bound_prompt(
     def holds(length: int) -> bool:
         return balance([price.step(Work.of([prompt(length)], price.reaches))], device) >= 1
 
-    return _first(holds)
+    return first_from(holds)
 
 
 def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: int = 0) -> int | None:
@@ -97,16 +104,16 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: in
         cost = price.step(Work.of([StepSegment(1, context, encoded)], price.reaches) * batch)
         return cost.kv_read_bytes > cost.weight_bytes
 
-    return _first(holds)
+    return first_from(holds)
 
 
-def _seconds(cost: Cost, device: Device) -> tuple[float, float]:
+def _seconds(cost: Cost, device: Device) -> tuple[float, float]:  # also in formulas.js
     """Return a step's seconds of matrix arithmetic and its seconds of weight and KV traffic."""
     arithmetic = sum(flops / device.peak(name) for name, flops in matrix_flops(cost).items())
     return arithmetic, cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
 
 
-def _first(holds: Callable[[int], bool]) -> int | None:
+def first_from(holds: Callable[[int], bool]) -> int | None:  # also in formulas.js
     """Return the smallest positive integer for which `holds` is true, assuming that it is true for all larger ones.
 
     Return None if that is beyond `_MAX_SEARCHED`.
@@ -116,5 +123,11 @@ def _first(holds: Callable[[int], bool]) -> int | None:
         if over >= _MAX_SEARCHED:
             return None
         over *= 2
-    between = range(over // 2 + 1, over)
-    return between.start + bisect_left(between, True, key=holds)
+    low, high = over // 2 + 1, over
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

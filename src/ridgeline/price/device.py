@@ -26,7 +26,7 @@ Basis = Literal["own", "alike", "kind", "file", "probe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
+class Efficiency:  # also in formulas.js
     """The constants of one kernel class: its launch latency, and the shares of peak FLOP/s and bandwidth it reaches."""
 
     launch: float
@@ -65,11 +65,13 @@ class Efficiency:
             recorded=None if self.recorded is None else self.recorded * pace.launch,
         )
 
-    def launches(self, calls: float) -> float:
+    def launches(self, calls: float) -> float:  # also in formulas.js
         """Return the number of full-cost launches that `calls` calls within one op amount to."""
         return 1 + self.again * (calls - 1)
 
-    def seconds(self, launches: float, compute: float, memory: float, *, recorded: bool = False) -> float:
+    def seconds(
+        self, launches: float, compute: float, memory: float, *, recorded: bool = False
+    ) -> float:  # also in formulas.js
         """Return the expected seconds of kernels with the given ideal compute time and memory time.
 
         Args:
@@ -227,7 +229,7 @@ class Device:
         sources = {**self.sources, "disturbed": description}
         return replace(self, efficiency=slowed, host=host, disturbed=None, sources=sources)
 
-    def peak(self, number_format: str) -> float:
+    def peak(self, number_format: str) -> float:  # also in formulas.js
         """Return the peak FLOP/s in a number format.
 
         A format without units of its own runs at the speed of the next wider format. If no wider one is known (fp32 on
@@ -247,7 +249,7 @@ class Device:
                     return self.peaks[name]
         raise ValueError(f"{self.name} has no peak FLOP/s for {number_format}; it has {', '.join(self.peaks)}")
 
-    def bandwidth_of(self, working_set: float) -> float:
+    def bandwidth_of(self, working_set: float) -> float:  # also in formulas.js
         """Return the bytes per second when a step repeatedly reads `working_set` bytes.
 
         This is the bandwidth of the fastest cache that holds them, otherwise of the main memory.
@@ -259,7 +261,7 @@ class Device:
         return bandwidth
 
     @property
-    def cached_bytes(self) -> float:
+    def cached_bytes(self) -> float:  # also in formulas.js
         """The capacity of the largest cache in bytes; 0 if no cache is known."""
         return max((cache.nbytes for cache in self.caches), default=0.0)
 
@@ -268,7 +270,7 @@ class Device:
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"
 
-    def efficiency_of(self, kernel: str, number_format: str = "") -> Efficiency:
+    def efficiency_of(self, kernel: str, number_format: str = "") -> Efficiency:  # also in formulas.js
         """Return the efficiency constants of the most specific known class of a kernel.
 
         `linear.vector` on bf16 looks for `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`,

@@ -14,7 +14,7 @@ KINDS = ("custom", "nccl")
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class Curve:  # also in formulas.js
     """The measured all-reduce seconds at increasing message sizes, with interpolation.
 
     Between two sizes, the logarithms of size and time are interpolated linearly. Below the first size, the time is
@@ -26,7 +26,7 @@ class Curve:
     seconds: tuple[float, ...]
     """The all-reduce seconds at each message size."""
 
-    def at(self, nbytes: float) -> float:
+    def at(self, nbytes: float) -> float:  # also in formulas.js
         """Return the seconds of an all-reduce of a message of `nbytes` bytes."""
         sizes, seconds = self.nbytes, self.seconds
         above = bisect_right(sizes, nbytes)
@@ -59,7 +59,7 @@ class Interconnect:
     all_reduce: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
     """The all-reduce times by kernel kind ("custom" or "nccl") and number of devices."""
 
-    def all_reduce_seconds(self, nbytes: float, ranks: int, kind: str = "custom") -> float:
+    def all_reduce_seconds(self, nbytes: float, ranks: int, kind: str = "custom") -> float:  # also in formulas.js
         """Return the seconds of an all-reduce of `nbytes` bytes.
 
         Numbers of devices between two measured ones are interpolated linearly in log2 of the number. Outside their
@@ -70,7 +70,9 @@ class Interconnect:
             ranks: The number of devices.
             kind: The kernel kind; the first known kind replaces one without measurements.
         """
-        known = self.all_reduce.get(kind) or next(iter(self.all_reduce.values()))
+        known = self.all_reduce.get(kind)
+        if not known:
+            known = next(iter(self.all_reduce.values()))
         fewer = max((count for count in known if count <= ranks), default=min(known))
         more = min((count for count in known if count >= ranks), default=max(known))
         seconds = known[fewer].at(nbytes)

@@ -19,7 +19,7 @@ from ridgeline.price.device import Device
 _ROUNDS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
 
 
-class OpTime(msgspec.Struct, frozen=True, gc=False):
+class OpTime(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
     """The bound and the expected seconds of one op, and the roof that limits it."""
 
     bound: float
@@ -28,7 +28,7 @@ class OpTime(msgspec.Struct, frozen=True, gc=False):
     """The roof that limits the op: "compute", "memory" or "communication"."""
 
 
-def compute_seconds(cost: Cost, device: Device) -> float:
+def compute_seconds(cost: Cost, device: Device) -> float:  # also in formulas.js
     """Return the seconds of arithmetic alone, at the dense peak of each number format.
 
     Formats may have units of their own that could all be busy at once, so this is the time of the busiest format of a
@@ -40,7 +40,7 @@ def compute_seconds(cost: Cost, device: Device) -> float:
     return seconds
 
 
-def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
+def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:  # also in formulas.js
     """Return the seconds of memory traffic alone.
 
     Weights and KV move at the bandwidth of the fastest cache that holds the step's working set, an op's activations at
@@ -50,7 +50,7 @@ def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
     return cost.memory_bytes / device.bandwidth_of(working_set) + near
 
 
-def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[float, float]:
+def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[float, float]:  # also in formulas.js
     """Return the bound and the expected seconds of the collectives over `devices` devices.
 
     Raises:
@@ -71,7 +71,7 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
     return bound, expected
 
 
-def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
+def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:  # also in formulas.js
     """Return the least seconds of a whole step: for its arithmetic or its weight and KV traffic, the longer of both.
 
     Activations do not count, because fusion could keep all of them in registers.
@@ -87,7 +87,7 @@ def op_seconds(
     devices: int = 1,
     *,
     recorded: bool = False,
-) -> OpTime:
+) -> OpTime:  # also in formulas.js
     """Return the bound and the expected seconds of one call of an op, and the roof that limits it.
 
     The bound is that of a single kernel that does everything; the expected time is the sum over the kernels that
@@ -105,7 +105,8 @@ def op_seconds(
         ValueError: If a collective needs a link that the device does not have.
     """
     if cost.communication:
-        return OpTime(*communication_seconds(cost, device, devices), "communication")
+        least, likely = communication_seconds(cost, device, devices)
+        return OpTime(least, likely, "communication")
     compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
     expected = 0.0
     for kernel in launches:
@@ -120,19 +121,20 @@ def op_seconds(
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 
-def _rereading_seconds(kernel: Launch, device: Device) -> float:
+def _rereading_seconds(kernel: Launch, device: Device) -> float:  # also in formulas.js
     """Return the additional seconds of decode attention that reads keys and values again for each query head.
 
     Heads that share keys and values run concurrently, so the first fetches what the others then read from the largest
     cache.
     """
-    if not device.rereads or kernel.query_heads_per_kv_head == 1 or not kernel.name.startswith("attention.decode"):
+    sharers = kernel.query_heads_per_kv_head
+    if not device.rereads or sharers == 1 or not kernel.name.startswith("attention.decode"):
         return 0.0
     near = max(device.caches, key=lambda cache: cache.nbytes).bandwidth if device.caches else device.bandwidth
-    return (kernel.query_heads_per_kv_head - 1) * kernel.cost.kv_read_bytes / near
+    return (sharers - 1) * kernel.cost.kv_read_bytes / near
 
 
-def _copying_seconds(kernel: Launch, device: Device) -> float:
+def _copying_seconds(kernel: Launch, device: Device) -> float:  # also in formulas.js
     """Return the seconds of the kernels that convert a prompt's rows into the attention layout and its results back."""
     copies = device.copies
     if copies is None or not kernel.name.startswith("attention.prefill"):
@@ -143,7 +145,7 @@ def _copying_seconds(kernel: Launch, device: Device) -> float:
     return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 
 
-def added_host_seconds(device_seconds: float, host: float, device: Device) -> float:
+def added_host_seconds(device_seconds: float, host: float, device: Device) -> float:  # also in formulas.js
     """Return the seconds that the host adds to a step.
 
     If the host prepares the next step meanwhile, only the excess over the device time counts, otherwise all of its
@@ -159,7 +161,7 @@ def added_host_seconds(device_seconds: float, host: float, device: Device) -> fl
 
 def host_seconds(
     work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, device_seconds: float = 0.0
-) -> float:
+) -> float:  # also in formulas.js
     """Return the host seconds of a step; 0 if the device has no known host overhead.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Cost(msgspec.Struct, frozen=True, gc=False):
+class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
     """The minimum FLOPs, memory traffic and communication of an op, a model or a step.
 
     It counts compulsory work only: a multiply-add is 2 FLOPs, each weight is read once per step in the format in which
@@ -27,22 +27,22 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     """The bytes that each rank has after a collective, by kind (`all_reduce`, `all_gather`, `all_to_all`)."""
 
     @property
-    def total_flops(self) -> float:
+    def total_flops(self) -> float:  # also in formulas.js
         """The FLOPs of an op or step in all number formats together."""
         return sum(self.flops.values())
 
     @property
-    def memory_bytes(self) -> float:
+    def memory_bytes(self) -> float:  # also in formulas.js
         """The bytes of weights, keys and values: the traffic that, in a large model, no hardware cache can avoid."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property
-    def total_bytes(self) -> float:
+    def total_bytes(self) -> float:  # also in formulas.js
         """All bytes that pass through this device's memory, activations included."""
         return self.memory_bytes + self.activation_bytes
 
     @property
-    def communication_bytes(self) -> float:
+    def communication_bytes(self) -> float:  # also in formulas.js
         """The bytes of all tensor-parallel collectives of a step together."""
         return sum(self.communication.values())
 

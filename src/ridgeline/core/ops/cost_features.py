@@ -20,7 +20,7 @@ class ExpectedExperts:
     active: int
     """The number of experts that each row is routed to."""
 
-    def expected_hits(self, rows: float) -> float:
+    def expected_hits(self, rows: float) -> float:  # also in formulas.js
         """Return the expected number of distinct experts that `rows` rows hit."""
         missed: float = (1 - self.active / self.count) ** rows
         return self.count * (1 - missed)

@@ -264,22 +264,22 @@ class Work:
     """The attention of a step in one layer, by attention pattern of the model."""
 
     @property
-    def tokens(self) -> int:
+    def tokens(self) -> int:  # also in formulas.js
         """The number of token positions that a step runs through the layers."""
         return self.rows.get(TOKENS, 0)
 
     @property
-    def logit_rows(self) -> int:
+    def logit_rows(self) -> int:  # also in formulas.js
         """The number of a step's positions whose logits are needed."""
         return self.rows.get(LOGITS, 0)
 
     @property
-    def is_decode(self) -> bool:
+    def is_decode(self) -> bool:  # also in formulas.js
         """Whether a step only decodes: one position per sequence, each of them sampled, and no encoder."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
-    def is_verify(self) -> bool:
+    def is_verify(self) -> bool:  # also in formulas.js
         """Whether a step samples at every position that it runs, one or several per sequence, without encoder."""
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 

@@ -104,12 +104,8 @@ def _instead(device: Device) -> Mapping[str, str]:
 
 
 def _constants(of: Efficiency) -> list[float | None]:
-    """Return an efficiency as a list of its constants.
-
-    They are the seconds per launch, the shares of peak FLOP/s and of bandwidth, the cost of a further call as a share
-    of a launch, the exponent of the blend, and the seconds per recorded launch.
-    """
-    return [of.launch, of.compute, of.memory, of.again, of.blend, of.recorded]
+    """Return an efficiency as a list of its constants, in the order of its fields, as `Efficiency` in formulas.js."""
+    return list(dataclasses.astuple(of))
 
 
 def _reductions(link: Interconnect) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ export function Sentence({ setting }) {
   const each = html`${link(three(1 / floor), "seconds")} tokens per second${users > 1 ? html` each, ${link(three(users / floor), "seconds")} in total` : ""}`;
   return html`<h1 class="sentence">
     ${users === 1 ? "One user" : `${grouped(users)} users`} of <strong>${table.model}</strong> on <strong>${cards}</strong>:
-    ${" "}every ${users === 1 ? "token" : "step"} reads ${link(sayGB(decode.cost.weights + decode.cost.read), "bytes")}.
+    ${" "}every ${users === 1 ? "token" : "step"} reads ${link(sayGB(decode.cost.weight_bytes + decode.cost.kv_read_bytes), "bytes")}.
     ${" "}At best ${link(saySeconds(floor), "seconds")}, ${each};
     ${" "}${waits(decode)}
   </h1>`;

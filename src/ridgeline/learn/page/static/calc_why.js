@@ -8,7 +8,7 @@ import { grouped, percent, say, sayGB, saySeconds, three } from "page/numbers.js
 
 export function Why({ setting }) {
   const { table, card, decode, context, state, asked } = setting;
-  const { weights, read } = decode.cost;
+  const { weight_bytes: weights, kv_read_bytes: read } = decode.cost;
   const { parameters, memory } = table;
   const gathered = memory.weights - weights;
   const cards = asked.devices > 1 ? ", per GPU" : "";
@@ -18,7 +18,7 @@ export function Why({ setting }) {
       <li><b>Parameters</b> <${Sum} terms=${Object.entries(parameters.by_part).map(([part, count]) => [grouped(count), part])} total=${grouped(parameters.total)} /></li>
       <li><b>Bytes of weights${cards}</b> <${Sum} terms=${memory.parts.map(({ part, format, nbytes }) => [sayGB(nbytes), `${part} in ${format}`])} total=${sayGB(memory.weights)} /></li>
       <li id=${whyOf("bytes")} tabindex="-1"><b>Read per step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} not read in full` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
-      <li><b>Memory</b> ${sayGB(weights + read + decode.cost.written)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
+      <li><b>Memory</b> ${sayGB(weights + read + decode.cost.kv_write_bytes)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
       <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, at each format's peak = <b>${saySeconds(decode.arithmetic)}</b></li>
       <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
       <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three(decode.intensity)} FLOP/byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units are idle for ${percent(Math.max(0, decode.idle))} of the floor</li>

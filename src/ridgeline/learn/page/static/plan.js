@@ -20,7 +20,8 @@
 //   dollarsPerMillion(hourly, tokensPerSecond)    of output, prompts included; null where either is. hourly: of all cards
 
 import { estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
-import { activationPeak, bandwidthOf, computeSeconds, drive, memoryBytes, peakOf, plus, priceStep, stepCost, totalBytes, totalFlops } from "page/price.js";
+import { Cost_communication_bytes, Cost_memory_bytes, Cost_total_bytes, Cost_total_flops, compute_and_memory_seconds, compute_seconds, matrix_flops } from "page/formulas.js";
+import { activationPeak, drive, plus, priceStep, stepCost } from "page/price.js";
 import { prefillWork, RankPrompts } from "page/prompts.js";
 import { decodeWork, segment, workOf } from "page/work.js";
 
@@ -175,19 +176,7 @@ export function requestOf(asked, workload) {
   return { prefill, decode, seconds: sum(prefill.seconds, scale(decode.seconds, workload.output - 1)) };
 }
 
-// FLOPs of matrices, by format: elementwise operations count in fp32, where a narrower format computes too.
-export function matrixFlops(cost) {
-  const narrow = Object.entries(cost.flops).filter(([format]) => format !== "fp32");
-  return narrow.length ? Object.fromEntries(narrow) : cost.flops;
-}
-
-// Seconds of the matrices' arithmetic, and of moving weights, keys and values, of a step.
-export function roofSeconds(cost, device) {
-  const arithmetic = Object.entries(matrixFlops(cost)).reduce((sum, [format, n]) => sum + n / peakOf(device, format), 0);
-  return { arithmetic, memory: memoryBytes(cost) / bandwidthOf(device, memoryBytes(cost)) };
-}
-
-const intensityOf = (cost) => Object.values(matrixFlops(cost)).reduce((sum, n) => sum + n, 0) / memoryBytes(cost);
+const intensityOf = (cost) => Object.values(matrix_flops(cost)).reduce((sum, n) => sum + n, 0) / Cost_memory_bytes(cost);
 
 // FLOP/B of a decode step: what `decodeOf` says of it, without its seconds.
 export function decodeIntensity(asked, batch, context, encoded = 0) {
@@ -198,9 +187,8 @@ function phaseOf(asked, works, context, ranks) {
   const { table, device } = asked;
   const steps = works.map((work) => priceStep(table, device, work, ranks));
   const cost = steps.map((step) => step.cost).reduce(plus);
-  const roofs = steps.map((step) => roofSeconds(step.cost, device));
   const add = (values) => values.reduce((a, b) => a + b, 0);
-  const [arithmetic, memory] = [add(roofs.map((roof) => roof.arithmetic)), add(roofs.map((roof) => roof.memory))];
+  const [arithmetic, memory] = compute_and_memory_seconds(steps.map((step) => step.cost), device);
   const seconds = estimateOf(steps);
   const intensity = intensityOf(cost);
   const classes = classesOf(steps);
@@ -210,10 +198,10 @@ function phaseOf(asked, works, context, ranks) {
     steps: steps.length,
     tokens: add(works.map((work) => work.rows.tokens)),
     context, cost, arithmetic, memory, intensity, seconds, classes,
-    flops: totalFlops(cost),
+    flops: Cost_total_flops(cost),
     ridge: (intensity * memory) / arithmetic,
     limit: talking > seconds.bound / 2 ? "communication" : busy,
-    idle: 1 - add(steps.map((step) => computeSeconds(step.cost, device))) / seconds.floor,
+    idle: 1 - add(steps.map((step) => compute_seconds(step.cost, device))) / seconds.floor,
     host: add(steps.map((step) => step.host)),
   };
 }
@@ -224,8 +212,8 @@ function classesOf(steps) {
   const kinds = new Map();
   for (const { op, cost, bound, expected, limit } of steps.flatMap((step) => step.rows)) {
     const row = kinds.get(op.kind) || { kind: op.kind, flops: 0, bytes: 0, bound: 0, expected: 0, under: {} };
-    const moved = Object.values(cost.communication).reduce((a, b) => a + b, totalBytes(cost));
-    row.flops += totalFlops(cost) * op.count;
+    const moved = Cost_total_bytes(cost) + Cost_communication_bytes(cost);
+    row.flops += Cost_total_flops(cost) * op.count;
     row.bytes += moved * op.count;
     row.bound += bound * op.count;
     row.expected += expected * op.count;

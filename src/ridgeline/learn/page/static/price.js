@@ -11,22 +11,19 @@
 //                                      "memory" or "communication". ranks: of a table whose ranks have requests of their
 //                                      own, those that have rows. Throws where nothing joins the cards
 //   stepCost(table, work, ranks)       the cost alone, of no device
-//   computeSeconds(cost, device), memorySeconds(cost, device, workingSet), bandwidthOf(device, bytes), peakOf(device, format)
-//   totalFlops(cost), memoryBytes(cost) (weights and KV), totalBytes(cost) (with activations), plus(cost, other)
+//   plus(cost, other)                  the sum of two costs
 //   activationPeak(table, work)        bytes of activations alive at once in a step
 //   touchedBy(op.touched, rows)        distinct experts that rows hit, of an op that has some
 //
-// A cost is {flops: {format: n}, weights, read, written, activations, communication: {collective: bytes}}; read and written
-// are of keys and values.
+// formulas.js has what Python says too: seconds of a cost, the peak and the bandwidth of a device. Costs and devices have
+// the fields of core/ops/cost.py and price/device.py.
 
-import { allReduceSeconds } from "page/link.js";
+import { Cost, Cost_memory_bytes, Curve, Device_efficiency_of, Efficiency, ExpectedExperts_expected_hits, Work_is_decode, added_host_seconds, floor_seconds, host_seconds, op_seconds } from "page/formulas.js";
 
 export const FORMAT = 1;
 const CLASSES = ["one", "few", "many"];
-const ROUNDS = { all_reduce: 2, all_gather: 1, all_to_all: 1 };
-const AGAIN = 3; // place among the constants of a kernel class of what a further call counts
-const ELEMENTWISE = { name: "elementwise", format: "" };
-const BYTES = ["weights", "read", "written", "activations"];
+const FIELDS = { weights: "weight_bytes", read: "kv_read_bytes", written: "kv_write_bytes", activations: "activation_bytes" };
+const BYTES = Object.values(FIELDS);
 const KEPT = 1024; // numbers of rows whose costs an op keeps
 
 // -- tables ----------------------------------------------------------------------------------------------------------
@@ -39,11 +36,8 @@ export function openTable(data) {
 
 export function openCards(data) {
   checkFormat(data, "list of devices", "ridgeline page devices");
-  const cards = Object.entries(data.cards).map(([name, card]) => {
-    const link = card.link && { ...card.link, all_reduce: data.reductions[card.link.all_reduce] };
-    return [name, { ...card, link, efficiency: data.kernels[card.kernels], found: new WeakMap() }];
-  });
-  return { cards: Object.fromEntries(cards), engines: data.engines };
+  const cards = changed(data.cards, (card) => openCard(card, data.kernels, data.reductions));
+  return { cards, engines: data.engines };
 }
 
 function checkFormat(data, what, command) {
@@ -56,7 +50,7 @@ function checkFormat(data, what, command) {
 function compileRecord(record) {
   const figures = Object.entries(record).map(([name, line]) => {
     const [sort, format] = name.split("/");
-    return { sort, format, line };
+    return { sort: FIELDS[sort] || sort, format, line };
   });
   return { figures };
 }
@@ -66,7 +60,7 @@ function compileOp(op, records) {
     ...each,
     format: each.format || "",
     sharers: each.sharers || 1,
-    of: Object.fromEntries(Object.entries(each.of).map(([name, cases]) => [name, resolve(cases, records)])),
+    of: Object.fromEntries(Object.entries(each.of).map(([name, cases]) => [name, recordsOf(cases, records)])),
     once: each.once === undefined ? null : records[each.once],
   });
   const kernels = op.kernels.map(entry);
@@ -74,7 +68,7 @@ function compileOp(op, records) {
   return { ...compiled, alone: aloneIn(compiled), known: { kernels: new Map(), native: new Map() } };
 }
 
-function resolve(cases, records) {
+function recordsOf(cases, records) {
   return Object.fromEntries(Object.entries(cases).map(([number, place]) => [number, records[place]]));
 }
 
@@ -97,7 +91,9 @@ function aloneIn(op) {
 // -- costs -----------------------------------------------------------------------------------------------------------
 
 function nothing() {
-  return { flops: {}, weights: 0, read: 0, written: 0, activations: 0, communication: {}, again: 0 };
+  const cost = Cost({}, 0, 0, 0, 0, {});
+  cost.again = 0; // calls of a kernel after the first
+  return cost;
 }
 
 function add(cost, record, values, factor) {
@@ -126,130 +122,70 @@ export function plus(cost, other) {
   return sum;
 }
 
-const sumOf = (values) => Object.values(values).reduce((sum, value) => sum + value, 0);
-export const totalFlops = (cost) => sumOf(cost.flops);
-export const memoryBytes = (cost) => cost.weights + cost.read + cost.written;
-export const totalBytes = (cost) => memoryBytes(cost) + cost.activations;
-
 // -- devices ---------------------------------------------------------------------------------------------------------
+
+function openCard(card, kernels, reductions) {
+  const { link, instead } = card;
+  const curves = (kinds) => changed(kinds, (counts) => changed(counts, (curve) => Curve(...curve)));
+  const efficiency = changed(kernels[card.kernels], (constants) => Efficiency(...constants));
+  return {
+    ...card,
+    link: link && { ...link, all_reduce: curves(reductions[link.all_reduce]) },
+    efficiency: Object.keys(instead).length ? insteadOf(instead, efficiency) : efficiency,
+  };
+}
+
+const changed = (mapping, change) => Object.fromEntries(Object.entries(mapping).map(([name, each]) => [name, change(each)]));
+
+// A format that the card computes in another has the constants of that one.
+function insteadOf(instead, efficiency) {
+  const own = Object.entries(efficiency).filter(([name]) => !(name.split("/")[1] in instead));
+  const others = Object.entries(instead).flatMap(([format, other]) =>
+    own.filter(([name]) => name.endsWith(`/${other}`)).map(([name, each]) => [name.replace(`/${other}`, `/${format}`), each]),
+  );
+  return Object.fromEntries([...own, ...others]);
+}
 
 export function drive(card, engine, devices = 1) {
   const nvlink = card.link !== null && card.link.name.startsWith("NVLink");
   const where = nvlink ? "NVLink" : devices === 2 ? "pair" : "other";
+  const peaks = Object.entries(card.instead).map(([format, other]) => [format, card.speeds[other]]);
   return {
     ...card,
+    peaks: { ...card.peaks, ...Object.fromEntries(peaks) },
     devices,
     host: card.calibrated && card.host ? card.host : engine.host,
-    allReduce: engine.all_reduce[where] || engine.all_reduce.other,
+    all_reduce: engine.all_reduce[where] || engine.all_reduce.other,
     rereads: engine.rereads,
     dequantise: engine.dequantise,
     copies: engine.copies,
+    efficiency: { ...card.efficiency },
+    resolved: new WeakSet(),
   };
 }
 
+// Adds the constants of a table's kernels under their whole names, where a lookup for each step finds them at once.
+function resolve(device, table) {
+  if (device.resolved.has(table)) return;
+  device.resolved.add(table);
+  for (const { name, format } of table.ops.flatMap((op) => [...op.kernels, ...op.native])) {
+    device.efficiency[`${name}/${format}`] = Device_efficiency_of(device, name, format);
+  }
+}
+
 export function scaled(device, { flops = 1, bandwidth = 1, memory = 1 }) {
-  const scale = (peaks) => Object.fromEntries(Object.entries(peaks).map(([format, peak]) => [format, peak * flops]));
+  const scale = (peaks) => changed(peaks, (peak) => peak * flops);
   const caches = device.caches.map((cache) => ({ ...cache, bandwidth: cache.bandwidth * bandwidth }));
   const peaks = { peaks: scale(device.peaks), speeds: scale(device.speeds) };
   const main = { bandwidth: device.bandwidth * bandwidth, memory: device.memory * memory };
   return { ...device, ...peaks, ...main, caches };
 }
 
-export function peakOf(device, format) {
-  const peak = device.speeds[device.instead[format] || format];
-  if (peak === undefined) throw new Error(`${device.name} has no peak for ${format}`);
-  return peak;
-}
-
-export function bandwidthOf(device, bytes) {
-  let bandwidth = device.bandwidth;
-  for (const cache of device.caches) {
-    if (cache.nbytes >= bytes && cache.bandwidth > bandwidth) bandwidth = cache.bandwidth;
-  }
-  return bandwidth;
-}
-
-function efficiencyOf(device, kernel) {
-  let found = device.found.get(kernel);
-  if (found === undefined) {
-    found = lookUp(device.efficiency, kernel.name, device.instead[kernel.format] || kernel.format);
-    device.found.set(kernel, found);
-  }
-  return found;
-}
-
-function lookUp(known, kernel, format) {
-  for (let name = kernel; name; name = name.slice(0, Math.max(name.lastIndexOf("."), 0))) {
-    const found = known[`${name}/${format}`] || known[name];
-    if (found) return found;
-  }
-  return known.default;
-}
-
-// -- seconds ---------------------------------------------------------------------------------------------------------
-
-export function computeSeconds(cost, device) {
-  let seconds = 0;
-  for (const format in cost.flops) {
-    const own = cost.flops[format] / peakOf(device, format);
-    if (own > seconds) seconds = own;
-  }
-  return seconds;
-}
-
-export function memorySeconds(cost, device, workingSet) {
-  return memoryBytes(cost) / bandwidthOf(device, workingSet) + cost.activations / bandwidthOf(device, cost.activations);
-}
-
-function kernelSeconds(efficiency, launches, arithmetic, traffic, isRecorded) {
-  const [launch, compute, memory, , blend, recorded] = efficiency;
-  const launching = (isRecorded && recorded !== null ? recorded : launch) * launches;
-  const [a, b] = [arithmetic / compute, traffic / memory];
-  return launching + (blend === 2 ? Math.sqrt(a * a + b * b) : Math.pow(Math.pow(a, blend) + Math.pow(b, blend), 1 / blend));
-}
-
-function communicationSeconds(cost, device, devices) {
-  if (device.link === null) throw new Error(`${device.name} has no link to other GPUs; use one GPU, or a GPU with a link`);
-  const time = { bound: 0, expected: 0, limit: "communication" };
-  for (const [collective, bytes] of Object.entries(cost.communication)) {
-    const rounds = ROUNDS[collective];
-    const least = (((rounds * (devices - 1)) / devices) * bytes) / device.link.bandwidth;
-    time.bound += least;
-    time.expected += Math.max(least, allReduceSeconds(device.link, (rounds / 2) * bytes, devices, device.allReduce));
-  }
-  return time;
-}
-
-function rereadingSeconds(kernel, cost, device) {
-  const sharers = kernel.sharers;
-  if (!device.rereads || sharers === 1 || !kernel.name.startsWith("attention.decode")) return 0;
-  const largest = device.caches.reduce((a, b) => (a && a.nbytes >= b.nbytes ? a : b), null);
-  return ((sharers - 1) * cost.read) / (largest ? largest.bandwidth : device.bandwidth);
-}
-
-function copyingSeconds(kernel, cost, device) {
-  const copies = device.copies;
-  if (!copies || !kernel.name.startsWith("attention.prefill")) return 0;
-  const bytes = copies.queries * cost.activations + 2 * copies.keys * cost.written;
-  return kernelSeconds(efficiencyOf(device, ELEMENTWISE), copies.launches, 0, bytes / bandwidthOf(device, bytes), false);
-}
-
-// card: seconds of the ops, which hide what the host takes to ask for them where they run meanwhile.
-function hostSeconds(work, cost, calls, device, isRecorded, card) {
-  const host = device.host;
-  if (!host) return 0;
-  const cached = device.caches.reduce((most, cache) => Math.max(most, cache.nbytes), 0);
-  let asked = isRecorded ? 0 : host.asked + host.op * calls;
-  if (host.ahead) asked = Math.max(0, asked - card);
-  const prompts = work.rows.tokens === work.rows.logits && !work.rows.encoder ? 0 : host.prompts;
-  const each = host.sequence * work.sequences + host.token * work.rows.tokens;
-  return host.step + prompts + asked + each + host.byte * Math.min(totalBytes(cost), cached);
-}
-
 // -- a step ----------------------------------------------------------------------------------------------------------
 
 export function priceStep(table, device, work, ranks = table.ranks) {
   checkDevice(table, device);
+  resolve(device, table);
   const list = device.native && table.native ? "native" : "kernels";
   const total = nothing();
   let calls = 0;
@@ -259,19 +195,18 @@ export function priceStep(table, device, work, ranks = table.ranks) {
     if (work.rows[op.space]) calls += op.count;
     return each;
   });
-  const workingSet = memoryBytes(total);
-  const isRecorded = device.native && recordedIn(table, work);
-  const on = { device, workingSet, isRecorded, devices: table.devices };
+  const workingSet = Cost_memory_bytes(total);
+  const isRecorded = device.native && Work_is_decode(work) && work.sequences <= table.recorded;
   let [bound, expected] = [0, 0];
   const rows = table.ops.map((op, i) => {
-    const time = opSeconds(priced[i].cost, priced[i].kernels, on);
+    const time = op_seconds(priced[i].cost, priced[i].launches, device, workingSet, table.devices, isRecorded);
     bound += time.bound * op.count;
     expected += time.expected * op.count;
     return { op, cost: priced[i].cost, ...time };
   });
-  const floor = Math.max(computeSeconds(total, device), workingSet / bandwidthOf(device, workingSet));
-  const seconds = hostSeconds(work, total, calls, device, isRecorded, expected);
-  const host = device.host && device.host.overlap ? Math.max(0, seconds - expected) : seconds;
+  const floor = floor_seconds(total, device, workingSet);
+  const own = host_seconds(work, total, calls, device, isRecorded, expected);
+  const host = added_host_seconds(expected, own, device);
   return { cost: total, floor, bound, expected: expected + host, host, workingSet, rows };
 }
 
@@ -306,7 +241,7 @@ function presentOf(op, work, ranks) {
 }
 
 export function touchedBy([count, active], rows) {
-  return count * (1 - Math.pow(1 - active / count, rows));
+  return ExpectedExperts_expected_hits({ count, active }, rows);
 }
 
 function caseOf(switches, [, queries, pairs, keys]) {
@@ -334,18 +269,22 @@ function costIn(op, work, ranks, list) {
   return cost;
 }
 
-// The cost of an op, and the kernels that it runs, each with its own.
+// The cost of an op, and the launches of its kernels.
 function costOf(op, present, list) {
-  if (!present.length) return { cost: nothing(), kernels: [] };
+  if (!present.length) return { cost: nothing(), launches: [] };
   if (present.length === 1) {
     const [[name, number, values]] = present;
     const alone = op.alone[name][number];
     const cost = valuesOf(alone.cost, values);
-    const own = ({ kernel, record }) => ({ kernel, own: record === alone.cost ? cost : valuesOf(record, values) });
-    return { cost, kernels: alone[list].map(own) };
+    const own = ({ kernel, record }) => launchOf(kernel, record === alone.cost ? cost : valuesOf(record, values));
+    return { cost, launches: alone[list].map(own) };
   }
   const there = op[list].filter((kernel) => present.some(([name, number]) => kernel.of[name] && kernel.of[name][number]));
-  return { cost: sumUp(op.cost, present), kernels: there.map((kernel) => ({ kernel, own: sumUp(kernel, present) })) };
+  return { cost: sumUp(op.cost, present), launches: there.map((kernel) => launchOf(kernel, sumUp(kernel, present))) };
+}
+
+function launchOf({ name, format, stored = "", sharers }, cost) {
+  return { name, number_format: format, calls: 1 + cost.again, cost, weight_format: stored, query_heads_per_kv_head: sharers };
 }
 
 function sumUp(entry, present) {
@@ -365,35 +304,14 @@ function valuesOf(record, values) {
   return add(nothing(), record, values, 1);
 }
 
-function opSeconds(cost, kernels, { device, workingSet, isRecorded, devices }) {
-  for (const _ in cost.communication) return communicationSeconds(cost, device, devices);
-  const compute = computeSeconds(cost, device);
-  const memory = memorySeconds(cost, device, workingSet);
-  let expected = 0;
-  for (const { kernel, own } of kernels) {
-    const efficiency = efficiencyOf(device, kernel);
-    const arithmetic = own === cost ? compute : computeSeconds(own, device);
-    let traffic = own === cost ? memory : memorySeconds(own, device, workingSet);
-    if (kernel.stored) traffic /= device.dequantise[kernel.stored] || 1;
-    expected += kernelSeconds(efficiency, 1 + efficiency[AGAIN] * own.again, arithmetic, traffic, isRecorded);
-    expected += rereadingSeconds(kernel, own, device) + copyingSeconds(kernel, own, device);
-  }
-  return { bound: Math.max(compute, memory), expected, limit: compute > memory ? "compute" : "memory" };
-}
-
-function recordedIn(table, work) {
-  const { tokens, logits, encoder } = work.rows;
-  return work.sequences <= table.recorded && tokens === logits && tokens === work.sequences && !encoder;
-}
-
 // Most bytes of activations alive at once in a step (price/activations.py): of the widest kernel, and of the widest
 // that adds to the residual stream.
 export function activationPeak(table, work) {
   let [widest, residual] = [0, 0];
   for (const op of table.ops) {
-    for (const { kernel, own } of costIn(op, work, table.ranks, "kernels").kernels) {
-      widest = Math.max(widest, own.activations);
-      if (kernel.name === "elementwise.add") residual = Math.max(residual, own.activations);
+    for (const { name, cost } of costIn(op, work, table.ranks, "kernels").launches) {
+      widest = Math.max(widest, cost.activation_bytes);
+      if (name === "elementwise.add") residual = Math.max(residual, cost.activation_bytes);
     }
   }
   return widest + residual;

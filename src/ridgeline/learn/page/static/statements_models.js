@@ -11,7 +11,7 @@ const add = (values) => values.reduce((sum, value) => sum + value, 0);
 const upTo = (count) => Array.from({ length: count }, (_, at) => at + 1);
 
 /** Bytes of keys and values that a step of one user reads at a context. */
-const readAt = ({ table, ranks }, context) => stepCost(table, decodeWork(table, 1, context), ranks).read;
+const readAt = ({ table, ranks }, context) => stepCost(table, decodeWork(table, 1, context), ranks).kv_read_bytes;
 
 export const KEYS_AND_VALUES = [
   {
@@ -88,7 +88,7 @@ export const MODELS = [
     state: { ...LARGE, model: "qwen3-235b-a22b", users: 32 },
     find: ({ table, alone, decode }) => ({
       total: table.parameters.total, active: table.parameters.active, nbytes: table.parameters.bytes,
-      one: alone.cost.weights, together: decode.cost.weights,
+      one: alone.cost.weight_bytes, together: decode.cost.weight_bytes,
       touched: [1, 8, 32, 64].map((rows) => touchedBy(table.ops.find((op) => op.touched).touched, rows)),
     }),
     ledger: ({ total, active, nbytes, one, together, touched }) =>
@@ -119,7 +119,7 @@ export const MODELS = [
     id: "embedding",
     text: "The embedding of Llama-3-8B has about 525 million parameters.",
     state: SMALL,
-    find: ({ table: { parameters, memory }, decode }) => ({ count: parameters.by_part.embedding, unread: memory.weights - decode.cost.weights }),
+    find: ({ table: { parameters, memory }, decode }) => ({ count: parameters.by_part.embedding, unread: memory.weights - decode.cost.weight_bytes }),
     ledger: ({ count, unread }) => `${grouped(count)}, but a step reads only single rows: ${sayGB(unread)} less than memory holds.`,
     why: "The head is a table of the same size, and every step reads all of the head.",
   },

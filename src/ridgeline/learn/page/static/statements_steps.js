@@ -1,7 +1,8 @@
 // What texts say of steps, one user's and many users', beside what the price says of the same case. Pure; a statement is
 // as statements.js has it.
 
-import { computeBoundPrompt, criticalBatch, firstFrom } from "page/critical.js";
+import { computeBoundPrompt, criticalBatch } from "page/critical.js";
+import { first_from } from "page/formulas.js";
 import { fixed, grouped, say, sayGB, sayGiB, saySeconds, three } from "page/numbers.js";
 import { decodeOf, makeWorkload, prefillOf } from "page/plan.js";
 import { priceStep } from "page/price.js";
@@ -21,7 +22,7 @@ function attentionOvertakes({ table, device, ranks }) {
     const of = (kind) => rows.filter(({ op }) => op.kind === kind).reduce((sum, { op, cost }) => sum + cost.flops[table.dtype] * op.count, 0);
     return of("attention") - of("linear");
   };
-  return { level: firstFrom((length) => excess(length) >= 0), overtakes: firstFrom((length) => excess(length) > 0) };
+  return { level: first_from((length) => excess(length) >= 0), overtakes: first_from((length) => excess(length) > 0) };
 }
 
 export const ONE_USER = [
@@ -37,7 +38,7 @@ export const ONE_USER = [
     id: "one-user",
     text: "8B on an A100: 16 GB per token, 8 ms, 125 tokens per second; 16 GFLOP take 0.05 ms.",
     state: { ...SMALL, input: 1, output: 1 },
-    find: ({ decode }) => ({ weights: decode.cost.weights, floor: decode.seconds.floor, arithmetic: decode.arithmetic, times: decode.memory / decode.arithmetic }),
+    find: ({ decode }) => ({ weights: decode.cost.weight_bytes, floor: decode.seconds.floor, arithmetic: decode.arithmetic, times: decode.memory / decode.arithmetic }),
     ledger: ({ weights, floor, arithmetic, times }) =>
       `${sayGB(weights)}, ${saySeconds(floor)}, ${three(1 / floor)} tokens per second at best; the arithmetic takes ${saySeconds(arithmetic)}, ${three(times)} times less.`,
     why: "A token reads only one row of the embedding table.",
@@ -105,7 +106,7 @@ export const MANY_USERS = [
     find: ({ asked, wall, decode }) => ({
       wall, ridge: decode.ridge,
       batches: [1, 128, 256, 512].map((context) => criticalBatch(asked, context)),
-      never: firstFrom((context) => criticalBatch(asked, context) === null),
+      never: first_from((context) => criticalBatch(asked, context) === null),
     }),
     ledger: ({ wall, ridge, batches: [none, ...more], never }) =>
       `${three(none)} without context; ${more.map(three).join(", ")} at 128, 256, 512 tokens of context; from ${grouped(never)} tokens on, no batch size is enough. ` +
