@@ -4,6 +4,7 @@ A translation needs them, because JavaScript has no operators for objects, and i
 """
 
 import collections.abc
+import dataclasses
 import inspect
 import json
 import math
@@ -114,7 +115,7 @@ def kind_of(hint: Any) -> Kind:
 
 
 def kind_of_value(value: Any) -> Kind:
-    """Return the kind of a constant of a module: a number, a text, or a tuple or mapping of them."""
+    """Return the kind of a constant of a module: a plain value, or a tuple, mapping or dataclass of them."""
     if isinstance(value, tuple | list) and value:
         return Kind("sequence", (kind_of_value(value[0]),))
     if isinstance(value, dict) and value:
@@ -122,6 +123,8 @@ def kind_of_value(value: Any) -> Kind:
         return Kind("mapping", (kind_of_value(key), kind_of_value(item)))
     if type(value) in _PLAIN:
         return _PLAIN[type(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return Kind("object", of=type(value))
     raise UntranslatableError(f"a constant that is a {type(value).__name__} has no counterpart in JavaScript")
 
 
@@ -175,7 +178,9 @@ def safe_name(name: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a plain value, or a tuple or mapping of plain values, as JavaScript."""
+    """Return a plain value, or a tuple, mapping or dataclass of plain values, as JavaScript."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, float) and math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

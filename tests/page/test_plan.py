@@ -16,6 +16,12 @@ from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, decoder_phases, price_phase
 from ridgeline.price.plan.scenario import ModelCache, PlanWorkload, Scenario
 
+# These functions of the page still repeat Python's by hand, so the tests of this file hold them together.
+# - price.js: `priceStep` sums lines of a table, where `Price` calls ops; `drive` applies an engine to a device's table.
+# - prompts.js: `PromptQueue`, because Python's running sums over thousands of steps are numpy's; `prefillWork`.
+# - plan.js: `memoryOf` and `pagesKept`, because `memory_of` reads pages from the engine's own layout, which the table
+#   has as numbers; `phaseOf` and `classesOf`, whose rows refer to ops; `capacity`, which searches without pricing more.
+# - work.js: `workOf` and `decodeWork`, whose attention is a list by pattern, where Python has a mapping from patterns.
 SAME = 1e-9
 MODELS = {
     "llama-3-8b": StoredModel("fp8"),
@@ -36,7 +42,8 @@ PRICE = HourlyPrice(2.5, "2026-11", "a test")
 def page() -> Page:
     page = opened("plan.js")
     page.run("""
-        const {makeCase, makeWorkload, memoryOf, requestOf, decodeOf, Serving, dollarsPerMillion} = modules["plan.js"];
+        const {makeCase, makeWorkload, memoryOf, requestOf, decodeOf, Serving} = modules["plan.js"];
+        const {dollars_per_million} = modules["plan_formulas.js"];
         const three = ({floor, bound, expected}) => [floor, bound, expected];
         const phase = ({flops, arithmetic, memory, intensity, ridge, limit, idle, host, seconds, cost, classes}) => [
           flops, arithmetic, memory, intensity, ridge, idle, host, cost.weight_bytes, cost.kv_read_bytes,
@@ -44,8 +51,8 @@ def page() -> Page:
           ...three(seconds), ...classes.flatMap((row) => [row.kind, row.bound, row.expected, row.share, row.limit])];
         const load = (of) => [of.users, of.prefillShare, ...[of.itl, of.prefill, of.tpot, of.ttft, of.ttftMarching,
           of.tokensPerSecond, of.requestsPerSecond, of.tokensPerUser].flatMap(three)];
-        const waits = (of) => of && [of.users, ...[of.tpotTogether, of.tpotApart, of.tokensPerSecondTogether,
-          of.tokensPerSecondApart].flatMap(three)];
+        const waits = (of) => of && [of.users, ...[of.tpot_together, of.tpot_apart, of.tokens_per_second_together,
+          of.tokens_per_second_apart].flatMap(three)];
         function plan({card, engine, utilization, users, ...workload}) {
           const asked = makeCase(kept.table, kept.all.cards[card], kept.all.engines[engine], {utilization});
           const wanted = makeWorkload(kept.table, workload);
@@ -60,7 +67,7 @@ def page() -> Page:
             memory.concurrency,
             memory.stateBytes ? null : memory.kvTokens],
             [capacity.users, capacity.limit], load(capacity.load), load(some), waits(some.waits),
-            phase(prefill), phase(decode), three(seconds), dollarsPerMillion(2.5 * asked.devices, tokens)];
+            phase(prefill), phase(decode), three(seconds), dollars_per_million(2.5 * asked.devices, tokens)];
         }""")
     return page
 

@@ -89,7 +89,7 @@ def sliding_window(size: int | None) -> AttentionPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSegment:
+class StepSegment:  # also in formulas.js
     """The part of one sequence that a step runs: the last `q_len` of its `kv_len` positions."""
 
     q_len: int
@@ -106,7 +106,7 @@ class StepSegment:
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs more positions than the sequence has"
 
-    def attention(self, reach: AttentionPattern) -> "AttentionSum":
+    def attention(self, reach: AttentionPattern) -> "AttentionSum":  # also in formulas.js
         """Return the queries, query-key pairs and keys of one attention pattern in one layer for this sequence."""
         if reach.query_axis == ENCODER:
             rows = self.encoder_len if self.runs_encoder else 0
@@ -119,7 +119,7 @@ class StepSegment:
         written = 1 if reach.kind == "recurrent" else self.q_len
         return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
-    def pairs(self, reach: AttentionPattern = CAUSAL) -> int:
+    def pairs(self, reach: AttentionPattern = CAUSAL) -> int:  # also in formulas.js
         """Return the number of query-key pairs per head that a pattern leaves among the sequence's own positions."""
         start, end, size = self.kv_len - self.q_len, self.kv_len, reach.size
         match reach.kind:
@@ -140,7 +140,7 @@ class StepSegment:
             case _:
                 return _triangle(end) - _triangle(start)
 
-    def keys(self, reach: AttentionPattern = CAUSAL) -> int:
+    def keys(self, reach: AttentionPattern = CAUSAL) -> int:  # also in formulas.js
         """Return the number of the sequence's own positions that at least one query of the segment sees.
 
         For a recurrent pattern it is the number of states read: 1, or 0 at the first position, because the state is all
@@ -158,17 +158,17 @@ class StepSegment:
                 return self.kv_len
 
 
-def _triangle(n: int) -> int:
+def _triangle(n: int) -> int:  # also in formulas.js
     """Return 1 + 2 + ... + n: the causal query-key pairs of the first n positions."""
     return n * (n + 1) // 2
 
 
-def _sawtooth(n: int, size: int) -> int:
+def _sawtooth(n: int, size: int) -> int:  # also in formulas.js
     """Return the causal pairs of the first n positions if each sees only its own chunk of `size` positions."""
     return n // size * _triangle(size) + _triangle(n % size)
 
 
-class AttentionSum(msgspec.Struct, frozen=True, gc=False):
+class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
     """The attention of one layer in a step, summed over sequences.
 
     For a recurrence, `keys` counts the states read and `written` those written.

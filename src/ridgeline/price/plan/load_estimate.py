@@ -45,7 +45,7 @@ _MAX_UNHELD = 256  # largest batch of a sweep if memory holds no user
 
 
 @dataclass(frozen=True, slots=True)
-class RankWaits:
+class RankWaits:  # also in plan_formulas.js
     """The range of TPOT and throughput when data-parallel ranks wait for each other's prefills.
 
     `together` is the best case: all ranks receive prompts at the same moments. `apart` is the worst case: only one rank
@@ -103,6 +103,51 @@ class UserCapacity:
     """The performance that this number of users experiences, or that one user would if no user can be served."""
 
 
+@dataclass(frozen=True, slots=True)
+class Residence:  # also in plan_formulas.js
+    """The time that a request spends in the engine, as `users` users experience it."""
+
+    seconds: Estimate
+    """The seconds from the request to its last token."""
+    ttft: Estimate
+    """The seconds to the first token."""
+    tpot: Estimate
+    """The average seconds between two tokens."""
+
+
+def residence_of(itl: Estimate, pause: Estimate, first: Estimate, steps: int) -> Residence:  # also in plan_formulas.js
+    """Return the residence of a request.
+
+    Args:
+        itl: The seconds of a decode step.
+        pause: The mean seconds of prefill after a decode step.
+        first: The seconds to the first token.
+        steps: The decode steps of a request, at least one.
+    """
+    seconds = (itl + pause) * steps
+    return Residence(seconds, first, (seconds - first) * (1 / steps))
+
+
+def rank_waits(
+    users: int, users_per_rank: int, output: int, itl: Estimate, pauses: Pauses
+) -> RankWaits:  # also in plan_formulas.js
+    """Return the range of outcomes if data-parallel ranks wait for each other, for outputs longer than one token."""
+    together = residence_of(itl, pauses.together, pauses.first_together, output - 1)
+    apart = residence_of(itl, pauses.apart, pauses.first_apart, output - 1)
+    return RankWaits(
+        users_per_rank,
+        together.tpot,
+        apart.tpot,
+        together.seconds.per_second(users * output),
+        apart.seconds.per_second(users * output),
+    )
+
+
+def prefill_share(itl: Estimate, stay: Residence, steps: int) -> float:  # also in plan_formulas.js
+    """Return the share of the engine's time that prefills take, by expected times."""
+    return 1 - itl.expected * steps / stay.seconds.expected
+
+
 class LoadEstimator:
     """An estimator of the performance of a scenario under load."""
 
@@ -134,30 +179,19 @@ class LoadEstimator:
         output, steps = self.workload.output, self.workload.output - 1
         itl, own = self.itl(users), self.case.requests_per_rank(users)
         marching = self._prompts.on(users).one(own)
+        waits = None
         if steps:
             pauses = self._prompts.pauses(users)
-            stay, ttft = (itl + pauses.steady) * steps, pauses.first
-            tpot = (stay - ttft) * (1 / steps)
-            waits = self._waits(users, itl, pauses)
+            stay = residence_of(itl, pauses.steady, pauses.first, steps)
+            if self.case.ranks > 1:
+                waits = rank_waits(users, own, output, itl, pauses)
         else:
-            stay = ttft = self.prefill_seconds(users)
-            tpot, waits = itl, None
-        requests = stay.per_second(users)
-        share = 1 - itl.expected * steps / stay.expected
-        return LoadEstimate(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share, waits)
-
-    def _waits(self, users: int, itl: Estimate, pauses: Pauses) -> RankWaits | None:
-        """Return the range of outcomes if ranks wait for each other, or None for a single rank."""
-        if self.case.ranks == 1:
-            return None
-        output, steps = self.workload.output, self.workload.output - 1
-        together, apart = (itl + pauses.together) * steps, (itl + pauses.apart) * steps
-        return RankWaits(
-            self.case.requests_per_rank(users),
-            (together - pauses.first_together) * (1 / steps),
-            (apart - pauses.first_apart) * (1 / steps),
-            together.per_second(users * output),
-            apart.per_second(users * output),
+            seconds = self.prefill_seconds(users)
+            stay = Residence(seconds, seconds, itl)
+        requests = stay.seconds.per_second(users)
+        share = prefill_share(itl, stay, steps)
+        return LoadEstimate(
+            users, itl, self.prefill, stay.tpot, stay.ttft, marching, requests * output, requests, share, waits
         )
 
     @cached_property
@@ -188,7 +222,9 @@ class LoadEstimator:
         return dollars_per_million(self.case.setup.hourly, tokens_per_second)
 
 
-def dollars_per_million(hourly: float | None, tokens_per_second: float | None) -> float | None:
+def dollars_per_million(
+    hourly: float | None, tokens_per_second: float | None
+) -> float | None:  # also in plan_formulas.js
     """Return the dollars per million tokens at an hourly price and a token rate; None if either is unknown."""
     return None if hourly is None or tokens_per_second is None else hourly / 3600 / tokens_per_second * 1e6
 

@@ -19,6 +19,7 @@ rank, and with probability P prompts on each other rank.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -115,7 +116,7 @@ def _run_on(sums: Figures, more: Figures) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses:  # also in plan_formulas.js
     """The mean seconds of prefill after a decode step, and those to a first token, for three patterns of arrival.
 
     Prompts reach the data-parallel ranks independently of each other (`steady`, `first`), all ranks at the same moments
@@ -153,26 +154,52 @@ class RankPrompts:
 
     def pauses(self, users: int) -> Pauses:
         """Return the prefill pauses between the decode steps of `users` users, for outputs longer than one token."""
-        ends, ranks = 1 / (self.workload.output - 1), min(users, self.case.ranks)
-        own = users / ranks
-        asks = 1 - (1 - ends) ** own
-        some, fullest = 1 - (1 - ends) ** users, mean_max_prompts(users, ranks, ends)
-        waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
-        alone, every = self.on(1).all(waiting), self.on(users).all(waiting)
-        first_alone, first_every = self.on(1).one(found), self.on(users).one(found)
-        more = (every - alone) * ((users * ends - fullest) / (waiting * max(1, ranks - 1)))
-        steady = self.on(1).all(max(1.0, fullest / some)) * some + more
-        return Pauses(
-            steady,
-            steady.combine(every * asks, min),
-            steady.combine(alone * (ranks * asks), max),
-            first_alone + (first_every - first_alone) * asks,
-            first_every,
-            first_alone,
+        return prompt_pauses(
+            users,
+            self.case.ranks,
+            self.workload.output,
+            lambda requests, count: self.on(requests).all(count),
+            lambda requests, count: self.on(requests).one(count),
         )
 
 
-def mean_max_prompts(users: int, ranks: int, chance: float) -> float:
+def prompt_pauses(
+    users: int,
+    ranks: int,
+    output: int,
+    all_of: Callable[[int, float], Estimate],
+    one_of: Callable[[int, float], Estimate],
+) -> Pauses:  # also in plan_formulas.js
+    """Return the prefill pauses between the decode steps of `users` users.
+
+    Args:
+        users: The number of users.
+        ranks: The number of data-parallel ranks.
+        output: The tokens of each response, more than one.
+        all_of: Returns the seconds until all of some prompts on one rank have their first token, from the number of
+            requests that the ranks have and the number of prompts (`PromptQueue.all`).
+        one_of: Returns the average seconds until one of them has, from the same numbers (`PromptQueue.one`).
+    """
+    ends, ranks = 1 / (output - 1), min(users, ranks)
+    own = users / ranks
+    asks = 1 - (1 - ends) ** own
+    some, fullest = 1 - (1 - ends) ** users, mean_max_prompts(users, ranks, ends)
+    waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
+    alone, every = all_of(1, waiting), all_of(users, waiting)
+    first_alone, first_every = one_of(1, found), one_of(users, found)
+    more = (every - alone) * ((users * ends - fullest) / (waiting * max(1, ranks - 1)))
+    steady = all_of(1, max(1.0, fullest / some)) * some + more
+    return Pauses(
+        steady,
+        steady.combine(every * asks, min),
+        steady.combine(alone * (ranks * asks), max),
+        first_alone + (first_every - first_alone) * asks,
+        first_every,
+        first_alone,
+    )
+
+
+def mean_max_prompts(users: int, ranks: int, chance: float) -> float:  # also in plan_formulas.js
     """Return the mean of the largest number of prompts on any rank.
 
     It is the sum over x of the probability that not all ranks have x prompts or fewer.
@@ -197,7 +224,7 @@ def mean_max_prompts(users: int, ranks: int, chance: float) -> float:
     return most
 
 
-def _binomial(size: int, count: int, chance: float) -> float:
+def _binomial(size: int, count: int, chance: float) -> float:  # also in plan_formulas.js
     """Return the probability that exactly `count` of `size` users have a prompt."""
     if count > size:
         return 0.0

@@ -14,7 +14,7 @@ from ridgeline.price.price import Price, StepPrice
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate:  # also in plan_formulas.js
     """A time or a rate in three variants: floor, bound and expected.
 
     Among times the floor is the smallest of the three, among rates derived from them the largest.
@@ -28,32 +28,35 @@ class Estimate:
     """The time or rate predicted with the kernels that exist."""
 
     @classmethod
-    def of(cls, steps: Iterable[StepPrice]) -> "Estimate":
+    def of(cls, steps: Iterable[StepPrice]) -> "Estimate":  # also in plan_formulas.js
         """Return the total floor, bound and expected seconds of consecutive steps."""
         total = cls(0.0, 0.0, 0.0)
         for step in steps:
             total += cls(step.floor, step.bound, step.expected)
         return total
 
-    def __add__(self, other: "Estimate") -> "Estimate":
+    def __add__(self, other: "Estimate") -> "Estimate":  # also in plan_formulas.js
         return Estimate(self.floor + other.floor, self.bound + other.bound, self.expected + other.expected)
 
-    def __sub__(self, other: "Estimate") -> "Estimate":
+    def __sub__(self, other: "Estimate") -> "Estimate":  # also in plan_formulas.js
         return Estimate(self.floor - other.floor, self.bound - other.bound, self.expected - other.expected)
 
-    def __mul__(self, factor: float) -> "Estimate":
+    def __mul__(self, factor: float) -> "Estimate":  # also in plan_formulas.js
         return self.map(lambda value: value * factor)
 
-    def map(self, function: Callable[[float], float]) -> "Estimate":
+    def map(self, function: Callable[[float], float]) -> "Estimate":  # also in plan_formulas.js
         """Return an estimate with a function applied to floor, bound and expected value."""
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
-    def combine(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
+    def combine(
+        self, other: "Estimate", choose: Callable[[float, float], float]
+    ) -> "Estimate":  # also in plan_formulas.js
         """Combine two estimates: apply `choose`, such as min, to both floors, both bounds and both expected values."""
-        figures = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
+        return Estimate(
+            choose(self.floor, other.floor), choose(self.bound, other.bound), choose(self.expected, other.expected)
+        )
 
-    def per_second(self, count: float) -> "Estimate":
+    def per_second(self, count: float) -> "Estimate":  # also in plan_formulas.js
         """Return the rate of `count` events per the seconds of this estimate."""
         return self.map(lambda seconds: count / seconds)
 

@@ -3,7 +3,7 @@
 import { html, useRef } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
-import { dollarsPerMillion } from "page/plan.js";
+import { dollars_per_million } from "page/plan_formulas.js";
 import { scaled } from "page/price.js";
 import { digits, three } from "page/numbers.js";
 import { inTurn } from "page/turns.js";
@@ -53,7 +53,7 @@ export function figuresOf({ serving, decode, card, asked, state }, seller = card
   const hourly = price ? price.dollars * asked.devices : null;
   const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
   const first = serving.prompts.on(state.users).all(state.users).expected;
-  return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollarsPerMillion(hourly, rate) };
+  return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
 }
 
 export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange }) {

@@ -39,7 +39,7 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
 
 function paceOf(setting) {
   const { card, serving, state, decode } = setting;
-  return { name: card.name, first: serving.steady(state.users).ttft.expected, pace: decode.seconds.expected, trust: trustOf(setting, "decode") };
+  return { name: card.name, first: serving.steady(state.users).stay.ttft.expected, pace: decode.seconds.expected, trust: trustOf(setting, "decode") };
 }
 
 function attempt(setting, all, card) {

@@ -7,8 +7,9 @@
 //   src/ridgeline/price/interconnect.py
 //   src/ridgeline/price/op_time.py
 
-import { bisectRight, floorDivide, has, hypot, isEmpty, maxBy, maxOf, minOf, rpartition } from "page/python.js";
+import { bisectRight, floorDivide, has, hypot, isEmpty, maxBy, maxOf, minOf, modulo, rpartition } from "page/python.js";
 
+const CAUSAL = {"kind": "causal", "size": 0, "query_axis": "tokens", "key_axis": "encoder"};
 const ENCODER = "encoder";
 const LOGITS = "logits";
 const TOKENS = "tokens";
@@ -40,6 +41,69 @@ export function Cost_communication_bytes(self) {
 export function ExpectedExperts_expected_hits(self, rows) {
   const missed = Math.pow(1 - self.active / self.count, rows);
   return self.count * (1 - missed);
+}
+
+export function StepSegment(q_len, kv_len, encoder_len = 0, runs_encoder = false, encoder_inputs = 1) {
+  return { q_len, kv_len, encoder_len, runs_encoder, encoder_inputs };
+}
+
+export function StepSegment_attention(self, reach) {
+  let written;
+  if (reach.query_axis === ENCODER) {
+    const rows = self.runs_encoder ? self.encoder_len : 0;
+    return AttentionSum(rows ? self.encoder_inputs : 0, rows, floorDivide(rows * rows, self.encoder_inputs), rows, rows);
+  }
+  if (reach.kind === "cross") {
+    written = self.runs_encoder ? self.encoder_len : 0;
+    return AttentionSum(1, self.q_len, self.q_len * self.encoder_len, self.encoder_len, written);
+  }
+  written = reach.kind === "recurrent" ? 1 : self.q_len;
+  return AttentionSum(1, self.q_len, StepSegment_pairs(self, reach), StepSegment_keys(self, reach), written);
+}
+
+export function StepSegment_pairs(self, reach = CAUSAL) {
+  const start = self.kv_len - self.q_len;
+  const end = self.kv_len;
+  const size = reach.size;
+  if (reach.kind === "full") {
+    return self.q_len * self.kv_len;
+  } else if (reach.kind === "local") {
+    const near = Math.min(size, end - 1);
+    return end * (2 * near + 1) - near * (near + 1);
+  } else if (reach.kind === "window") {
+    return _triangle(Math.min(end, size)) - _triangle(Math.min(start, size)) + size * (Math.max(end, size) - Math.max(start, size));
+  } else if (reach.kind === "chunked") {
+    return _sawtooth(end, size) - _sawtooth(start, size);
+  } else if (reach.kind === "recurrent") {
+    return _sawtooth(self.q_len, size);
+  } else {
+    return _triangle(end) - _triangle(start);
+  }
+}
+
+export function StepSegment_keys(self, reach = CAUSAL) {
+  const start = self.kv_len - self.q_len;
+  if (reach.kind === "window") {
+    return Math.min(self.kv_len, reach.size + self.q_len - 1);
+  } else if (reach.kind === "chunked") {
+    return self.kv_len - floorDivide(start, reach.size) * reach.size;
+  } else if (reach.kind === "recurrent") {
+    return Number(start > 0);
+  } else {
+    return self.kv_len;
+  }
+}
+
+export function _triangle(n) {
+  return floorDivide(n * (n + 1), 2);
+}
+
+export function _sawtooth(n, size) {
+  return floorDivide(n, size) * _triangle(size) + _triangle(modulo(n, size));
+}
+
+export function AttentionSum(sequences = 0, queries = 0, pairs = 0, keys = 0, written = 0) {
+  return { sequences, queries, pairs, keys, written };
 }
 
 export function Work_tokens(self) {

@@ -17,10 +17,9 @@
 //     load(users)     {users, itl, prefill, tpot, ttft, ttftMarching, tokensPerSecond, requestsPerSecond, tokensPerUser:
 //                     Estimates; prefillShare, waits (null, but where ranks wait for each other)}
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
-//   dollarsPerMillion(hourly, tokensPerSecond)    of output, prompts included; null where either is. hourly: of all cards
 
-import { estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
 import { Cost_communication_bytes, Cost_memory_bytes, Cost_total_bytes, Cost_total_flops, compute_and_memory_seconds, compute_seconds, matrix_flops } from "page/formulas.js";
+import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, Residence, prefill_share, rank_waits, residence_of } from "page/plan_formulas.js";
 import { activationPeak, drive, plus, priceStep, stepCost } from "page/price.js";
 import { prefillWork, RankPrompts } from "page/prompts.js";
 import { decodeWork, segment, workOf } from "page/work.js";
@@ -173,7 +172,7 @@ export function decodeOf(asked, batch, context, encoded = 0) {
 export function requestOf(asked, workload) {
   const prefill = prefillOf(asked, workload);
   const decode = decodeOf(asked, workload.batch, workload.context, workload.encoded);
-  return { prefill, decode, seconds: sum(prefill.seconds, scale(decode.seconds, workload.output - 1)) };
+  return { prefill, decode, seconds: Estimate_add(prefill.seconds, Estimate_mul(decode.seconds, workload.output - 1)) };
 }
 
 const intensityOf = (cost) => Object.values(matrix_flops(cost)).reduce((sum, n) => sum + n, 0) / Cost_memory_bytes(cost);
@@ -189,7 +188,7 @@ function phaseOf(asked, works, context, ranks) {
   const cost = steps.map((step) => step.cost).reduce(plus);
   const add = (values) => values.reduce((a, b) => a + b, 0);
   const [arithmetic, memory] = compute_and_memory_seconds(steps.map((step) => step.cost), device);
-  const seconds = estimateOf(steps);
+  const seconds = Estimate_of(steps);
   const intensity = intensityOf(cost);
   const classes = classesOf(steps);
   const talking = add(classes.filter((row) => row.limit === "communication").map((row) => row.bound));
@@ -246,51 +245,37 @@ export class Serving {
   itl(users) {
     const { table, device } = this.asked;
     const work = decodeWork(table, onEach(this.asked, users), this.workload.context, this.workload.encoded);
-    return estimateOf([priceStep(table, device, work)]);
+    return Estimate_of([priceStep(table, device, work)]);
   }
 
   load(users) {
     const { output } = this.workload;
-    const { itl, pauses, stay, ttft, tpot } = this.steady(users);
-    const marching = () => this.prompts.on(users).one(onEach(this.asked, users)); // a step for each of their prompts
-    const requestsPerSecond = perSecond(stay, users);
+    const { itl, pauses, stay } = this.steady(users);
+    const own = onEach(this.asked, users);
+    const marching = () => this.prompts.on(users).one(own); // a step for each of their prompts
+    const requestsPerSecond = Estimate_per_second(stay.seconds, users);
     return {
-      users, itl, prefill: this.prefill, tpot, ttft, requestsPerSecond,
+      users, itl, prefill: this.prefill, tpot: stay.tpot, ttft: stay.ttft, requestsPerSecond,
       get ttftMarching() {
         return marching();
       },
-      tokensPerSecond: scale(requestsPerSecond, output),
-      tokensPerUser: perSecond(tpot, 1),
-      prefillShare: 1 - (itl.expected * (output - 1)) / stay.expected,
-      waits: pauses && this.asked.ranks > 1 ? this.waits(users, itl, pauses) : null,
+      tokensPerSecond: Estimate_mul(requestsPerSecond, output),
+      tokensPerUser: Estimate_per_second(stay.tpot, 1),
+      prefillShare: prefill_share(itl, stay, output - 1),
+      waits: pauses && this.asked.ranks > 1 ? rank_waits(users, own, output, itl, pauses) : null,
     };
   }
 
-  // Of users who come and go: a decode step, the pauses between two, a request's stay, its first token and one after it.
+  // Of users who come and go: a decode step, the pauses between two, and the Residence of a request.
   steady(users) {
     const steps = this.workload.output - 1;
     const itl = this.itl(users);
     if (!steps) {
-      const stay = this.prompts.on(users).all(onEach(this.asked, users));
-      return { itl, pauses: null, stay, ttft: stay, tpot: itl };
+      const seconds = this.prompts.on(users).all(onEach(this.asked, users));
+      return { itl, pauses: null, stay: Residence(seconds, seconds, itl) };
     }
     const pauses = this.prompts.pauses(users);
-    const stay = scale(sum(itl, pauses.steady), steps);
-    return { itl, pauses, stay, ttft: pauses.first, tpot: scale(minus(stay, pauses.first), 1 / steps) };
-  }
-
-  // The ends that a load lies between where ranks wait for each other.
-  waits(users, itl, pauses) {
-    const { output } = this.workload;
-    const steps = output - 1;
-    const [together, apart] = [pauses.together, pauses.apart].map((pause) => scale(sum(itl, pause), steps));
-    return {
-      users: onEach(this.asked, users),
-      tpotTogether: scale(minus(together, pauses.firstTogether), 1 / steps),
-      tpotApart: scale(minus(apart, pauses.firstApart), 1 / steps),
-      tokensPerSecondTogether: perSecond(together, users * output),
-      tokensPerSecondApart: perSecond(apart, users * output),
-    };
+    return { itl, pauses, stay: residence_of(itl, pauses.steady, pauses.first, steps) };
   }
 
   get capacity() {
@@ -306,12 +291,8 @@ export class Serving {
   missed(users) {
     const { ttft, tpot } = this.workload;
     if (ttft === null && tpot === null) return null;
-    const got = this.steady(users);
+    const got = this.steady(users).stay;
     if (ttft !== null && got.ttft.expected > ttft) return "ttft";
     return tpot !== null && got.tpot.expected > tpot ? "tpot" : null;
   }
-}
-
-export function dollarsPerMillion(hourly, tokensPerSecond) {
-  return hourly === null || tokensPerSecond === null ? null : (hourly / 3600 / tokensPerSecond) * 1e6;
 }

@@ -8,17 +8,17 @@
 // A work is {rows: {space: n}, sequences, attention: [a {one, few, many} for each of table.reaches]}; a class of query
 // length is null or [sequences, queries, pairs, keys, written].
 
+import { StepSegment, StepSegment_attention } from "page/formulas.js";
+
 const FEW = 8; // most queries of a sequence that count as a few
 
-export function segment(queries, keys, encoded = 0, encodes = false, inputs = 1) {
-  return { queries, keys, encoded, encodes, inputs };
-}
+export const segment = StepSegment;
 
 export function workOf(table, segments, logitRows = segments.length) {
   const rows = { tokens: 0, logits: logitRows };
   for (const each of segments) {
-    rows.tokens += each.queries;
-    if (each.encodes && each.encoded) rows.encoder = (rows.encoder || 0) + each.encoded;
+    rows.tokens += each.q_len;
+    if (each.runs_encoder && each.encoder_len) rows.encoder = (rows.encoder || 0) + each.encoder_len;
   }
   return { rows, sequences: segments.length, attention: table.reaches.map((reach) => attentionOf(reach, segments)) };
 }
@@ -32,47 +32,12 @@ export function decodeWork(table, users, context, encoded = 0) {
 
 function attentionOf(reach, segments) {
   const work = { one: null, few: null, many: null };
+  const pattern = { ...reach, query_axis: reach.space };
   for (const each of segments) {
-    const sums = sumsOf(reach, each);
+    const sums = Object.values(StepSegment_attention(each, pattern));
     if (!sums[1] && !sums[4]) continue;
     const name = sums[1] <= 1 ? "one" : sums[1] <= FEW ? "few" : "many";
     work[name] = work[name] ? work[name].map((sum, i) => sum + sums[i]) : sums;
   }
   return work;
-}
-
-function sumsOf(reach, { queries, keys, encoded, encodes, inputs }) {
-  if (reach.space === "encoder") {
-    const rows = encodes ? encoded : 0;
-    return [rows ? inputs : 0, rows, Math.floor((rows * rows) / inputs), rows, rows];
-  }
-  if (reach.kind === "cross") return [1, queries, queries * encoded, encoded, encodes ? encoded : 0];
-  const start = keys - queries;
-  const written = reach.kind === "recurrent" ? 1 : queries;
-  return [1, queries, pairsOf(reach, start, keys), keysOf(reach, start, keys), written];
-}
-
-const triangle = (n) => (n * (n + 1)) / 2;
-const sawtooth = (n, size) => Math.floor(n / size) * triangle(size) + triangle(n % size);
-
-function pairsOf({ kind, size }, start, end) {
-  if (kind === "full") return (end - start) * end;
-  if (kind === "local") {
-    const near = Math.min(size, end - 1);
-    return end * (2 * near + 1) - near * (near + 1);
-  }
-  if (kind === "window") {
-    const first = triangle(Math.min(end, size)) - triangle(Math.min(start, size));
-    return first + size * (Math.max(end, size) - Math.max(start, size));
-  }
-  if (kind === "chunked") return sawtooth(end, size) - sawtooth(start, size);
-  if (kind === "recurrent") return sawtooth(end - start, size);
-  return triangle(end) - triangle(start);
-}
-
-function keysOf({ kind, size }, start, end) {
-  if (kind === "window") return Math.min(end, size + end - start - 1);
-  if (kind === "chunked") return end - Math.floor(start / size) * size;
-  if (kind === "recurrent") return start > 0 ? 1 : 0;
-  return end;
 }
