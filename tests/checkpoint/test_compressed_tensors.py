@@ -221,7 +221,7 @@ def test_what_is_priced_only_is_refused(said: dict[str, Any], name: str) -> None
     """In one line, with what works; it is priced."""
     fields = Fields(LLAMA | {"quantization_config": said}, "config.json")
     with pytest.raises(
-        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantised checkpoint"
+        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantized checkpoint"
     ):
         build_to_run(fields)
     assert not build(fields).runs

@@ -282,7 +282,7 @@ def test_what_is_priced_only_is_refused(section: dict[str, Any], name: str) -> N
     """In one line, with what works; it is priced."""
     fields = Fields(LLAMA | {"quantization_config": section}, "config.json")
     with pytest.raises(
-        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantised checkpoint"
+        ModelRefused, match=f"weights stored as {name} cannot run yet, only be priced .* use the unquantized checkpoint"
     ):
         build_to_run(fields)
     assert not build(fields).runs

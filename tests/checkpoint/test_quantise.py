@@ -150,8 +150,8 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
     for out, force, why in (
         (own, False, "exists already; name another folder, or replace it with --force"),
         (own, True, "is not the folder of a model, so --force does not replace it"),
-        (folder, True, "holds the model to quantise"),
-        (tmp_path, True, "holds the model to quantise"),
+        (folder, True, "holds the model to quantize"),
+        (tmp_path, True, "holds the model to quantize"),
         (tmp_path / "no" / "out", False, "there is no folder"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -187,8 +187,11 @@ def test_memory_never_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("nvfp4", "cannot run yet, only be priced .*; give one of fp8, int8, w8a8, int4, int4-g64, int4-g32"),
         ("q4_k_m", "cannot run yet, only be priced .*; give one of"),
-        ("int5", r"unknown weight format 'int5'; use one of fp8, int8, w8a8, int4, int4-g64, int4-g32, optionally"),
-        ("q8_0+head", "unknown weight format"),
+        (
+            "int5",
+            r"weights is 'int5', an unknown format; use one of fp8, int8, w8a8, int4, int4-g64, int4-g32, optionally",
+        ),
+        ("q8_0+head", "weights is 'q8_0.head', an unknown format"),
         ("bf16", "the checkpoint's weights are in fp32 and are never converted"),
     ],
 )

@@ -112,7 +112,7 @@ def test_modelopt_s_file_states_what_its_section_leaves_out(
 @pytest.mark.parametrize(
     ("file", "values", "says"),
     [
-        ("hf_quant_config.json", {}, "does not say how the weights are quantised"),
+        ("hf_quant_config.json", {}, "does not say how the weights are quantized"),
         ("hf_quant_config.json", {"quantization": {}}, "quant_algo is missing"),
         ("hf_quant_config.json", {"quantization": {"quant_algo": "FP3"}}, "quant_algo 'FP3' is not supported; FP8"),
         ("quantize_config.json", {"group_size": 128}, "bits is missing"),

@@ -306,7 +306,7 @@ def test_many_missing_tensors_are_counted(folder: Path) -> None:
     edit_config(folder, num_hidden_layers=5)
     assert re.search(
         r"lacks tensors of the model: (model\.layers\.2\S+, ){2}\S+ and \d+ more; "
-        r"use the checkpoint's own config.json$",
+        r"use the checkpoint's own config.json, or fetch the checkpoint again$",
         refusal(folder),
     )
 

@@ -91,10 +91,10 @@ def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server
         assert there.code == OK, there.err
         assert there.out == here.out
         assert all(", 8 tokens" in line for line in there.err.splitlines() if line.startswith("TTFT"))
-    other = ridgeline("chat", server.url, "--server-model", "nobody", stdin=said)
+    other = ridgeline("chat", server.url, "--server-model", "absent", stdin=said)
     assert other.code == OK
     assert (
-        f"{server.url} responded with status 404: no such model is served here; "
+        f"{server.url} responded with status 404: no model 'absent' is served here; "
         "the models of this server are mine, other" in other.err
     )
     server.idle()

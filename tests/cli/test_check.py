@@ -95,7 +95,10 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     "NaN in a matrix": (lambda t: poke(t, MATRIX, float("nan")), f"numbers: tensor {MATRIX} holds 1 NaN or infinite"),
     "infinity in a norm": (lambda t: poke(t, NORM, float("inf")), f"numbers: tensor {NORM} holds 1 NaN or infinite"),
     "a hole": (lambda t: t[MATRIX].zero_(), f"numbers: tensor {MATRIX} is all zeros"),
-    "one that is missing": (lambda t: t.pop(MATRIX), f"tensors: {MATRIX} is missing; fetch"),
+    "one that is missing": (
+        lambda t: t.pop(MATRIX),
+        f"tensors: {MATRIX} is missing; use the checkpoint's own config.json, or fetch",
+    ),
     "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is not a tensor of this model"),
     "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} has shape [5,"),
     "a dtype": (

@@ -152,7 +152,13 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         (["hi", "--seed", str(2**70)], "(if not given, a random seed is drawn)"),
         (["hi", "--chunk", "0"], "--chunk is '0'"),
         (["hi", "--max-batch-tokens", "0"], "--max-batch-tokens is '0'"),
-        (["hi", "--page-size", "0"], "page"),
+        (["hi", "--page-size", "0"], "--page-size is 0; it must be at least 1 position"),
+        (["hi", "--kv-memory", "1"], "(B, KiB, MiB, GiB, TiB, KB, MB, GB or TB)"),
+        (["hi", "--kv-memory", "1GiB", "--memory-share", "0.5"], "--kv-memory and --memory-share both limit"),
+        (["hi", "--min-tokens", "9", "--max-tokens", "4"], "--min-tokens is 9; give at most --max-tokens, which is 4"),
+        (["hi", "--speculate", "ngram", "--speculate-tokens", "99"], "--speculate-tokens is 99; give an integer"),
+        (["hi", "-sc", '{"method": "eagle"}'], "--speculative-config: method is 'eagle', but only ngram and"),
+        (["hi", "--traceback"], "--traceback must come first: ridgeline --traceback COMMAND ..."),
         (["hi", "--threads", "0"], "--threads is 0"),
         (["hi", "--system", "be kind"], "--system needs a chat template"),
         (["hi", "--logprobs", "9999", "--json"], "logprobs is 9999"),
@@ -160,7 +166,7 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         ([""], "the prompt is empty"),
         (["hi", "--no-such-option"], "--no-such-option"),
         ([], "prompt"),
-        (["hi", "there"], "there"),
+        (["hi", "there"], "unexpected argument 'there'; put the prompt in quotes (see ridgeline run --help)"),
     ],
 )
 def test_usage_errors(ridgeline: Run, folder: Path, arguments: list[str], says: str) -> None:
@@ -185,7 +191,12 @@ def test_an_unknown_command(ridgeline: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["lab", "none"], "No such command 'none'. (see ridgeline lab --help)"),
+        (["lab", "none"], "no such command: none; lab has "),
+        (["lab", "memori"], "no such command: memori; did you mean memory? (see ridgeline lab --help)"),
+        (["bench", "foo"], "no such command: foo; bench has serve and engine (see ridgeline bench --help)"),
+        (["serve", "tales", "--api-key", ""], "--api-key is empty; give at least one printable character"),
+        (["serve", "tales", "--record", "no/dir"], "cannot write no/dir: there is no folder no; make it first"),
+        (["serve", "tales", "--allowed-hosts", "[bad"], "--allowed-hosts is '[bad', which is not a valid JSON list"),
         (["lab", "memory", "--no-such-option"], "(see ridgeline lab memory --help)"),
         (
             ["run"],
@@ -195,6 +206,30 @@ def test_an_unknown_command(ridgeline: Run) -> None:
 )
 def test_a_usage_error_names_the_help_that_answers(ridgeline: Run, arguments: list[str], says: str) -> None:
     assert_one_line(ridgeline(*arguments), USAGE, says)
+
+
+def test_a_command_that_needs_weights_suggests_only_models_with_weights(ridgeline: Run, tmp_path: Path) -> None:
+    for command in (
+        ("run", "{}", "hi"),
+        ("check", "{}"),
+        ("quantize", "{}", tmp_path / "o", "--weights", "int8"),
+        ("tokenize", "{}", "hi"),
+    ):
+        ended = ridgeline(*(str(each).format("meta-llama/Llama-3-8B") for each in command))
+        assert_one_line(ended, REFUSED, "no such folder: meta-llama/Llama-3-8B", "a built-in model (")
+        assert "plan --list" not in ended.err
+        assert "did you mean" not in ended.err
+        assert "digits-fast" not in ended.err
+    dummy = ridgeline("run", "meta-llama/Llama-3-8B", "hi", "--dummy-weights")
+    assert_one_line(dummy, REFUSED, "did you mean llama-3-8b", "`ridgeline plan --list`")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+def test_a_file_of_weights_is_named_as_such(ridgeline: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe{}")
+    what = "the index of weights files" if name.endswith("json") else "a weights file"
+    ended = ridgeline("run", tmp_path / name, "hi")
+    assert_one_line(ended, REFUSED, f"{name} is {what}; give the folder that holds it and config.json")
 
 
 def test_the_catalogue_has_names_but_no_weights(ridgeline: Run) -> None:

@@ -34,7 +34,7 @@ def test_commands_run_in_a_format(ridgeline: Run, command: tuple[object, ...]) -
         USAGE,
         "cannot run yet, only be priced (ridgeline plan, trace --priced); give one of",
     )
-    assert_one_line(ridgeline(*command, "--weights", "int3"), USAGE, "unknown weight format 'int3'")
+    assert_one_line(ridgeline(*command, "--weights", "int3"), USAGE, "--weights is 'int3', an unknown format")
     if command[0] == "run":
         full = ridgeline("serve", "tales", "--weights", "fp32")
         assert_one_line(full, USAGE, "the checkpoint's weights are in bf16 and are never converted")

@@ -149,7 +149,7 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
             "--source no/b cannot be read: No such file or directory; name",
         ),
         ([""], "the prompt is empty"),
-        (["hi", "--position", "99"], "position 99 is not in the prompt"),
+        (["hi", "--position", "99"], "--position is 99; the prompt has positions 0 to "),
         (["hi", "--csv", "no/such/folder/ops.csv"], "no folder no/such/folder"),
         (["hi", "--perfetto", "."], "cannot be written; name a file"),
         (["hi", "--roofline", "picture.png"], "name an .svg file"),

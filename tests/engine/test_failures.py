@@ -286,8 +286,12 @@ def test_to_abort_what_is_not_there_is_no_error() -> None:
         ([1] * 40, GREEDY, "the prompt has 40 tokens, but the model's context is 40"),
         ([1] * 32, GREEDY, "the prompt has 32 tokens, but the KV cache holds 32"),
         ([1], dataclasses.replace(GREEDY, stop=("END",)), "stop strings need a tokenizer"),
-        ([1], dataclasses.replace(GREEDY, logit_bias={VOCABULARY: 1.0}), f"logit_bias is {VOCABULARY}"),
-        ([1], dataclasses.replace(GREEDY, stop_token_ids=(VOCABULARY,)), f"stop_token_ids is {VOCABULARY}"),
+        (
+            [1],
+            dataclasses.replace(GREEDY, logit_bias={VOCABULARY: 1.0}),
+            f"logit_bias has the key {VOCABULARY}; give token ids from 0 to {VOCABULARY - 1}",
+        ),
+        ([1], dataclasses.replace(GREEDY, stop_token_ids=(VOCABULARY,)), f"stop_token_ids has the id {VOCABULARY}"),
         ([1], dataclasses.replace(GREEDY, logprobs=VOCABULARY + 1), f"logprobs is {VOCABULARY + 1}"),
     ],
 )

@@ -130,7 +130,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"torch_dtype": "int4"}, "'int4'"),
     ("llama", {"torch_dtype": 16}, "'16'"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
-    ("llama", {"quantization_config": {"quant_method": "aqlm"}}, "quantised by 'aqlm' are not supported; fp8"),
+    ("llama", {"quantization_config": {"quant_method": "aqlm"}}, "quantized by 'aqlm' are not supported; fp8"),
     ("llama", {"quantization_config": "awq"}, "quantization_config is 'awq'"),
     ("llama", {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
     ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "short_factor is missing"),

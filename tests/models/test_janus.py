@@ -101,7 +101,7 @@ def test_what_may_be_asked_of_image_tokens(tmp_path: Path) -> None:
     their_janus(tmp_path)
     engine = token_engine(load_model(str(tmp_path), draws=True))
     for change, why in (
-        ({"logit_bias": {CODES: 1.0}}, "logit_bias is 37; give token ids from 0 to 36"),
+        ({"logit_bias": {CODES: 1.0}}, "logit_bias has the key 37; give token ids from 0 to 36"),
         ({"prompt_logprobs": 0}, "prompt_logprobs: the model cannot generate the tokens of a prompt"),
         ({"logprobs": 38}, "logprobs is 38; give at most 37"),
     ):

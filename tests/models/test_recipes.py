@@ -431,7 +431,7 @@ def test_a_recipe_of_other_weights(section: dict[str, Any], says: str) -> None:
 def test_a_section_that_does_not_name_its_method(section: dict[str, Any], name: str) -> None:
     """Expect its producer or another key to tell; a section that nobody signed is refused."""
     assert recipe_of(section).name == name
-    with pytest.raises(ModelRefused, match="quantised by 'an unnamed method' are not supported"):
+    with pytest.raises(ModelRefused, match="quantized by 'an unnamed method' are not supported"):
         recipe_of({"producer": {"name": "someone"}, "quant_algo": "FP8"})
 
 
@@ -501,7 +501,7 @@ def test_what_is_stored_so_does_not_run() -> None:
     """It is said in one line, with what works; plain weights run."""
     with pytest.raises(
         ModelRefused,
-        match=r"stored as bitsandbytes fp4 cannot run yet, only be priced \(ridgeline plan, .* unquantised",
+        match=r"stored as bitsandbytes fp4 cannot run yet, only be priced \(ridgeline plan, .* unquantized",
     ):
         build_to_run(quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}))
     assert build_to_run(Fields(SMALL, "c")).runs
@@ -515,7 +515,7 @@ def test_what_is_stored_so_does_not_run() -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"quant_method": "exl2"}, "quantised by 'exl2' are not supported; fp8"),
+        ({"quant_method": "exl2"}, "quantized by 'exl2' are not supported; fp8"),
         ({"bits": 4}, "an unnamed method"),
         (BLOCK_FP8 | {"fmt": "e5m2"}, "fmt = 'e5m2' is not supported"),
         (BLOCK_FP8 | {"weight_block_size": [128]}, "weight_block_size is [128]"),

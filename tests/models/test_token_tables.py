@@ -120,7 +120,8 @@ def test_no_table_at_all_is_refused_by_name(whole: Path, tmp_path: Path) -> None
     laid_out(whole, tmp_path, {})
     with pytest.raises(
         ModelRefused,
-        match=r"lacks tensors of the model: (model\.)?shared\.weight; use the checkpoint's own config.json$",
+        match=r"lacks tensors of the model: (model\.)?shared\.weight; "
+        "use the checkpoint's own config.json, or fetch the checkpoint again$",
     ):
         load_model(str(tmp_path))
 
@@ -239,7 +240,8 @@ def test_a_head_that_the_config_unties_must_be_there(tmp_path: Path) -> None:
     decoder_folder("llama", tmp_path, no_head, tie_word_embeddings=False)
     with pytest.raises(
         ModelRefused,
-        match=r"lacks tensors of the model: lm_head\.weight; use the checkpoint's own config.json$",
+        match=r"lacks tensors of the model: lm_head\.weight; "
+        "use the checkpoint's own config.json, or fetch the checkpoint again$",
     ):
         load_model(str(tmp_path))
 

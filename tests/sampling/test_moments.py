@@ -104,5 +104,5 @@ def test_rules_that_make_no_sense() -> None:
     """One line each."""
     with pytest.raises(ValueError, match="no token at one of the first positions"):
         TokenRules(((1,), ()))
-    with pytest.raises(ValueError, match="rules is 123; give token ids from 0 to 122"):
+    with pytest.raises(ValueError, match="rules has the id 123; give token ids from 0 to 122"):
         SamplingParams(rules=TokenRules(suppressed=(123,))).check_vocab(VOCABULARY)

@@ -35,7 +35,8 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), BAD, ids=lambda v: repr(v)[:30])
 def test_bad_value_is_refused_in_one_line_that_names_it(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} is [^\n]+; give [^\n]+\Z") as caught:
+    problem = r"(?:\[\d+\] is|(?: is| has the key))" if name == "logit_bias" else " is"
+    with pytest.raises(ValueError, match=rf"^{name}{problem} [^\n]+; give [^\n]+\Z") as caught:
         SamplingParams(**{name: value})
     assert len(str(caught.value)) < 250
 
@@ -89,18 +90,18 @@ def test_greedy_and_uses_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "name"),
+    ("fields", "problem"),
     [
-        ({"logit_bias": {10: 1.0}}, "logit_bias"),
-        ({"stop_token_ids": (3, 11)}, "stop_token_ids"),
-        ({"logprobs": 11}, "logprobs"),
-        ({"prompt_logprobs": 11}, "prompt_logprobs"),
+        ({"logit_bias": {10: 1.0}}, "logit_bias has the key"),
+        ({"stop_token_ids": (3, 11)}, "stop_token_ids has the id"),
+        ({"logprobs": 11}, "logprobs is"),
+        ({"prompt_logprobs": 11}, "prompt_logprobs is"),
     ],
 )
-def test_check_vocab(fields: dict[str, Any], name: str) -> None:
+def test_check_vocab(fields: dict[str, Any], problem: str) -> None:
     params = SamplingParams(**fields)
     params.check_vocab(12)
-    with pytest.raises(ValueError, match=rf"^{name} is 1[01]; give .*(9|10)") as caught:
+    with pytest.raises(ValueError, match=rf"^{problem} 1[01]; give .*(9|10)") as caught:
         params.check_vocab(10)
     assert "\n" not in str(caught.value)
 

@@ -53,11 +53,11 @@ def test_the_defaults_are_the_documented_limits() -> None:
         ({"total_seconds": math.inf}, "total_seconds"),
         ({"header_seconds": 0.0}, "header_seconds"),
         ({"queued_tokens": -1}, "queued_tokens"),
-        ({"keys": ("",)}, "keys"),
-        ({"keys": ("a ",)}, "keys"),
+        ({"keys": ("",)}, "^api_key is empty; give at least one printable character$"),
+        ({"keys": ("a ",)}, "^api_key has spaces around it or unprintable characters; remove them$"),
         ({"keys": ("a b",)}, "another"),
         ({"keys": ("\u00e9",)}, "another"),
-        ({"models": ("a\nb",)}, "models"),
+        ({"models": ("a\nb",)}, "^served_model_name has spaces"),
         ({"allowed_origins": ("example.com",)}, "http://host:port"),
         ({"allowed_origins": ("http://example.com/",)}, "http://host:port"),
         ({"allowed_origins": ("http://user@example.com",)}, "http://host:port"),
@@ -71,8 +71,10 @@ def test_what_makes_no_sense_is_refused_in_one_line(given: dict[str, object], wo
 
 
 def test_beyond_loopback_only_with_a_key_or_insecure() -> None:
-    with pytest.raises(ValueError, match="--api-key-file"):
+    with pytest.raises(ValueError, match=r"^host is '0\.0\.0\.0', which other machines can reach: .*--api-key-file"):
         ServerSettings(host="0.0.0.0")
+    with pytest.raises(ValueError, match=r"^host is 'no\.invalid', which is not known to be this machine only: "):
+        ServerSettings(host="no.invalid")
     assert ServerSettings(host="0.0.0.0", keys=("secret",)).host == "0.0.0.0"
     assert ServerSettings(host="0.0.0.0", insecure=True).host == "0.0.0.0"
 

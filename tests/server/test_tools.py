@@ -431,7 +431,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown choice": ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
     "bad name": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     "twice": ({"tools": [TOOLS[0], TOOLS[0]]}, "the same name"),
-    "no function": ({"tools": [{"type": "web_search"}]}, "type function"),
+    "no function": ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search'; give 'function'"),
+    "missing function": ({"tools": [{"type": "function"}]}, "tools[0].function is missing: give an object with a name"),
     "regex too": ({"tools": TOOLS, "guided_regex": "a"}, "can only be a JSON schema"),
     "forced and shaped": (
         {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},

@@ -469,7 +469,7 @@ def test_metrics(pipeline: Pipeline) -> None:
             "the negative prompt would have no effect",
         ),
         ({"seed": -1}, "seed", "invalid_value", "seed is -1; it must be"),
-        ({"output_format": "avi"}, "output_format", "invalid_value", "Invalid enum value"),
+        ({"output_format": "avi"}, "output_format", "invalid_value", "output_format is 'avi'; give gif or mp4 or webp"),
         ({"n": 2}, "n", "unknown_field", "unknown field"),
         ({"input_reference": "x"}, "input_reference", "unsupported_field", "not supported here"),
         ({"flow_shift": 3.0}, "flow_shift", "unknown_field", "unknown field"),

@@ -228,7 +228,7 @@ def test_what_is_not_there_is_refused(tiny: Maker) -> None:
     with pytest.raises(ValueError, match="dense and has no experts: leave out --experts"):
         subject.trace(TraceOptions(experts=True))
     for position in (-1, len(subject.ids)):
-        with pytest.raises(ValueError, match=f"position {position} is not in the prompt"):
+        with pytest.raises(ValueError, match=f"position is {position}; the prompt has positions 0 to "):
             subject.trace(TraceOptions(lens=True, position=position))
     with pytest.raises(ValueError, match="repeats is 0"):
         subject.trace(TraceOptions(repeats=0))

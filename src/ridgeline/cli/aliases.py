@@ -267,6 +267,8 @@ class OptionNames:
     def nearest(self, name: str) -> ValueError:
         """Return (do not raise) the error for an unknown option, with similar names."""
         names = {known.strip("-"): known for known in self.names(refused=True) if known not in (name, *_NEVER_MEANT)}
+        if name == "--traceback":
+            return ValueError(f"{name} must come first: ridgeline {name} COMMAND ...")
         near = [names[bare] for bare in get_close_matches(name.strip("-"), names, 3, _NEAR)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         return ValueError(f"unknown option {name}{meant}")

@@ -148,7 +148,8 @@ class HttpChatBackend:
             raise Unreachable(f"no server responds at {self.url}: {_why(error)}; start it or correct the URL") from None
         if response.status != 200:
             message = _message(self._json(response.read(_MAX_BODY)))
-            raise ValueError(f"{self.url} responded with status {response.status}: {message}")
+            hint = "; give the URL without a path" if response.status == 404 and self._root else ""
+            raise ValueError(f"{self.url} responded with status {response.status}: {message}{hint}")
         return response
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """A command of the command line, whose options come from flags under several spellings, a TOML file or defaults."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -14,12 +15,16 @@ from ridgeline.cli.aliases import OptionNames, long_name, normalise_args
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.help import PlainCommand
+from ridgeline.cli.options import CONFIG_HELP
+from ridgeline.core.checkpoint.source import UnknownModel
 
 _CONFIG = "A TOML file with options; options on the command line take precedence."
 _PRINT = "Print every option with its value and where the value comes from, and stop."
 _SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
 _KINDS = {"int": "a whole number", "float": "a number"}
 _LIBRARY = "Value error, "
+_TEXTS = ("prompt", "text")  # arguments that are texts
+_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z]+)+(?![\w./-])")  # no part of a path, of a dotted name or of an option
 _FILE = "ridgeline.config"  # key of the ConfigFile, if there is one, in the context's meta
 
 
@@ -41,8 +46,12 @@ class Command(PlainCommand):
                 ctx.default_map, ctx.meta[_FILE] = file.values, file
         except ValueError as error:
             ctx.fail(str(error))
+        ctx.allow_extra_args = True  # to report them in our own wording
         with self._named_options(ctx):
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+        if rest:
+            ctx.fail(f"unexpected argument {rest[0]!r}{self._quotes_hint()}")
+        return rest
 
     @override
     def invoke(self, ctx: Any) -> Any:
@@ -71,19 +80,37 @@ class Command(PlainCommand):
             if not error.message:  # Click's error for a missing parameter
                 ctx.fail(_missing(ctx, error.param))
             ctx.fail(f"{_label(ctx, error.param)}{_bad_value(error)}")
+        except UnknownModel as error:
+            raise error if self._takes_configs(ctx) else error.with_weights() from None
         except ValueError as error:
             named = self._named(ctx, str(error))
             if type(error) is not ValueError or named == str(error):
                 raise
             raise ValueError(named) from error
 
+    def _takes_configs(self, ctx: Any) -> bool:
+        """Return whether the command runs with these options for a config without weights."""
+        without_weights = any(ctx.params.get(name) for name in ("dummy_weights", "priced"))
+        return without_weights or any(getattr(param, "help", None) == CONFIG_HELP for param in self.params)
+
+    def _quotes_hint(self) -> str:
+        """Return the advice to quote a text, for a command whose last argument is one; else ""."""
+        arguments = [str(param.name) for param in self.params if param.param_type_name == "argument"]
+        return f"; put the {arguments[-1]} in quotes" if arguments and arguments[-1] in _TEXTS else ""
+
     def _named(self, ctx: Any, message: str) -> str:
-        """Replace the option or parameter name in a message `NAME is ...` by the option's label."""
-        for param in self.params:
-            for name in (str(param.name), *param.opts):
-                if message.startswith(f"{name} is "):
-                    return _label(ctx, param) + message.removeprefix(name)
-        return message
+        """Replace parameter names in a message by the labels of the options.
+
+        A message about options starts with one: `NAME is ...` or `NAME has ...`. In it, every name with an underscore
+        is replaced too, because such a name is no word. Other messages may be about keys of a file.
+        """
+        labels = {name: _label(ctx, param) for param in self.params for name in (str(param.name), *param.opts)}
+        first, _, rest = message.partition(" ")
+        if first in labels and rest.startswith(("is ", "has ")):
+            message = f"{labels[first]} {rest}"
+        elif first not in labels:
+            return message
+        return _NAME.sub(lambda found: labels.get(found[0], found[0]), message)
 
 
 def _missing(ctx: Any, param: Any) -> str:

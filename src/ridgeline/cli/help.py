@@ -4,8 +4,9 @@ Typer's own help draws boxes and multiplies the import time by using Rich.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
@@ -38,6 +39,18 @@ class PlainGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name, or report an unknown name with similar ones or all of them."""
+        name = str(args[0])
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = get_close_matches(name, self.commands, 3)
+            group = ctx.command_path.removeprefix("ridgeline").strip()
+            known = f"; {group} has {_listed(self.commands)}" if group else ""
+            meant = f"; did you mean {' or '.join(near)}?" if near else known
+            ctx.fail(f"no such command: {name}{meant}")
+        return super().resolve_command(ctx, args)
+
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group's options, then the list of its commands."""
         _write_parameters(self, ctx, formatter)
@@ -54,6 +67,12 @@ class PlainGroup(TyperGroup):
     def _write_commands(self, formatter: Any) -> None:
         with _section(formatter, "Commands"):
             formatter.write_dl([(_name(name), _summary(command)) for name, command in self.commands.items()])
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names as a list in a sentence: `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

@@ -33,7 +33,7 @@ _MODEL = (
     "Hugging Face cache. With --dummy-weights also any config.json or catalogue name."
 )
 _PROMPT = "The text to continue, or the user message if the model has a chat template; - reads standard input."
-_CONFIG = "A checkpoint folder, a GGUF file, a config.json, a catalogue name, or an id in the Hugging Face cache."
+CONFIG_HELP = "A checkpoint folder, a GGUF file, a config.json, a catalogue name, or an id in the Hugging Face cache."
 DEVICE = "A GPU or CPU by name, like h100-sxm, its .json or .toml file, `this` for this machine's CPU, or `cuda`."
 SECOND_GUIDANCE = (
     "The guidance scale of the second of two experts, which runs the steps with little noise; by default the same as "
@@ -83,9 +83,9 @@ System = Annotated[str | None, typer.Option(help="A system message, for models w
 DummyWeights = Annotated[
     bool, typer.Option("--dummy-weights", help="Use random weights: the speed is real, the text is not.")
 ]
-ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=report_model_choice)]
+ConfigName = Annotated[str, typer.Argument(help=CONFIG_HELP, callback=report_model_choice)]
 OptionalConfigName = Annotated[
-    str | None, typer.Argument(help=_CONFIG, show_default=False, callback=report_model_choice)
+    str | None, typer.Argument(help=CONFIG_HELP, show_default=False, callback=report_model_choice)
 ]
 DeviceName = Annotated[str, typer.Option(help=DEVICE)]
 Devices = Annotated[int, typer.Option(help="The number of devices that every layer is split over: 1, 2, 4 or 8.")]
@@ -368,8 +368,9 @@ SpeculativeConfig = Annotated[
 
 # -- what people write in them -----------------------------------------------------------------------------------------
 
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)")
-_BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)")
+_BYTE_UNITS: dict[str, float] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BYTE_UNITS |= {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 
@@ -384,7 +385,10 @@ def parse_bytes(text: str, option: str) -> float:
     """
     match = _BYTES.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
-        raise ValueError(f"{option} is {text!r}; write an amount of memory above 0 with its unit, like 512MiB or 2GB")
+        raise ValueError(
+            f"{option} is {text!r}; write an amount of memory above 0 with its unit, like 512MiB or 2GB (B, KiB, MiB, "
+            "GiB, TiB, KB, MB, GB or TB)"
+        )
     return float(match[1]) * _BYTE_UNITS[match[2]]
 
 

@@ -31,6 +31,7 @@ from ridgeline.server.lifecycle import Model, Servable, ServedLLM, run_server
 from ridgeline.server.server_settings import ServerSettings, is_loopback
 from ridgeline.server.service import EngineClient
 from ridgeline.server.telemetry.logs import set_up_logs
+from ridgeline.server.telemetry.traffic_recorder import check_new_file
 from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.document.printable import printable
 from ridgeline.util.host import check_threads, cores, return_freed_memory, threads_for
@@ -96,14 +97,16 @@ class ServerFlags:
             ValueError: If an option is invalid.
         """
         keys = (*(self.api_key or ()), *(read_keys(self.api_key_file) if self.api_key_file is not None else ()))
+        if self.record is not None:
+            check_new_file(Path(self.record))
         return ServerSettings(
             host=self.host,
             port=self.port,
             models=tuple(self.served_model_name or ()),
             keys=keys,
             insecure=self.insecure,
-            allowed_origins=_each(self.allowed_origins),
-            allowed_hosts=_each(self.allowed_hosts),
+            allowed_origins=_each("--allowed-origins", self.allowed_origins),
+            allowed_hosts=_each("--allowed-hosts", self.allowed_hosts),
             strict=self.strict,
             tool_parser=self.tool_call_parser,
             access_log=self.access_log,
@@ -424,7 +427,7 @@ def _writing_limits(llm: EngineClient, settings: ServerSettings) -> str:
     )
 
 
-def _each(values: list[str] | None) -> tuple[str, ...]:
+def _each(option: str, values: list[str] | None) -> tuple[str, ...]:
     """Return the values of a repeatable option, each of which may be a JSON list as in vLLM.
 
     Raises:
@@ -438,6 +441,8 @@ def _each(values: list[str] | None) -> tuple[str, ...]:
         try:
             listed = json.loads(value)
         except ValueError:
-            raise ValueError(f"{value!r} is not a valid JSON list; repeat the option instead") from None
+            raise ValueError(
+                f"{option} is {value!r}, which is not a valid JSON list; repeat the option instead"
+            ) from None
         found += map(str, listed)
     return tuple(found)

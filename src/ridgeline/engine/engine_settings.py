@@ -79,11 +79,11 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MOST_RANKS:
-            raise ValueError(f"tensor parallel size is {self.ranks}: give 1 to {MOST_RANKS} (--tensor-parallel)")
+            raise ValueError(f"tensor_parallel is {self.ranks}; give 1 to {MOST_RANKS}")
         if self.memory_share is not None:
             if self.kv_bytes is not None:
-                raise ValueError("KV memory is given both in bytes and as a share of memory: give only one of them")
+                raise ValueError("kv_memory and memory_share both limit the KV memory: give only one of them")
             if not 0 < self.memory_share <= 1:
                 raise ValueError(f"memory_share is {self.memory_share}: give a number above 0 and at most 1")
         if self.context is not None and self.context < 1:
-            raise ValueError(f"the context is {self.context}; give at least 1 position")
+            raise ValueError(f"context is {self.context}; give at least 1 position")

@@ -257,10 +257,11 @@ class SamplingParams:
             ValueError: If a value exceeds the vocabulary; one line with the name of the field and the fix.
         """
         fix = f"give token ids from 0 to {vocab_size - 1}, the model's vocabulary"
-        named = (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids))
-        for name, tokens in (*named, ("rules", () if self.rules is None else self.rules.ids)):
-            for token in tokens:
-                _require(token < vocab_size, name, token, fix)
+        named = (("logit_bias", "the key", tuple(self.logit_bias)), ("stop_token_ids", "the id", self.stop_token_ids))
+        for name, what, tokens in (*named, ("rules", "the id", () if self.rules is None else self.rules.ids)):
+            outside = next((token for token in tokens if token >= vocab_size), None)
+            if outside is not None:
+                raise ValueError(f"{name} has {what} {outside}; {fix}")
         fix = f"give at most {vocab_size}, the vocabulary size"
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             _require(count is None or count <= vocab_size, name, count, fix)
@@ -302,10 +303,13 @@ def ignored_keys(config: Mapping[str, object], *, rules: bool = False) -> tuple[
 
 def _require(condition: bool, name: str, value: object, fix: str) -> None:
     if not condition:
-        # repr keeps a newline inside a user's stop string from breaking the line; 80 characters keep it short.
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise ValueError(f"{name} is {shown}; {fix}")
+        raise ValueError(f"{name} is {_shown(value)}; {fix}")
+
+
+def _shown(value: object) -> str:
+    # repr keeps a newline inside a user's stop string from breaking the line; 80 characters keep it short.
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _finite(name: str, value: object, fix: str) -> float:
@@ -334,7 +338,8 @@ def _frozen_bias(bias: object) -> LogitBias:
     assert isinstance(bias, Mapping)
     items: dict[int, float] = {}
     for token, value in bias.items():
-        _integer("logit_bias", token, 0, COUNT_MAX, "a token id for each key")
-        items[token] = _finite("logit_bias", value, fix)
-        _require(abs(items[token]) <= LOGIT_BIAS_MAX, "logit_bias", value, fix)
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= COUNT_MAX:
+            raise ValueError(f"logit_bias has the key {_shown(token)}; give token ids as keys")
+        items[token] = _finite(f"logit_bias[{token}]", value, "give a number in [-100, 100]")
+        _require(abs(items[token]) <= LOGIT_BIAS_MAX, f"logit_bias[{token}]", value, "give a number in [-100, 100]")
     return LogitBias(items)

@@ -48,9 +48,9 @@ class StructuredOutputs:
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
         given += ["json_object"] * self.json_object
         if len(given) != 1:
-            found = " and ".join(given) or "none of them"
+            found = f"has {' and '.join(given)}" if given else "is empty"
             raise ValueError(
-                f"structured_outputs has {found}; give exactly one of json, json_object, regex, choice, grammar"
+                f"structured_outputs {found}; give exactly one of json, json_object, regex, choice, grammar"
             )
 
 

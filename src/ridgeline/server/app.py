@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,7 +20,7 @@ from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, run_unless_disconnected
 from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox
-from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.http.exchanges import IGNORED, MAX_PATH
 from ridgeline.server.http.page_routes import page_routes
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.chat_completions import ROUTE as CHAT
@@ -59,6 +61,7 @@ from ridgeline.server.service import Service
 from ridgeline.util.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
+_NEAR = 0.75  # minimum similarity of a route that is suggested
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
@@ -132,7 +135,7 @@ def model_routes(cards: Callable[[], ModelCards]) -> Sequence[BaseRoute]:
     async def one_model(request: Request) -> Response:
         found, name = cards(), request.path_params["name"]
         if name not in found:
-            raise no_such_model(found)
+            raise no_such_model(name, found)
         return json_response(found[name])
 
     return [Route("/v1/models", models), Route("/v1/models/{name:path}", one_model)]
@@ -354,12 +357,30 @@ async def _api_error(request: Request, error: Any) -> Response:
 async def _http_error(request: Request, error: Any) -> Response:
     """Return the error response for an HTTPException of Starlette, mostly the router's 404 and 405 errors."""
     assert isinstance(error, HTTPException)
-    error_text = {
-        404: ("there is no such route", "not_found"),
-        405: ("this route does not support that method", "method_not_allowed"),
-    }
-    message, code = error_text.get(error.status_code, ("the server cannot answer this request", "invalid_request"))
+    message, code = "the server cannot answer this request", "invalid_request"
+    if error.status_code == 404:
+        message, code = _no_route(request), "not_found"
+    elif error.status_code == 405:
+        allowed = sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"", "HEAD"})
+        message = f"{_shown_path(request)} does not support {request.method}; use {' or '.join(allowed)}"
+        code = "method_not_allowed"
     return await _api_error(request, ApiError(error.status_code, message, code=code, headers=error.headers))
+
+
+def _no_route(request: Request) -> str:
+    """Return the message for a route that does not exist, with the most similar one for the method if there is any."""
+    path = request.url.path
+    known = (route for route in request.app.routes if isinstance(route, Route))
+    routes = [route.path for route in known if request.method in (route.methods or ())]
+    with_version = f"/v1/{path.strip('/')}"
+    near = [with_version] if with_version in routes else get_close_matches(path, routes, 1, _NEAR)
+    instead = f"use {near[0]}" if near else "GET /version lists the routes"
+    return f"there is no route {request.method} {_shown_path(request)}; {instead}"
+
+
+def _shown_path(request: Request) -> str:
+    """Return the path of a request as the client sent it, cut to `MAX_PATH` characters."""
+    return quote(request.url.path)[:MAX_PATH]
 
 
 async def _gone(request: Request, error: Any) -> Response:

@@ -24,6 +24,7 @@ from ridgeline.server.routes.generation import ENGINE_DIED, ENGINE_RESTARTING
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
+from ridgeline.server.type_errors import explain_json, explain_type
 
 URLS = (CHAT, COMPLETIONS)
 _LOST = (ENGINE_DIED, ENGINE_RESTARTING)
@@ -212,8 +213,10 @@ def read_line(text: bytes) -> BatchLine:
     try:
         line = msgspec.json.decode(text, type=BatchLine)
         streamed = msgspec.json.decode(line.body, type=_Streamed).stream if bytes(line.body).startswith(b"{") else None
+    except msgspec.ValidationError as error:
+        raise LineError(f"it is not a valid request: {explain_type(error, None, BatchLine)[1]}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LineError(f"it is not a valid request: {error}") from None
+        raise LineError(f"it is not valid JSON: {explain_json(error, text)}") from None
     if not line.custom_id:
         raise LineError("its custom_id is empty")
     if line.method != "POST":

@@ -188,8 +188,13 @@ class ServerSettings:
             if getattr(self, name) not in choices:
                 known = " or ".join(str(choice) for choice in choices if choice is not None)
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give {known}")
-        for name in ("models", "keys", "allowed_origins", "allowed_hosts"):
-            _check_names(name, getattr(self, name))
+        for name, option in (
+            ("models", "served_model_name"),
+            ("keys", "api_key"),
+            ("allowed_origins", "allowed_origins"),
+            ("allowed_hosts", "allowed_hosts"),
+        ):
+            _check_names(option, getattr(self, name))
         if not all(key.isascii() and " " not in key for key in self.keys):
             raise ValueError(
                 "an API key has spaces or non-ASCII characters, which HTTP headers cannot contain: give another"
@@ -198,8 +203,8 @@ class ServerSettings:
             _check_origin(origin)
         if not (self.keys or self.insecure or is_loopback(self.host)):
             raise ValueError(
-                f"host {self.host!r} can be reached from other machines: give an API key (--api-key-file), or "
-                "--insecure to allow access without a key"
+                f"host is {self.host!r}, which {_reach(self.host)}: give an API key (--api-key-file), or --insecure to "
+                "allow access without a key"
             )
 
     def public_limits(self) -> Mapping[str, int | float]:
@@ -219,6 +224,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _reach(host: str) -> str:
+    """Return who can reach a host that is not known to be this machine only."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return "is not known to be this machine only"
+    return "other machines can reach"
 
 
 # 0 is meaningful for these: no stop strings, no waiting, no minimum rate.
@@ -250,11 +264,11 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _check_names(name: str, values: tuple[str, ...]) -> None:
-    if not all(isinstance(value, str) and value and value.isprintable() and value == value.strip() for value in values):
-        raise ValueError(
-            f"{name} has an entry that is empty, or has spaces around it or unprintable characters: remove or "
-            "correct it"
-        )
+    for value in values:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{name} is empty; give at least one printable character")
+        if not value.isprintable() or value != value.strip():
+            raise ValueError(f"{name} has spaces around it or unprintable characters; remove them")
 
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+")

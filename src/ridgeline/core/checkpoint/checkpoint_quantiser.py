@@ -72,7 +72,7 @@ def quantise_folder(
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     if weights.endswith(WITH_HEAD):
         raise ValueError(
-            f"--weights is {weights!r}, but other engines cannot read a quantised embedding; leave {WITH_HEAD} out "
+            f"--weights is {weights!r}, but other engines cannot read a quantized embedding; leave {WITH_HEAD} out "
             "(only ridgeline run --weights supports it)"
         )
     recipe = quantised_recipe(weights, source.config)
@@ -117,7 +117,7 @@ def _check_place(folder: Path, source: Path, *, force: bool) -> None:
     """
     target = folder.resolve()
     if target == source.resolve() or target in source.resolve().parents:
-        raise ValueError(f"{folder} holds the model to quantise; name another folder for the result")
+        raise ValueError(f"{folder} holds the model to quantize; name another folder for the result")
     if not target.parent.is_dir():
         raise ValueError(f"{folder} cannot be written: there is no folder {target.parent}; make it first")
     if not folder.exists() and not folder.is_symlink():

@@ -134,7 +134,7 @@ class Checkpoint:
         if not floats:
             raise ModelRefused(
                 f"{self.folder} holds tensors in {', '.join(sorted(held)) or 'no format'}, but none in "
-                f"{', '.join(_DTYPES)}; fetch weights that are not quantised"
+                f"{', '.join(_DTYPES)}; fetch weights that are not quantized"
             )
         return _DTYPES.get(max(floats, key=lambda name: held[name]), torch.float32)
 

@@ -57,7 +57,7 @@ class GGUFCheckpoint(Checkpoint):
         if entry.dtype in BLOCKS:
             if len(entry.shape) != 2:
                 raise ModelRefused(
-                    f"{self.folder}: tensor {entry.name} {list(entry.shape)} is quantised in blocks, but is not "
+                    f"{self.folder}: tensor {entry.name} {list(entry.shape)} is quantized in blocks, but is not "
                     "a matrix; fetch it again"
                 )
             return raw.view(entry.shape[0], -1)

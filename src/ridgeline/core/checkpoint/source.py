@@ -38,6 +38,7 @@ _QUANTISED = {
 }
 _WEIGHTS = "*.safetensors"
 _INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; the index of 10^12 parameters has 10 MB
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _SHOWN = 8
 _GGUF = ".gguf"
 
@@ -149,9 +150,20 @@ class ModelSource:
 class UnknownModel(ModelRefused):
     """An error for a name that matches no model; `what` is the message without the suggestion."""
 
-    def __init__(self, what: str, instead: str) -> None:
+    def __init__(self, what: str, instead: str, with_weights: str) -> None:
+        """Create the error.
+
+        Args:
+            what: The problem.
+            instead: The suggestion, which begins with a semicolon.
+            with_weights: The suggestion if the model must have weights.
+        """
         super().__init__(what + instead)
-        self.what = what
+        self.what, self._with_weights = what, with_weights
+
+    def with_weights(self) -> ModelRefused:
+        """Return the error for a command that needs weights: it suggests only language models that have them."""
+        return ModelRefused(self.what + self._with_weights)
 
 
 def open_source(name: str) -> ModelSource:
@@ -173,8 +185,16 @@ def open_source(name: str) -> ModelSource:
         folder = snapshot_of(path) if is_repository(path) else path
         return _of_folder(name, folder, folder / "config.json")
     if path.is_file():
+        _refuse_weights_file(path)
         return _of_gguf(name, path) if is_gguf(path) else _of_folder(name, path.parent, path)
     return _named(name)
+
+
+def _refuse_weights_file(path: Path) -> None:
+    """Raise ModelRefused for a file with weights, or with their index, which is only a part of a model."""
+    if path.suffix in _WEIGHT_FILES or path.name.endswith(".index.json"):
+        kind = "a weights file" if path.suffix in _WEIGHT_FILES else "the index of weights files"
+        raise ModelRefused(f"{path} is {kind}; give the folder that holds it and config.json")
 
 
 def _named(name: str) -> ModelSource:
@@ -356,7 +376,7 @@ def _quantiser_settings(path: Path, own: str) -> dict[str, Any]:
     values = read_object(path)
     settings = values.get(own) if own else values
     if not isinstance(settings, dict):
-        raise ModelRefused(f"{path} does not say how the weights are quantised ({own!r} is missing)")
+        raise ModelRefused(f"{path} does not say how the weights are quantized ({own!r} is missing)")
     return settings
 
 
@@ -374,7 +394,7 @@ def _missing_in(folder: Path | None) -> str:
     """Return a description of the files that a folder lacks to be a model: the index if it has pipeline parts."""
     if folder is not None and any((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
         return f"parts of a pipeline and no {_PIPELINE}; fetch it again"
-    return f"no config.json{_files_in(folder)}"
+    return f"no config.json{_files_in(folder) or '; give a folder with config.json and weights'}"
 
 
 def _files_in(folder: Path | None) -> str:
@@ -394,15 +414,21 @@ def _nowhere(name: str) -> ModelRefused:
     missing = unsupported_reason(name)
     if missing is not None:
         return ModelRefused(missing)
-    wanted = _wanted()
+    wanted, weights = _wanted(), _wanted_with_weights()
     is_file = name.endswith((".json", _GGUF))
     if is_file or ("/" in name and not is_id(name)):
-        return UnknownModel(f"no such {'file' if is_file else 'folder'}: {name}", f"; give {wanted}")
-    nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached_ids(hub_cache())])
+        return UnknownModel(
+            f"no such {'file' if is_file else 'folder'}: {name}", f"; give {wanted}", f"; give {weights}"
+        )
+    cached = cached_ids(hub_cache())
+    nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached])
+    nearest_weights = did_you_mean(name, [*_builtin_language_models(), *cached])
     if "/" in name:
-        cached = f"no such folder: {name}, and no model of that id in the Hugging Face cache ({hub_cache()})"
-        return UnknownModel(cached, f", where `hf download {name}` would put it{nearest} give {wanted}")
-    return UnknownModel(f"no such model or folder: {name}", f"{nearest} give {wanted}")
+        what = f"no such folder: {name}, and no model of that id in the Hugging Face cache ({hub_cache()})"
+        where = f", where `hf download {name}` would put it"
+        return UnknownModel(what, f"{where}{nearest} give {wanted}", f"{where}{nearest_weights} give {weights}")
+    what = f"no such model or folder: {name}"
+    return UnknownModel(what, f"{nearest} give {wanted}", f"{nearest_weights} give {weights}")
 
 
 def _wanted() -> str:
@@ -411,6 +437,18 @@ def _wanted() -> str:
         f"a config.json or its folder, a GGUF file, a built-in model ({', '.join(builtin_names())}), "
         "or a name that `ridgeline plan --list` shows"
     )
+
+
+def _wanted_with_weights() -> str:
+    """Return a description of what the name of a language model with weights can be, for errors."""
+    return (
+        f"the folder of a checkpoint, a GGUF file, a built-in model ({', '.join(_builtin_language_models())}), or an "
+        "id in the Hugging Face cache"
+    )
+
+
+def _builtin_language_models() -> list[str]:
+    return [name for name in builtin_names() if not (BUILTIN / name / _PIPELINE).is_file()]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

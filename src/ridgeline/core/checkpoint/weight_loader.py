@@ -31,6 +31,9 @@ from ridgeline.util.host import (
 
 Progress = Callable[[int, int], None]
 """A function that reports the progress of loading: it receives the bytes done and the total bytes."""
+OWN_CONFIG = "use the checkpoint's own config.json, or fetch the checkpoint again"
+"""The fix for tensors and a config that do not belong together, or an incomplete download."""
+
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
 # Bytes of the Python objects per expert matrix: a module, a parameter, a view of a mapped file.
@@ -172,7 +175,10 @@ def load_tensors(
                     f"{checkpoint.folder}: tensor {name} fills {place}, which another tensor fills too; fetch it again"
                 )
             module, own_name = places[place]
-            _assign_parameter(name, module, own_name, tensor, casts)
+            try:
+                _assign_parameter(name, module, own_name, tensor, casts)
+            except ModelRefused as refused:
+                raise ModelRefused(f"{checkpoint.files[name]}: {refused}") from None
             sources[place] = name
         elif not naming.ignored(name):
             extra.append(name)
@@ -231,7 +237,7 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
     """
     if tensor.shape != wanted.shape:
         raise ModelRefused(
-            f"tensor {name} has shape {list(tensor.shape)}, but the config requires {list(wanted.shape)}"
+            f"tensor {name} has shape {list(tensor.shape)}, but the config requires {list(wanted.shape)}; {OWN_CONFIG}"
         )
     if tensor.dtype != wanted.dtype:
         raise ModelRefused(f"tensor {name} {dtype_mismatch(tensor.dtype, wanted.dtype)}")
@@ -249,7 +255,7 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
         return
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}; use the checkpoint's own config.json")
+    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}; {OWN_CONFIG}")
 
 
 def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:

@@ -104,7 +104,7 @@ def build_to_run(
     if not model.weights_run:
         raise fields.refuse(
             f"weights stored as {recipe.name} cannot run yet, only be priced (ridgeline plan, show, trace --priced); "
-            "use the unquantised checkpoint"
+            "use the unquantized checkpoint"
         )
     check_kv_format(model, kv, fields)
     try:

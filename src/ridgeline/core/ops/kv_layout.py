@@ -354,7 +354,7 @@ def group_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KV
     """
     assert all(spec.is_cached for spec in specs), "a layer that stores nothing has no place in a page"
     if page_size < 1:
-        raise ValueError(f"the page size is {page_size}; it must be at least 1 position")
+        raise ValueError(f"page_size is {page_size}; it must be at least 1 position")
     layers_of: dict[CacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers_of.setdefault(spec, []).append(layer)

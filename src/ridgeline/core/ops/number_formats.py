@@ -169,7 +169,12 @@ def stated_format(name: str) -> NumberFormat:
     Raises:
         ValueError: If the name is unknown; the message lists the names.
     """
-    return FP32 if name.removeprefix("torch.") in _FP64 else format_named(name)
+    if name.removeprefix("torch.") in _FP64:
+        return FP32
+    known = next((known for known in FORMATS if known.is_called(name)), None)
+    if known is None:
+        raise ValueError(f"unknown number format {name!r}; use one of {', '.join(known.long for known in FORMATS)}")
+    return known
 
 
 def weight_format_named(name: str) -> WeightFormat:

@@ -243,7 +243,8 @@ class ChatTemplate:
             with self._environment.budgeted():
                 rendered = self._compiled.render({**self._named, **context})
         except RefusedByTemplate as error:
-            raise ValueError(self._failure(error, context["messages"], indices)) from error
+            reason = self._failure(error, context["messages"], indices)
+            raise ValueError(f"{reason}; the template refuses these messages") from error
         except Exception as error:  # a template is untrusted code: any failure is the fault of the model
             raise ModelRefused(self._failure(error, context["messages"], indices)) from error
         return rendered if isinstance(rendered, TrustedStr) else concat([rendered])

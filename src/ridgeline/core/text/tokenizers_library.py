@@ -58,7 +58,10 @@ def read_pipeline(path: Path) -> tokenizers.Tokenizer:
         raise
     except ValueError as error:
         raise ValueError(f"{error}; copy the file again") from None
-    with boundary(f"{path}: the tokenizers library cannot read this file", "copy the file again"):
+    with boundary(
+        f"{path}: the tokenizers library cannot read this file",
+        "copy it again, or update tokenizers (`pip install -U tokenizers`)",
+    ):
         _total_growth([state.get("normalizer"), state.get("pre_tokenizer")])
         return tokenizers.Tokenizer.from_file(str(path))
 

@@ -47,12 +47,12 @@ class Speculation:
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("number of draft tokens", self.tokens, MOST_GUESSES),
-            ("the longest n-gram", self.longest, MOST_LOOKED_UP),
-            ("the shortest n-gram", self.shortest, MOST_LOOKED_UP),
+            ("speculate_tokens", self.tokens, MOST_GUESSES),
+            ("prompt_lookup_max", self.longest, MOST_LOOKED_UP),
+            ("prompt_lookup_min", self.shortest, MOST_LOOKED_UP),
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise ValueError(f"speculation: {name} is {value!r}: give an integer from 1 to {most}")
+                raise ValueError(f"{name} is {value!r}; give an integer from 1 to {most}")
         if self.shortest > self.longest:
             raise ValueError(
                 f"speculation: the shortest n-gram, {self.shortest}, is longer than the longest, {self.longest}: "
@@ -106,6 +106,10 @@ def from_vllm_json(text: str) -> Speculation:
     if model is not None and not isinstance(model, str):
         raise ValueError(f"{_OPTION}: model is {model!r}: give the name of a draft model")
     method = values.get("method", "ngram" if model in _LOOK_UP_NAMES else "draft_model")
+    if method not in ("ngram", "draft_model"):
+        raise ValueError(
+            f"{_OPTION}: method is {method!r}, but only ngram and draft_model are supported: give one of them"
+        )
     if tokens is None:
         raise ValueError(
             f"{_OPTION} has no num_speculative_tokens: give the number of draft tokens per step, such as 4"
@@ -113,10 +117,6 @@ def from_vllm_json(text: str) -> Speculation:
     if method == "ngram":
         longest, shortest = _pieces(values)
         return Speculation("ngram", tokens, longest=longest, shortest=shortest)
-    if method != "draft_model":
-        raise ValueError(
-            f"{_OPTION}: method is {method!r}, but only ngram and draft_model are supported: give one of them"
-        )
     if any(key.startswith("prompt_lookup") for key in values):
         raise ValueError(
             f"{_OPTION}: prompt_lookup_max and prompt_lookup_min work only with the method ngram: leave them out"

@@ -8,7 +8,7 @@ from ridgeline.core.checkpoint.casting import cast
 from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.checkpoint.parameter_map import ParameterMap
 from ridgeline.core.checkpoint.safetensors_header import TensorEntry
-from ridgeline.core.checkpoint.weight_loader import check_fits
+from ridgeline.core.checkpoint.weight_loader import OWN_CONFIG, check_fits
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
@@ -41,11 +41,8 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
             filled[place] = name
             problems += _misfit(model, naming, place, checkpoint, name)
         elif not naming.ignored(name):
-            extra.append(
-                f"{name} {list(entry.shape)} is not a tensor of this model; check that config.json belongs to this "
-                "checkpoint"
-            )
-    missing = [f"{place} is missing; fetch the checkpoint again" for place in naming.places if place not in filled]
+            extra.append(f"{name} {list(entry.shape)} is not a tensor of this model; {OWN_CONFIG}")
+    missing = [f"{place} is missing; {OWN_CONFIG}" for place in naming.places if place not in filled]
     return [*few(missing, "tensors"), *few(extra, "tensors"), *few(problems, "tensors")]
 
 

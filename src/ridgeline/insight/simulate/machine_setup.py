@@ -51,7 +51,7 @@ def machine_of(
     if pages is None and not memory.fits:
         missing = say_gib(gib(memory.missing))
         raise ValueError(
-            f"the weights and one KV page do not fit on {case.device.title}: {missing} per GPU are missing; quantise "
+            f"the weights and one KV page do not fit on {case.device.title}: {missing} per GPU are missing; quantize "
             "with --weights, raise --devices, or choose another GPU (`ridgeline plan` shows which)"
         )
     if pages is not None and pages < len(memory.layout.groups):

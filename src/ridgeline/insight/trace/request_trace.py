@@ -142,7 +142,7 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
             "step: shorten the prompt, or raise the engine's token budget"
         )
     if wanted.position is not None and not 0 <= wanted.position < len(ids):
-        raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
+        raise ValueError(f"position is {wanted.position}; the prompt has positions 0 to {len(ids) - 1}")
     if wanted.repeats is not None and wanted.repeats < 1:
         raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
     if llm.loaded.model.has_cross_attention and (wanted.lens or wanted.memory or wanted.position is not None):

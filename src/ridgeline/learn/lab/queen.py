@@ -23,7 +23,7 @@ def words_of(model: str) -> WordVectors:
     """
     tables = [op for _, op in load_model(model).ops_of(Embedding)]
     if not tables or tables[0].weight is None:
-        raise ValueError(f"{model} has no embedding table, or a quantised one; use a checkpoint that is not quantised")
+        raise ValueError(f"{model} has no embedding table, or a quantized one; use a checkpoint that is not quantized")
     return WordVectors(tables[0].weight.detach(), tokenizer_of(model))
 
 

@@ -110,7 +110,7 @@ class PipelinePlan:
         if devices < 1:
             raise ValueError(f"devices is {devices}; it must be at least 1")
         if not 0 < utilization <= 1:
-            raise ValueError(f"memory utilization is {utilization}; it must be above 0 and at most 1")
+            raise ValueError(f"memory_utilization is {utilization}; it must be above 0 and at most 1")
         self.name, self.price, self.usual, self.options = name, price, usual, options
         self.engine = load_engine(OWN_ENGINE)
         self.device, self.devices, self.utilization, self.eager = device, devices, utilization, eager

@@ -160,7 +160,7 @@ class Deployment:
         if self.devices < 1:
             raise ValueError(f"the number of devices is {self.devices}; it must be at least 1")
         if not 0 < self.utilization <= 1:
-            raise ValueError(f"memory utilization is {self.utilization}; it must be above 0 and at most 1")
+            raise ValueError(f"memory_utilization is {self.utilization}; it must be above 0 and at most 1")
         check_formats(self.weights, self.kv)
 
     @property

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.type_errors import explain_json
 from ridgeline.util.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
 _BESIDE_IDS = 4096
@@ -92,8 +93,8 @@ def _decoded(body: bytes) -> dict[str, Any]:
             value = msgspec.json.decode(body)
     except msgspec.ValidationError:
         raise invalid("the body has a number that is not finite or has too many digits", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # UnicodeDecodeError: msgspec before 0.23
-        raise _no_json(body) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # Unicode: msgspec before 0.23
+        raise _no_json(body, error) from None
     if not isinstance(value, dict):
         raise invalid("the body is JSON, but not an object: send a JSON object", code="invalid_json")
     return value
@@ -103,7 +104,7 @@ class _Constant(str):
     """A word that some writers, such as Python's json, use for a number in JSON: NaN, Infinity or -Infinity."""
 
 
-def _no_json(body: bytes) -> ApiError:
+def _no_json(body: bytes, error: Exception) -> ApiError:
     """Return the error for invalid JSON, which names a field that is NaN or infinite if there is one."""
     try:
         body.decode()
@@ -127,7 +128,7 @@ def _no_json(body: bytes) -> ApiError:
                 return invalid(
                     f"the body has {found[0]}, which is not a JSON number: give a finite number", code="invalid_json"
                 )
-    return invalid("the body is not valid JSON", code="invalid_json")
+    return invalid(f"the body is not valid JSON: {explain_json(error, body)}", code="invalid_json")
 
 
 def depth_exceeds(body: bytes, most: int) -> bool:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import invalid
 from ridgeline.server.server_settings import ServerSettings
+from ridgeline.server.type_errors import explain_type
 
 Strings = str | list[str]
 
@@ -241,6 +242,12 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 A route whose struct has a field of this list supports it.
 """
 
+_ROUTES = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
+"""The routes of the fields with the input of a request, for requests that another route got."""
+
+_INPUTS = ("prompt", "messages", "input", "query")
+"""The fields that hold what a request is about; each route has one of them."""
+
 _CAPS: tuple[tuple[str, str], ...] = (
     ("n", "choices"),
     ("top_logprobs", "top_logprobs"),
@@ -253,7 +260,6 @@ _CAPS: tuple[tuple[str, str], ...] = (
 """The fields whose value or number of entries is bounded, with the setting that bounds each."""
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 
 
 def read_fields(
@@ -280,7 +286,8 @@ def read_fields(
     try:
         fields = msgspec.convert(given, kind, str_keys=True, strict=not text)
     except msgspec.ValidationError as error:
-        raise _wrong(str(error)) from None
+        place, message = explain_type(error, given, kind, text=text)
+        raise invalid(message, re.split(r"[.\[]", place)[0] or None) from None
     if isinstance(fields, GenerationFields):
         if fields.stream_options is not None and not fields.stream:
             raise invalid("stream_options: they need stream: true", "stream_options")
@@ -299,15 +306,16 @@ def _unknown(given: Mapping[str, object], taken: set[str]) -> tuple[str, ...]:
         if name not in REFUSED:
             unknown.append(name)
         elif value not in REFUSED[name]:
-            raise invalid(f"{name} is not supported here; leave it out", name, code="unsupported_field")
+            raise invalid(f"{name} {_unsupported(name, taken)}", name, code="unsupported_field")
     return tuple(unknown)
 
 
-def _wrong(reason: str) -> ApiError:
-    """Convert msgspec's message into an error that starts with the field; it has types and bounds, but no value."""
-    place = _PLACE.search(reason)
-    where = place[1] if place is not None else ""
-    return invalid(f"{where or 'body'}: {_PLACE.sub('', reason)}", re.split(r"[.\[]", where)[0] or None)
+def _unsupported(name: str, taken: set[str]) -> str:
+    """Return the problem of an unsupported field, and the fix: the route's own field if another route has this one."""
+    own = next((each for each in _INPUTS if each in taken), None)
+    if name in _ROUTES and own is not None:
+        return f"belongs to {_ROUTES[name]}; give {own} here"
+    return "is not supported here; leave it out"
 
 
 def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:

@@ -1,5 +1,6 @@
 """The conversion of request fields into `SamplingParams`, based on the model's defaults."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +60,7 @@ def sampling_params(
 def invalid_params(error: ValueError) -> ApiError:
     """Convert a `SamplingParams` error, whose message begins with the name of the field, into an ApiError."""
     message = str(error)
-    name = message.split(" ", 1)[0]
+    name = re.split(r"[ \[]", message, maxsplit=1)[0]
     return invalid(message, name if name in GenerationFields.__struct_fields__ else None)
 
 

@@ -15,6 +15,9 @@ from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import EngineClient
 
+_SHOWN = 64
+"""The most characters of a requested model name in an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -139,9 +142,9 @@ class ServedModel:
             )
 
 
-def no_such_model(names: Iterable[str]) -> ApiError:
+def no_such_model(name: str, names: Iterable[str]) -> ApiError:
     """Return the 404 error for a model that is not served, which lists the names of those that are."""
-    message = f"no such model is served here; the models of this server are {', '.join(names)}"
+    message = f"no model {name[:_SHOWN]!r} is served here; the models of this server are {', '.join(names)}"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
@@ -155,7 +158,7 @@ def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) ->
     """
     if name in others:
         return invalid(f"{name} {others[name]}", "model", code="unsupported_model")
-    return no_such_model((*names, *others))
+    return no_such_model(name, (*names, *others))
 
 
 def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:

@@ -151,9 +151,12 @@ def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat |
 
 
 def _function(tool: Mapping[str, Any], where: str) -> Function:
-    function = tool.get("function")
-    if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise invalid(f"{where}: give a tool of type function", "tools")
+    function, kind = tool.get("function"), tool.get("type", "function")
+    if kind != "function":
+        raise invalid(f"{where}.type is {str(kind)[:_SHOWN]!r}; give 'function', the only supported type", "tools")
+    if not isinstance(function, dict):
+        problem = "is missing" if function is None else "is not an object"
+        raise invalid(f"{where}.function {problem}: give an object with a name", "tools")
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid(f"{where}.function.name: give 1 to 64 letters, digits, dots, dashes and underscores", "tools")

@@ -204,14 +204,24 @@ class _Names:
         return hashlib.blake2b(message, key=self._key, digest_size=8).digest()
 
 
+def check_new_file(path: Path) -> None:
+    """Raise ValueError if a recording certainly cannot be created; servers call this before they load a model."""
+    if path.exists():
+        raise _exists(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+
+
+def _exists(path: Path) -> ValueError:
+    return ValueError(f"{path} exists already, and a recording does not overwrite files: give another file")
+
+
 def _create(path: Path) -> BinaryIO:
     """Create a new file that only its owner can access; raise ValueError if that fails."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except FileExistsError:
-        raise ValueError(
-            f"{path} exists already, and a recording does not overwrite files: give another file"
-        ) from None
+        raise _exists(path) from None
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
 

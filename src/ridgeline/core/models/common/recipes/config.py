@@ -65,8 +65,8 @@ def read_recipe(fields: Fields) -> Recipe:
     section, method = fields.section(name), method_of(fields)
     if method not in METHODS:
         raise section.refuse(
-            f"weights quantised by {method or 'an unnamed method'!r} are not supported; {', '.join(METHODS)} are "
-            "(to price the model, give the unquantised config and --weights fp8, int8, int4 or q4_k_m)"
+            f"weights quantized by {method or 'an unnamed method'!r} are not supported; {', '.join(METHODS)} are "
+            "(to price the model, give the unquantized config and --weights fp8, int8, int4 or q4_k_m)"
         )
     recipe = METHODS[method](section)
     section.ignore(*_ELSEWHERE)
@@ -315,8 +315,8 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
     stated = read_recipe(fields)
     if stated.name:
         raise fields.refuse(
-            f"its weights are already stored as {stated.name} and cannot be quantised again; leave --weights {weights} "
-            "out, or give the unquantised checkpoint"
+            f"its weights are already stored as {stated.name} and cannot be quantized again; leave --weights {weights} "
+            "out, or give the unquantized checkpoint"
         )
     plain = next((known for known in FORMATS if known.is_called(weights)), None)
     if plain is not None and plain.dtype == fields.dtype:
@@ -324,12 +324,14 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
     if plain is not None:
         raise ValueError(
             f"--weights is {weights!r}, but the checkpoint's weights are in {format_of(fields.dtype).name} and are "
-            "never converted to another unquantised format; leave it out, or give one of "
+            "never converted to another unquantized format; leave it out, or give one of "
             f"{', '.join(runnable_format_names())}"
         )
     bare, running = weights.removesuffix(WITH_HEAD), ", ".join(runnable_format_names())
     if bare not in recipe_names():
-        raise ValueError(f"unknown weight format {weights!r}; use one of {running}, optionally followed by {WITH_HEAD}")
+        raise ValueError(
+            f"weights is {weights!r}, an unknown format; use one of {running}, optionally followed by {WITH_HEAD}"
+        )
     recipe = recipe_named(weights)
     if bare not in runnable_format_names():
         raise ValueError(

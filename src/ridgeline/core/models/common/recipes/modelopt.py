@@ -93,7 +93,7 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
                 f"{module} is stored in another format than other experts of its layer, which is not supported"
             )
     if not by_name:
-        raise section.refuse(f"quantized_layers is empty, but quant_algo is {MIXED}; list the quantised layers")
+        raise section.refuse(f"quantized_layers is empty, but quant_algo is {MIXED}; list the quantized layers")
     commonest = max(set(by_name.values()), key=list(by_name.values()).count)
 
     def choose(place: WeightSlot) -> WeightFormat | None:

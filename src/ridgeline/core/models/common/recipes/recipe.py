@@ -78,7 +78,9 @@ def recipe_named(name: str) -> Recipe:
     stored = next((known for known in WEIGHT_FORMATS if known.name == name.removesuffix(WITH_HEAD)), None)
     if stored is None:
         names = ", ".join(recipe_names())
-        raise ValueError(f"unknown weight format {name!r}; use one of {names}, optionally followed by {WITH_HEAD}")
+        raise ValueError(
+            f"weights is {name!r}, an unknown format; use one of {names}, optionally followed by {WITH_HEAD}"
+        )
     if name == stored.name:
         return uniform(stored)
     return Recipe(name, stored.bits, lambda _: stored_in(stored, LINEAR | {"embedding"}))
