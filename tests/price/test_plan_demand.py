@@ -52,7 +52,7 @@ def test_the_fewest_replicas_serve_a_rate(serving: LoadEstimator, times: float) 
 def test_users_are_dealt_to_the_fewest_replicas(serving: LoadEstimator, replicas: int, more: int) -> None:
     users = serving.capacity.users * replicas - more
     found = fleet(serving, users=users)
-    assert found.replicas == found.cards == replicas
+    assert found.replicas == found.devices == replicas
     assert found.load.users == math.ceil(users / replicas)
     dealt = [users // replicas + (i < users % replicas) for i in range(replicas)]
     assert sum(dealt) == users
@@ -69,7 +69,7 @@ def test_users_and_the_rate_that_follows_from_them_are_one_question(serving: Loa
 def test_a_replica_may_be_of_several_cards() -> None:
     serving = LoadEstimator(case(LLAMA_3_8B, PRICED, devices=2), WORKLOAD)
     found = fleet(serving, users=3 * serving.capacity.users)
-    assert (found.replicas, found.cards) == (3, 6)
+    assert (found.replicas, found.devices) == (3, 6)
     assert found.dollars_per_hour == 12.0
 
 

@@ -96,7 +96,7 @@ def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: DeploymentPlan) 
     fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
     cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
     assert fastest != cheapest
-    offered = [lever.outcome for lever in plan_8b.levers if lever.outcome.card != "text-a100"]
+    offered = [lever.outcome for lever in plan_8b.levers if lever.outcome.device_name != "text-a100"]
     assert offered == list(dict.fromkeys([fastest, cheapest]))
 
 
@@ -150,7 +150,7 @@ def test_joined_cards_have_a_link_to_double() -> None:
 @pytest.mark.parametrize("kv", [None, "fp32"])
 def test_a_model_in_fp32_is_offered_bf16(kv: str | None) -> None:
     plan = planned(LLAMA_3_8B, Deployment(card(), weights="fp32", kv=kv))
-    names = [change.name for change in plan.levers if change.outcome.card == "text-a100"]
+    names = [change.name for change in plan.levers if change.outcome.device_name == "text-a100"]
     assert names == ["bf16 weights and KV", "int8 weights", "w8a8 weights", "int4 weights", "int8 KV", "2 devices"]
     changed = plan.levers[0].outcome
     assert (changed.weights, changed.kv) == ("bf16", "bf16")
@@ -170,9 +170,9 @@ def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: DeploymentP
     """An A100 of 40 GB at $4.10 stood beside one of 80 GB at $1.29: two sellers, one ranking."""
     elsewhere = Deployment(card(price=HourlyPrice(2.0, "2026", "another list", "Another")))
     plan = planned(LLAMA_3_8B, elsewhere, plan_8b.workload)
-    assert [change.outcome.card for change in plan.other_devices] == ["mi300x"]  # the fastest, not the cheapest
+    assert [change.outcome.device_name for change in plan.other_devices] == ["mi300x"]  # the fastest, not the cheapest
     assert all(change.cost is None for change in plan.other_devices)
-    assert [change.outcome.card for change in plan_8b.other_devices] == ["mi300x", "rtx-4090"]
+    assert [change.outcome.device_name for change in plan_8b.other_devices] == ["mi300x", "rtx-4090"]
     assert plan_8b.other_devices[1].cost is not None
     assert all(change.cost is not None for change in plan.narrower)  # of the same card a price is its own
 
@@ -181,15 +181,17 @@ def test_compare_is_the_plan_on_each_card() -> None:
     """On cards with a tenth of their memory, so that some need several."""
     small = tuple(dataclasses.replace(device, memory=device.memory / 10) for device in CATALOGUE)
     found = compared(TENTH_70B, Deployment(H100), PlanWorkload(), small)
-    assert {offer.outcome.card for offer in found.offers} == {device.name for device in small}
+    assert {offer.outcome.device_name for offer in found.offers} == {device.name for device in small}
     assert {offer.outcome.devices for offer in found.offers} > {1}
     by_name, models = {device.name: device for device in small}, ModelCache(fields(TENTH_70B))
     for offer in found.offers:
         outcome = offer.outcome
-        alone = LoadEstimator(models.scenario(Deployment(by_name[outcome.card], outcome.devices)), found.workload)
+        alone = LoadEstimator(
+            models.scenario(Deployment(by_name[outcome.device_name], outcome.devices)), found.workload
+        )
         assert outcome_of(alone) == outcome
         if outcome.devices > 1:
-            fewer = models.scenario(Deployment(by_name[outcome.card], outcome.devices // 2))
+            fewer = models.scenario(Deployment(by_name[outcome.device_name], outcome.devices // 2))
             assert not memory_of(fewer, found.workload).fits
 
 

@@ -232,7 +232,7 @@ def test_replicas_count_the_users_of_all_their_cards() -> None:
     for users, replicas in ((most, 1), (most + 1, 2)):
         fleet = fleet_for(serving, Demand(users=users))
         assert fleet is not None
-        assert (fleet.replicas, fleet.cards) == (replicas, 4 * replicas)
+        assert (fleet.replicas, fleet.devices) == (replicas, 4 * replicas)
     rate = 1.5 * serving.capacity.load.requests_per_second.expected
     fleet = fleet_for(serving, Demand(rate=rate))
     assert fleet is not None

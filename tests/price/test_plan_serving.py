@@ -213,7 +213,7 @@ def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
     )
     serving = LoadEstimator(models.scenario(Deployment(asked)), PlanWorkload(100, 50))
     found = compare("test", models, serving.case.setup, serving.workload, (asked, other), Demand())
-    rows = {offer.outcome.card: offer.outcome for offer in found.offers}
+    rows = {offer.outcome.device_name: offer.outcome for offer in found.offers}
     assert rows["text-a100"] == outcome_of(serving)
     listed = outcome_of(LoadEstimator(models.scenario(Deployment(other)), PlanWorkload(100, 50)))
     assert rows["other"] == listed

@@ -85,6 +85,11 @@ def _default(each: "Field[Any]") -> Any:
     return each.default
 
 
+def option_values(group: Any, *but: str) -> dict[str, Any]:
+    """Return the values of a group's options by the names of their fields, except those of the fields `but`."""
+    return {each.name: getattr(group, each.name) for each in fields(group) if each.name not in but}
+
+
 def given_flags(group: Any, *but: str) -> list[str]:
     """Return the options of a group that differ from their defaults, as typed, except those of the fields `but`."""
     hints, given = get_type_hints(type(group), include_extras=True), list[str]()
@@ -116,5 +121,5 @@ def build_from(group: Any, kind: type[T], **more: Any) -> T:
         more: The values of further fields, and of those that differ from the option's value.
     """
     assert is_dataclass(kind), f"{kind} is no dataclass"
-    values = {each.name: getattr(group, each.name) for each in fields(group)} | more
+    values = option_values(group) | more
     return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})

@@ -8,6 +8,7 @@ from typing import Any
 from ridgeline.backends import priced_backend
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, read_text, say, say_warnings, status
+from ridgeline.cli.flags import option_values
 from ridgeline.cli.options import parse_tokens
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.source import as_source
@@ -51,9 +52,9 @@ class SamplingFlags:
 
     def given(self) -> dict[str, Any]:
         """Return the fields of SamplingParams that the user set, without `max_tokens`."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
         off: dict[str, Any] = {"min_tokens": 0, "ignore_eos": False}
-        return {name: value for name, value in values.items() if value not in (None, off.get(name))}
+        values = option_values(self, "max_tokens").items()
+        return {name: value for name, value in values if value not in (None, off.get(name))}
 
     def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Return the model's sampling defaults changed by these options and `more`.

@@ -4,7 +4,7 @@ Those of diffusion pipelines are always declared, whatever kind of model is trac
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.console import say
-from ridgeline.cli.flags import given_flags
+from ridgeline.cli.flags import given_flags, option_values
 from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of
 from ridgeline.cli.text_request import sampling_params
@@ -41,7 +41,7 @@ _ATTENTION = (
 )
 _SUMMARY = "Show only where the time of one token went: a few lines, predicted next to measured."
 _MAX_TEXT = 4 << 20
-_GPU_REFUSALS = (
+_PRICED_DEVICE = (
     "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
     "gives the prompt's length."
 )
@@ -249,8 +249,7 @@ class TraceSamplingFlags:
 
         The default of --max-tokens is 8.
         """
-        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "max_tokens"}
-        return sampling_params(defaults, self.max_tokens, 8, **given, **more)
+        return sampling_params(defaults, self.max_tokens, 8, **option_values(self, "max_tokens"), **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +274,7 @@ class PricedTraceFlags:
 
     priced: Annotated[
         str | None,
-        typer.Option(help=_GPU_REFUSALS, rich_help_panel=_PRICED, metavar="DEVICE"),
+        typer.Option(help=_PRICED_DEVICE, rich_help_panel=_PRICED, metavar="DEVICE"),
     ] = None
     input: options.Input = "1k"
     batch: options.Batch = 1

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ridgeline.core.text.tools import format_named
+from ridgeline.util.json_data import json_name, json_object
 
 MAX_VALUE = 2**31 - 1
 _MAX_DISK = 2**50
 
-# The limits that a request may violate, which clients can see (`public_limits`). All others concern the operator only.
+# The limits that a request may violate, by their keys in /v1/models (`public_limits`). All others concern the operator
+# only.
 _PUBLIC = (
     "choices",
     "prompts",
@@ -26,9 +28,9 @@ _PUBLIC = (
     "json_depth",
     "body_bytes",
     "upload_bytes",
-    "image_bytes",
-    "video_storage_bytes",
-    "video_lifetime_seconds",
+    "picture_bytes",
+    "clip_bytes",
+    "clip_seconds",
     "schema_bytes",
     "schema_depth",
     "compile_seconds",
@@ -41,13 +43,6 @@ _PUBLIC = (
     "total_seconds",
     "send_buffer_bytes",
 )
-
-_PUBLIC_NAMES = {
-    "image_bytes": "picture_bytes",
-    "video_storage_bytes": "clip_bytes",
-    "video_lifetime_seconds": "clip_seconds",
-}
-"""The names in /v1/models of settings that were renamed: clients know the old ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +114,11 @@ class ServerSettings:
     """The deepest nesting of lists and objects in a request body."""
     upload_bytes: int = 25 << 20
     """The most bytes of an uploaded form with an audio file."""
-    image_bytes: int = 256 << 20
+    image_bytes: int = field(default=256 << 20, metadata=json_name("picture_bytes"))
     """The most bytes of image files (n x size) and of frames of GIF and WebP videos, over all requests in progress."""
-    video_storage_bytes: int = 1 << 30
+    video_storage_bytes: int = field(default=1 << 30, metadata=json_name("clip_bytes"))
     """The most bytes of finished video files on disk; the oldest are deleted for new ones."""
-    video_lifetime_seconds: float = 3600.0
+    video_lifetime_seconds: float = field(default=3600.0, metadata=json_name("clip_seconds"))
     """The seconds for which a finished video is stored."""
 
     schema_bytes: int = 16 << 10
@@ -209,7 +204,8 @@ class ServerSettings:
 
     def public_limits(self) -> Mapping[str, int | float]:
         """Return the limits that a request may violate, for /v1/models."""
-        return {_PUBLIC_NAMES.get(name, name): getattr(self, name) for name in _PUBLIC}
+        known = json_object(self)
+        return {name: known[name] for name in _PUBLIC}
 
     def template_bytes(self, context: int) -> int:
         """Return the most bytes of a rendered prompt for a model with a context of this many positions."""

@@ -102,9 +102,7 @@ def _given(value: object, kind: str | None, text: bool) -> str:
     """Return the description of a refused value: itself for a number or a boolean, otherwise its kind."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return _cut(repr(value))
-    if isinstance(value, str) and text:
+    if isinstance(value, int | float) or (text and isinstance(value, str)):
         return _cut(repr(value))
     known = _KINDS.get(type(value), "") if value is not _ABSENT else kind or ""
     return _GIVEN.get(known, "not valid")

@@ -26,14 +26,14 @@ def unusable(library: Path) -> str:
     Without sources next to it, the library counts as matching.
     """
     try:
-        built_from = ctypes.CDLL(str(library)).ridgeline_sources
+        digest_function = ctypes.CDLL(str(library)).ridgeline_sources
     except OSError as error:
         return f"those in the package cannot be loaded: {error} (reinstall ridgeline)"
     except AttributeError:  # an old build without this function
-        built_from = None
-    if built_from is not None:
-        built_from.restype, built_from.argtypes = ctypes.c_char_p, ()
+        digest_function = None
+    if digest_function is not None:
+        digest_function.restype, digest_function.argtypes = ctypes.c_char_p, ()
         folder = library.with_name("native")
-        if not folder.is_dir() or built_from().decode() == digest_of(folder):
+        if not folder.is_dir() or digest_function().decode() == digest_of(folder):
             return ""
     return "those in the package do not match its sources (run make, or pip install --editable .)"

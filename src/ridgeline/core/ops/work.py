@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 from typing_extensions import override
 
+from ridgeline.util.json_data import json_name
+
 RowAxis = str
 """The kind of rows that a step has: TOKENS, LOGITS, ENCODER, or a kind that a model defines (a denoiser's latents)."""
 
@@ -53,9 +55,9 @@ class AttentionPattern:
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
     """The size of an attention window or chunk in positions; 0 for kinds without one."""
-    query_axis: RowAxis = TOKENS
+    query_axis: RowAxis = field(default=TOKENS, metadata=json_name("space"))
     """The kind of rows (tokens, encoder positions, ...) that the queries of an attention pattern are."""
-    key_axis: RowAxis = ENCODER
+    key_axis: RowAxis = field(default=ENCODER, metadata=json_name("keys"))
     """The kind of rows (tokens, encoder positions, ...) that the keys of cross-attention are."""
 
     def __post_init__(self) -> None:

@@ -194,12 +194,12 @@ def _inputs(tree: nodes.Template) -> frozenset[str]:
     Variables that the template assigns are not inputs, unless it tests whether they are defined.
     """
     assigned = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
-    whole_inputs = {
+    tested = {
         test.node.name
         for test in tree.find_all(nodes.Test)
         if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
     }
-    return frozenset(find_undeclared_variables(tree)) - (assigned - whole_inputs)
+    return frozenset(find_undeclared_variables(tree)) - (assigned - tested)
 
 
 class _MarkLiterals(NodeTransformer):

@@ -228,10 +228,10 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
         asked, op = (float(c) for c in least_squares(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
     host = HostTime(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
 
-    def gpu_counts(s: HostStep) -> float:
+    def gpu_time(s: HostStep) -> float:
         return s.gpu_seconds - saved * s.launches if s.recorded else max(s.gpu_seconds, asked + op * s.ops)
 
-    return GpuHost(host, saved, statistics.median(abs(beside_of(s) + gpu_counts(s) - s.whole) / s.whole for s in steps))
+    return GpuHost(host, saved, statistics.median(abs(beside_of(s) + gpu_time(s) - s.whole) / s.whole for s in steps))
 
 
 def _counts(step: HostStep) -> list[float]:

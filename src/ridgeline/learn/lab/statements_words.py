@@ -92,13 +92,13 @@ def experts(_: CostCalculator) -> Iterator[Statement]:
     model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
     texts = {"prose": PROSE, "old drama": VERSE}
     found = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})
-    informations = [layer.information.found for layer in found.layers]
+    shares = [layer.information.found for layer in found.layers]
     yield Statement(
         "experts-specialise", None, "Experts specialise by domain.",
-        f"In the built-in `mixture`, for prose and old drama: the chosen expert gives {percent(min(informations))} to "
-        f"{percent(max(informations))} of the information about which text a token is from, depending on the layer.",
+        f"In the built-in `mixture`, for prose and old drama: the chosen expert gives {percent(min(shares))} to "
+        f"{percent(max(shares))} of the information about which text a token is from, depending on the layer.",
         "A router sees the state of one token, not a topic: two texts in one language use much the same experts.",
-        {"least": min(informations), "most": max(informations)},
+        {"least": min(shares), "most": max(shares)},
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from ridgeline.price.devices import KINDS, load_device
 from ridgeline.price.engine_profile import load_engine, with_own_attention
 from ridgeline.price.plan.device_memory import sampler_peak, weights_table
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
+from ridgeline.util.json_data import json_data
 from ridgeline.util.version import __version__
 
 FORMAT = 1
@@ -126,7 +127,7 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         "notes": list(case.notes),
         "parameters": _parameters(models, stored),
         "memory": _memory(case, steps),
-        "reaches": [_reach(reach) for reach in reaches],
+        "reaches": json_data(reaches),
         "ops": ops,
         "records": pool.records,
     }
@@ -136,11 +137,6 @@ def _otherwise(models: ModelCache, setup: Deployment) -> list[str]:
     """Return the kinds of devices that store the model in another way, so that the table does not apply to them."""
     kinds = {kind: dataclasses.replace(setup, device=dataclasses.replace(setup.device, kind=kind)) for kind in KINDS}
     return [kind for kind, other in kinds.items() if models.stored(other) != models.stored(setup)]
-
-
-def _reach(pattern: AttentionPattern) -> dict[str, Any]:
-    """Return an attention pattern with the keys that the page reads."""
-    return {"kind": pattern.kind, "size": pattern.size, "space": pattern.query_axis, "keys": pattern.key_axis}
 
 
 def _order(reach: AttentionPattern) -> tuple[str, ...]:

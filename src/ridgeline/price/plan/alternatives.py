@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.number_formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
@@ -10,6 +10,7 @@ from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
+from ridgeline.util.json_data import json_name
 
 DEVICES = (1, 2, 4, 8)
 # More devices than one machine has. They are mentioned but not priced, because the link between machines is unknown.
@@ -124,7 +125,7 @@ class CaseOutcome:
     of a LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
     """
 
-    card: str
+    device_name: str = field(metadata=json_name("card"))
     devices: int
     weights: str
     kv: str
@@ -265,7 +266,9 @@ def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcom
 
 def device_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
     """Return the changes to the fastest and the cheapest of other devices, if they beat the requested one."""
-    return changes(base, [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)])
+    return changes(
+        base, [(o.device_name if o.devices == 1 else f"{o.devices} x {o.device_name}", o) for o in _best(others, base)]
+    )
 
 
 def _changed(
@@ -317,7 +320,7 @@ def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[st
 
 def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]:
     """Return the fastest device and the one with the cheapest tokens, if they are better than the current one."""
-    able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
+    able = [o for o in others if o.tokens_per_second is not None and o.device_name != base.device_name]
     fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
     priced = [o for o in able if o.dollars_per_million is not None and same_seller(o, base)]
     cheapest = min(priced, key=lambda o: o.dollars_per_million or 0, default=None)

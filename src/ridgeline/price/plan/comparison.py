@@ -160,6 +160,6 @@ def _cost(offer: Offer) -> tuple[float, float]:
     speed = offer.outcome.tokens_per_second or 0.0
     if offer.fleet is not None:
         cost = offer.fleet.dollars_per_hour
-        return (offer.fleet.cards if cost is None else cost), -speed
+        return (offer.fleet.devices if cost is None else cost), -speed
     cost = offer.outcome.dollars_per_million
     return (-speed if cost is None else cost), 0.0

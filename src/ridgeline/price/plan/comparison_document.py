@@ -79,7 +79,7 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
         each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
         million = None if million is None else sound.dollars(million)
     return TableRow((
-        _devices_text(outcome.card, outcome.devices if fleet is None else fleet.cards),
+        _devices_text(outcome.device_name, outcome.devices if fleet is None else fleet.devices),
         f"{load.users:,}",
         say_seconds(load.ttft.expected),
         three_digits(each),
@@ -129,9 +129,9 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if missed:
         yield f"serves no user within the targets (missed target): {', '.join(map(_missed, missed))}"
     if lacking:
-        short = (f"{_devices_text(o.card, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
+        short = (f"{_devices_text(o.device_name, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
 
 
 def _missed(offer: Offer) -> str:
-    return f"{_devices_text(offer.outcome.card, offer.outcome.devices)} ({offer.outcome.limit.upper()})"
+    return f"{_devices_text(offer.outcome.device_name, offer.outcome.devices)} ({offer.outcome.limit.upper()})"

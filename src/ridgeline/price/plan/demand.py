@@ -6,9 +6,10 @@ even arrivals, so there are no queues, bursts or tail latencies.
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator
+from ridgeline.util.json_data import json_name
 
 _ROUNDING = 1e-9
 
@@ -45,7 +46,7 @@ class ReplicaCount:
     """The replicas that serve a demand within the latency targets, with their throughput and cost."""
 
     replicas: int
-    cards: int
+    devices: int = field(metadata=json_name("cards"))
     """The number of devices of all replicas together."""
     load: LoadEstimate
     """The latency and throughput of the fullest replica."""

@@ -74,7 +74,7 @@ def without_kernels(plan: DeploymentPlan, change: Change) -> bool:
     priced with the constants of bf16 at another peak.
     """
     outcome, own_device = change.outcome, plan.case.setup.device
-    other = next((device for device in plan.others if device.name == outcome.card != own_device.name), None)
+    other = next((device for device in plan.others if device.name == outcome.device_name != own_device.name), None)
     if other is not None:
         return basis_of(other) == "kind"
     known = own_device.calibrated or "linear/int8" in own_device.efficiency
@@ -157,9 +157,9 @@ def _resource(change: Change) -> str:
 
 def _levers(plan: DeploymentPlan) -> Iterator[str]:
     helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
-    same = [change for change in helps if change.outcome.card == plan.case.device.name]
+    same = [change for change in helps if change.outcome.device_name == plan.case.device.name]
     same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
-    others = [change for change in helps if change.outcome.card != plan.case.device.name]
+    others = [change for change in helps if change.outcome.device_name != plan.case.device.name]
     for where, changes in (("With the same kind of device", same), ("With another device", others)):
         if changes:
             yield f"{where}: {'; '.join(_lever(plan, change) for change in changes)}."
@@ -178,7 +178,7 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
     else:
         parts = ["no user within the targets either"]
     parts.append(f"x {three_digits(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
-    other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
+    other = (change.outcome.device_name, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
     if other and cost is not None:  # on the same devices, the price per token follows from throughput
         sound, here = plan.audio, plan.dollars_per_million
         what = " tokens" if sound is None else ""

@@ -220,9 +220,9 @@ class LiveState:
         if self._renewing is not None or now - self._renewed < FRAME_SECONDS or not self._llm.alive:
             return
         self._renewing, self._renewed = object(), now
-        self._look(partial(self._tell_anew, self._renewing), pages=True)
+        self._look(partial(self._publish_if_current, self._renewing), pages=True)
 
-    def _tell_anew(self, renewal: object, snapshot: EngineSnapshot | None) -> None:
+    def _publish_if_current(self, renewal: object, snapshot: EngineSnapshot | None) -> None:
         """Send a snapshot to the listeners that are due, unless all who listened when it was requested have left.
 
         They continue from the point where the snapshot arrived, so that no step is missing. A frame that was requested

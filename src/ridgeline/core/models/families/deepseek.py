@@ -99,12 +99,10 @@ def read_latents(fields: Fields) -> LatentSizes:
 def read_scale(fields: Fields, key: int) -> float:
     """Return the factor of attention scores, which includes YaRN's temperature if `mscale_all_dim` requests it."""
     section = rope_section(fields)
-    scales_logits = section.text("rope_type", section.text("type", "default")) != "default" and section.value(
+    has_scale = section.text("rope_type", section.text("type", "default")) != "default" and section.value(
         "mscale_all_dim"
     )
-    factor, magnitude = (
-        (section.positive("factor"), section.positive("mscale_all_dim")) if scales_logits else (1.0, 1.0)
-    )
+    factor, magnitude = (section.positive("factor"), section.positive("mscale_all_dim")) if has_scale else (1.0, 1.0)
     return latent_scale(key, factor, magnitude)
 
 
