@@ -10,13 +10,13 @@ namespace {
 
 enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2, TANH, CLAMPED, QUICK_GELU };
 
-// erf of each lane.
+// Return erf of each lane.
 inline F error_function(F x) {
     for (int lane = 0; lane < LANES; ++lane) x[lane] = std::erf(x[lane]);
     return x;
 }
 
-// 1 / (1 + e^-x), and x times that: 0 where the exponential is more than fp32 has a number for.
+// 1 / (1 + e^-x), and x times that. The result is 0 if the exponential overflows fp32.
 inline F sigmoid(F x) { return where(x < -88.0f, F{}, 1.0f / (exponential(-x) + 1.0f)); }
 inline F silu(F x) { return where(x < -88.0f, F{}, x / (exponential(-x) + 1.0f)); }
 
@@ -33,7 +33,7 @@ inline F activated(int activation, F x) {
     }
 }
 
-// What a gate lets through of `up`.
+// Return `up` after the gate.
 inline F gated(const Gate& by, F gate, F up) {
     if (by.activation != CLAMPED) return activated(by.activation, gate) * up;
     const F most = broadcast(by.limit);

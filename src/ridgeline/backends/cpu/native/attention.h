@@ -1,13 +1,13 @@
-// Attention over pages of keys and values, for decode and prefill alike.
+// Attention over pages of keys and values, for decode and prefill.
 //
-// A query's result is put together from fixed blocks of key positions: of each block its largest score, the sum of the
-// exponentials over that, and the values weighted by them (Milakov and Gimelshein, arXiv:1805.02867; FlashAttention: Dao
-// et al., arXiv:2205.14135). Blocks lie at multiples of BLOCK_KEYS whatever is asked for and are merged in the order of their
-// positions, and inside of one, keys that a query does not see weigh exactly 0. So the result of a row is the same, bit
-// for bit, alone and in any batch, with its prompt in any chunks, by any number of threads.
+// The result of a query is merged from fixed blocks of key positions. Each block has its largest score, the sum of the
+// exponentials relative to it, and the values weighted by them (Milakov and Gimelshein, arXiv:1805.02867; FlashAttention: Dao
+// et al., arXiv:2205.14135). Blocks always lie at multiples of BLOCK_KEYS and are merged in the order of their positions.
+// Within a block, keys that a query does not see have weight 0 exactly. So the result of a row is the same, bit for bit,
+// alone and in any batch, with its prompt in any chunks, and with any number of threads.
 //
-// K and V are read where they are, once for all rows of an item: the heads that share them, of as many queries as fit a
-// core's cache.
+// K and V are read in place, once for all rows of an item. These rows are the heads that share them, for as many queries as
+// fit into a core's cache.
 #pragma once
 
 #include <limits>
@@ -21,9 +21,9 @@
 
 namespace {
 
-constexpr int KEYS = TILE_COLUMNS;  // of a tile of scores
-constexpr int MAX_TILE_ROWS = 6;   // of a tile of weighted values
-constexpr int64_t GROUP = 8;        // keys whose values are weighed together, where they lie
+constexpr int KEYS = TILE_COLUMNS;  // keys of a tile of scores
+constexpr int MAX_TILE_ROWS = 6;   // rows of a tile of weighted values
+constexpr int64_t GROUP = 8;        // keys whose values are weighted together, in place
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // -- scores -----------------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, i
     });
 }
 
-// The same for rows from `row` on, in tiles of R and less.
+// The same for rows from `row` on, in tiles of at most R rows.
 template <class Dots, int R = Dots::ROWS, class Key, class Number = typename Dots::Number>
 inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* const* k, int64_t dim, float scale,
                        float* to) {
@@ -48,21 +48,23 @@ inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* co
         if (row < rows) score_rows<Dots, R - 1>(q, row, rows, k, dim, scale, to);
 }
 
-// The attention of one layer in one step. Stored: of queries and results; Kept: of keys and values (kept.h). Codes are
-// multiplied as they are: the scale of a key is its score's, that of a value its weight's, so that products are exact even of
-// bf16.
+// The attention of one layer in one step. Stored is the type of queries and results, Kept that of keys and values (kept.h).
+// Codes are multiplied without their scales. The scale of a key is applied to its score, and that of a value to its weight.
+// So products are exact, even in bf16.
 template <class Stored, class Kept> class Attend {
     using Dots = DotsOf<Stored>;
     using Number = typename Dots::Number;
-    // Keys where they lie: those of another type than queries are packed in are widened on the way, with the same sums.
+    // How keys are read in place. If queries are packed in another type, keys are widened while they are read, and the sums
+    // are the same.
     using DotsInPlace = std::conditional_t<is_coded<Kept>, WideningCodes<Stored, Kept>,
                                            std::conditional_t<std::is_same_v<Stored, Number>, Dots, Widening>>;
     using Values = ValuesOf<Stored, Kept>;
     using Weight = typename Values::Weight;
     using Register = typename Values::Register;
     static constexpr int64_t PAIR = Values::KEYS;
-    static constexpr bool SCALED = is_scaled<Kept>();  // each vector
-    static constexpr int64_t ROW = BLOCK_KEYS * sizeof(float) / sizeof(Weight);  // of weights, in the place of scores
+    static constexpr bool SCALED = is_scaled<Kept>();  // each vector has a scale
+    // the distance between rows of weights, which replace scores
+    static constexpr int64_t ROW = BLOCK_KEYS * sizeof(float) / sizeof(Weight);
 
   public:
     Attend(const AttentionLayer& layer, const Sequences& sequences, const Rows& q, void* to)
@@ -81,15 +83,15 @@ template <class Stored, class Kept> class Attend {
   private:
     // -- items --
 
-    // A block of keys as an item sees it: [from, to) of those from position `start` on, where they and their values are, and
-    // the scales of either.
+    // A block of keys as an item sees it. The item sees [from, to) of the keys from position `start` on. Also the addresses
+    // of keys and values, and the scales of both.
     struct Block {
         int64_t start, from, to;
         const Kept *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
         float key_scales[SCALED ? BLOCK_KEYS : 1], value_scales[SCALED ? BLOCK_KEYS : 1];
     };
 
-    // The memory of a thread, for the rows in hand.
+    // The memory of a thread for the rows that it is computing.
     struct Memory {
         Scratch<Number> q, key;
         Scratch<float> scores, results, block;
@@ -99,15 +101,16 @@ template <class Stored, class Kept> class Attend {
     static Memory& memory_of_thread() {
         thread_local Memory memory;
         Memory* own = &memory;
-        asm("" : "+r"(own));  // else the compiler asks for its address again and again, in the innermost loops
+        asm("" : "+r"(own));  // otherwise the innermost loops get its address again and again
         return *own;
     }
 
-    // Items [from, to), one after the other: while a block is computed, the next one is prefetched, also where it is the next item's.
+    // Compute items [from, to) in order. While a block is computed, the next one is prefetched, even if it belongs to the
+    // next item.
     void attend(int64_t from, int64_t to) const {
         Memory& memory = memory_of_thread();
         Block *block = &memory.blocks[0], *next = &memory.blocks[1];
-        const Part* found = nullptr;  // whose first block is `block` already
+        const Part* found = nullptr;  // the part whose first block is already in `block`
         for (int64_t item = from; item < to; ++item) {
             const Part &part = parts.items[item], *following = item + 1 < to ? &part + 1 : nullptr;
             const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
@@ -138,7 +141,7 @@ template <class Stored, class Kept> class Attend {
         end(part, results);
     }
 
-    // Rows are query after query, the heads of each together.
+    // The rows are ordered by query, then by head.
     void pack_queries(const Part& part, Number* to) const {
         for (int64_t query = 0; query < part.queries; ++query) {
             const Stored* from = static_cast<const Stored*>(q.at) +
@@ -148,8 +151,8 @@ template <class Stored, class Kept> class Attend {
         }
     }
 
-    // next: the block that is read after this one, or this one again. While this one is computed, memory is prefetched: its
-    // values during the scores, the keys of `next` during the values.
+    // next: the block that is read after this one, or this one again. While this block is computed, memory is prefetched: its
+    // values during the scores, and the keys of `next` during the values.
     void attend_block(const Part& part, const Block& block, const Block& next, Memory& memory, Partial& own) const {
         const int64_t rows = part.queries * sharers;
         float* scores = memory.scores.of(rows * BLOCK_KEYS);
@@ -164,7 +167,7 @@ template <class Stored, class Kept> class Attend {
         weigh(part, block, next, memory, scores, own.values);
     }
 
-    // Tiles read a few keys beside those that are asked for: they are given ones that may be read, and weigh nothing.
+    // Tiles read a few keys before and after the requested ones. These get addresses that may be read, and weight 0.
     __attribute__((noinline)) void find(const Part& part, int64_t number, Block& block) const {
         const int64_t size = layer.page_size, first = sequences.firsts[part.sequence];
         const int32_t* pages = sequences.pages + sequences.offsets[part.sequence];
@@ -185,8 +188,8 @@ template <class Stored, class Kept> class Attend {
         for (int64_t key = block.to; key % KEYS; ++key) borrow(key, block.to - 1);
     }
 
-    // Of keys [key, stop), which lie together from `slot` on. Those of a block that are not among its keys are left: what is
-    // made of them is overwritten.
+    // Set the scales of keys [key, stop), which are contiguous from `slot` on. Other scales of the block are left as they
+    // are: what is computed from them is overwritten.
     void find_scales(int64_t slot, int64_t key, int64_t stop, Block& block) const {
         const auto* of_keys = static_cast<const bf16*>(layer.codes->k_scales) + slot;
         const auto* of_values = layer.v ? static_cast<const bf16*>(layer.codes->v_scales) + slot : of_keys;
@@ -225,7 +228,7 @@ template <class Stored, class Kept> class Attend {
             pack(key, layer.k_dim, to);
     }
 
-    // Scores of a row, which sees [first, stop) of the block, become their weights, in the same place.
+    // Replace the scores of a row, which sees [first, stop) of the block, by their weights.
     __attribute__((noinline)) void exponentiate(float* scores, const Block& block, int64_t first, int64_t stop, float& most,
                                           float& total) const {
         const int64_t begin = block.from / LANES * LANES, end = (block.to + LANES - 1) / LANES * LANES;
@@ -245,14 +248,14 @@ template <class Stored, class Kept> class Attend {
         for (int64_t i = begin; i < end; i += LANES) {
             F weight = exponential(load(scores + i) - base);
             sum_of += weight;
-            // Where nothing weighs, there may be no scale.
+            // Keys with weight 0 may have no scale.
             if constexpr (SCALED) weight = where(weight == 0.0f, weight, weight * load(block.value_scales + i));
             store(weights + i, weight);
         }
         total = sum(sum_of);
     }
 
-    // values[row] = the block's values by the row's weights.
+    // values[row] = the sum of the block's values, weighted by the row's weights.
     __attribute__((noinline)) void weigh(const Part& part, const Block& block, const Block& next, Memory& memory,
                                          const float* scores, float* values) const {
         const int64_t seen = parts.position(part.sequence) + part.query + 1 - block.start;
@@ -265,15 +268,15 @@ template <class Stored, class Kept> class Attend {
             weigh_packed(own, block.values, next, memory);
     }
 
-    // What is weighed. seen: how many keys of the block its first row sees.
+    // The operands of a weighted sum of values. seen: how many keys of the block its first row sees.
     struct Weighing {
         const Weight* weights;
         float* values;
         int64_t rows, width, from, to, seen, sharers;
 
-        // How far the last of so many rows sees.
+        // Return the end of the keys that the last of these rows sees.
         int64_t stop(int64_t row, int64_t count) const {
-            if (seen >= to) return to;  // as most do: a division less
+            if (seen >= to) return to;  // most rows do; this saves a division
             return std::min(to, (seen + (row + count - 1) / sharers + PAIR - 1) / PAIR * PAIR);
         }
         template <int R, int C, class At>
@@ -281,7 +284,7 @@ template <class Stored, class Kept> class Attend {
             weigh_tile<Values, R, C>(weights + row * ROW, ROW, first, end, first == from, at, values + row * width + column,
                                      width);
         }
-        // Tiles of R rows and less.
+        // Run tiles of at most R rows.
         template <int R, int C, class At> void tiles(int64_t row, int64_t column, const At& at) const {
             for (; row + R <= rows; row += R) tile<R, C>(row, column, from, stop(row, R), at);
             if constexpr (R > 1)
@@ -296,7 +299,7 @@ template <class Stored, class Kept> class Attend {
         const int64_t stop = own.stop(0, R), turns = (stop - own.from + GROUP - 1) / GROUP;
         int64_t ahead = next.from;
         const int64_t share = (next.to - ahead + turns - 1) / std::max<int64_t>(turns, 1);
-        for (int64_t key = own.from; key < stop; key += GROUP) {  // so that memory is read in the order in which it lies
+        for (int64_t key = own.from; key < stop; key += GROUP) {  // this reads memory in its own order
             const int64_t end = std::min(key + GROUP, stop);
             int64_t column = 0;
             auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
@@ -330,7 +333,7 @@ template <class Stored, class Kept> class Attend {
         }
     }
 
-    // A unit of columns of PAIR values, filled up with zeros where they end.
+    // Read a unit of columns of PAIR values, padded with zeros at the end.
     void read_unit(const Kept* const* v, int64_t column, Register& a, Register& b) const {
         if (column + UNIT <= layer.v_dim) return Values::read(v, column, a, b);
         Kept rest[PAIR][UNIT] = {};
@@ -350,10 +353,10 @@ template <class Stored, class Kept> class Attend {
         std::fill(results.total, results.total + rows, 0.0f);
     }
 
-    // One function for all who merge, so that all round alike.
+    // All merges use one function, so that all of them round alike.
     __attribute__((noinline)) void merge(Partial& results, const Partial& own, int64_t rows) const {
         for (int64_t row = 0; row < rows; ++row) {
-            if (own.total[row] == 0) continue;  // it sees nothing of the block
+            if (own.total[row] == 0) continue;  // the row sees nothing of the block
             const float most = std::max(results.most[row], own.most[row]);
             const F factors = exponential(F{results.most[row] - most, own.most[row] - most});
             const F before = broadcast(factors[0]), now = broadcast(factors[1]);
@@ -364,7 +367,7 @@ template <class Stored, class Kept> class Attend {
         }
     }
 
-    // Results of the part's rows, divided by their sums, to where they go.
+    // Divide the results of the part's rows by their sums and write them to their place.
     __attribute__((noinline)) void end(const Part& part, Partial& results) const {
         for (int64_t row = 0; row < part.queries * sharers; ++row) {
             const int64_t head = part.kv_head * sharers + row % sharers;
@@ -393,7 +396,7 @@ template <class Stored, class Kept> class Attend {
     float* kept = nullptr;
 };
 
-// Put new rows of K and V into their slots.
+// Write new rows of K and V into their slots.
 template <class Stored, class Kept> void write_kv(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
     constexpr int64_t ROWS_AN_ITEM = 16;
     auto write = [&](const Stored* from, int64_t dim, float by, Kept* to, bf16* scale) {

@@ -1,5 +1,5 @@
-// Products with matrices of codes (quantised.h): of few rows codes are widened in registers, of more they are laid out first, as
-// bf16 is for the tiles of product.h.
+// Products with matrices of codes (quantised.h). For few rows, codes are widened in registers. For more rows, they are first
+// widened into memory, like bf16 for the tiles of product.h.
 #pragma once
 
 #include "nibbles.h"
@@ -8,20 +8,21 @@
 
 namespace {
 
-constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // for which codes are widened in registers
+constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // maximum number of rows for which codes are widened in registers
 
-// Codes of half a panel: four outputs of a matrix, and for each group of inputs its scale and what is added to its numbers.
+// The codes of half a panel: four outputs of a matrix, and for each group of inputs the scale and what is added to its
+// numbers.
 struct CodedRows {
     const uint8_t* codes[OUTPUTS];
     const float *scales, *low;
-    int64_t step, group;  // step: numbers from an output's scales to the next one's
+    int64_t step, group;  // step: the distance between the scales of two outputs, in numbers
 };
 
 // Up to 8 rows of codes of W, from one matrix or two.
 template <class Stored_, class Coded> struct CodedPanel {
     using Stored = Stored_;
     using Number = typename DotsOf<Stored>::Number;
-    // Whether rows go by lines (nibbles.h).
+    // Whether rows are packed line by line (nibbles.h).
     static constexpr bool BY_LINES = Coded::BITS == 4 && std::is_same_v<Number, bf16>;
     static constexpr bool PACKS = !std::is_same_v<Stored, Number> || std::is_same_v<Number, float> || BY_LINES;
     static constexpr int64_t NUMBER_BYTES = 1;
@@ -38,7 +39,7 @@ template <class Stored_, class Coded> struct CodedPanel {
             ::pack(x, inputs, to);
         }
     }
-    // Where pack puts a number of a row of so many.
+    // Return the index at which `pack` puts an input of a row of `inputs` numbers.
     static int64_t place(int64_t input, int64_t inputs) {
         if constexpr (BY_LINES) {
             const int64_t line = input / LINE * LINE;
@@ -59,15 +60,16 @@ template <class Stored_, class Coded> struct CodedPanel {
         thread_local Scratch<float> scratch[2];
         const Codes& codes = *matrix.codes;
         const int64_t there = std::min<int64_t>(count, OUTPUTS), groups = codes.groups;
-        // Scales of neighbours lie in one piece, and few groups fill no register. Of half a unit one more is read than there is.
+        // The scales of neighbouring outputs are contiguous, and a few groups do not fill a register. For groups of half a
+        // unit, one more scale is read than exists.
         const bool at_once = codes.outputs == 1 && codes.group >= UNIT;
         const int64_t step = at_once ? groups : (groups + LANES - 1) / LANES * LANES, room = OUTPUTS * step + LANES;
         float *scales = scratch[half].of(2 * room), *low = scales + room;
         CodedRows& rows = w[half] = {{}, scales, low, step, codes.group};
-        // What is missing is computed with the last one's codes and any scales, and dropped.
+        // Missing outputs repeat the last one's codes with undefined scales; their results are dropped.
         for (int64_t o = 0; o < OUTPUTS; ++o)
             rows.codes[o] = static_cast<const uint8_t*>(matrix.weight) + (first + std::min(o, there - 1)) * matrix.weight_stride;
-        if (at_once && groups > 1) {  // those of the panel that comes next: short pieces, which the processor does not foresee
+        if (at_once && groups > 1) {  // prefetch those of the next panel: the processor does not predict such short pieces
             const int64_t next = (first + PANEL) * groups, numbers = there * groups;
             prefetch(static_cast<const uint8_t*>(codes.scales) + next * codes.scale_bytes(), numbers * codes.scale_bytes());
             if (codes.zeros) prefetch(codes.zeros + next, numbers);
@@ -79,14 +81,15 @@ template <class Stored_, class Coded> struct CodedPanel {
 
 // -- codes in registers -----------------------------------------------------------------------------------------------------
 
-// As what codes that are widened in registers are multiplied: what is added is what tiles of those that are laid out would.
+// How codes that are widened in registers are multiplied. The terms are the same as those of the tiles for codes widened into
+// memory.
 #ifdef BF16_DOTS
 template <class Number> using CodedDots = std::conditional_t<std::is_same_v<Number, bf16>, Pairs, Widening>;
 #else
 template <class Number> using CodedDots = Widening;
 #endif
 
-// to[r][o] += x[r] . w[o] for R rows and a block of half a panel. first: the block's place in its rows.
+// to[r][o] += x[r] . w[o] for R rows and a block of half a panel. first: the index of the block's first input.
 template <class Panel, class Coded, int R, class Number = typename Panel::Number>
 inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, int64_t first, int64_t count, int64_t ahead,
                        float* to) {
@@ -96,7 +99,7 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
     const uint8_t* codes[OUTPUTS];
     for (int o = 0; o < OUTPUTS; ++o) codes[o] = w.codes[o] + first / UNIT * UNIT_BYTES;
     F sum[R][OUTPUTS] = {};
-    int64_t i = 0, at = 0;  // numbers, bytes
+    int64_t i = 0, at = 0;  // in numbers, in bytes
 #ifdef BF16_DOTS
     if constexpr (Panel::BY_LINES) {
         auto add_lines = [&]<bool WHOLE>() __attribute__((always_inline)) {
@@ -147,9 +150,9 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
     SumsOfRows<R>(sum).add_to(to);
 }
 
-// -- codes laid out ---------------------------------------------------------------------------------------------------------
+// -- codes widened into memory ----------------------------------------------------------------------------------------------
 
-// The numbers of a block of half a panel's o-th row, in the order in which x is packed.
+// Widen a block of the o-th row of half a panel, in the order in which x is packed.
 template <class Panel, class Coded, class Number = typename Panel::Number>
 inline void lay_out(const CodedRows& w, int o, int64_t first, int64_t count, int64_t ahead, Number* to) {
     const uint8_t* codes = w.codes[o] + first / UNIT * UNIT * Coded::BITS / 8;
@@ -174,12 +177,12 @@ inline void lay_out(const CodedRows& w, int o, int64_t first, int64_t count, int
 #endif
 }
 
-// As `multiply` of product.h.
+// The `multiply` of product.h for codes.
 template <class Stored, class Coded, class Number = typename DotsOf<Stored>::Number>
 inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<Stored, Coded>& panel, int64_t inputs, float* to) {
     using Panel = CodedPanel<Stored, Coded>;
     alignas(64) thread_local Number laid_out[PANEL][BLOCK];
-    // A group that is a part of a unit is only laid out.
+    // Groups smaller than a unit are always widened into memory.
     const bool in_registers = rows <= CODED_ROWS && panel.w[0].group >= UNIT && (panel.halves == 1 || panel.w[1].group >= UNIT);
     clear_sums(rows, panel.halves, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {

@@ -1,9 +1,9 @@
-// Dot products of a few rows of x with a few of W: the tile that a matrix's products and attention's scores are made of
-// (there x are queries and W keys).
+// Dot products of a few rows of x with a few rows of W. This is the tile from which matrix products and the scores of
+// attention are computed. In attention, x is the queries and W the keys.
 //
-// A dot product is a sum that is kept in the lanes of one register; then the lanes are added by one tree. No step of that
-// depends on how many rows there are. A tile of R rows of x and 4 of W loads R + 4 registers for 4 R
-// multiplications, which keeps the units busy.
+// The lanes of one register hold the partial sums of a dot product. At the end one tree adds the lanes. No step depends on
+// the number of rows. A tile of R rows of x and 4 rows of W loads R + 4 registers for 4 R multiplications, which keeps the
+// arithmetic units busy.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@
 
 namespace {
 
-constexpr int TILE_COLUMNS = 4;                 // rows of W, as many as `sums` takes
-constexpr int64_t UNIT = 2 * LANES;             // numbers: what one load of bf16 numbers has
-constexpr int TILE_ROWS = REGISTERS == 32 ? 6 : 3;  // rows of x: the 4 R sums and what they are made of fill the registers
+constexpr int TILE_COLUMNS = 4;                 // rows of W in a tile, as many as `sums` takes
+constexpr int64_t UNIT = 2 * LANES;             // numbers in one load of bf16
+constexpr int TILE_ROWS = REGISTERS == 32 ? 6 : 3;  // rows of x in a tile: their 4 R sums and the operands fill the registers
 
-// -- what is multiplied with what -------------------------------------------------------------------------------------
+// -- the kinds of products ----------------------------------------------------------------------------------------------
 //
-// ROWS: of x, that a tile has at most. HOLDS_X: of a tile, the rows of x are held in registers while those of W come one
-// after the other, instead of the other way round: where a row of W takes two registers, four of them leave too few for the
-// sums.
+// ROWS is the maximum number of rows of x in a tile. With HOLDS_X, a tile holds its rows of x in registers and reads those of
+// W one after the other, instead of the reverse. It is for rows of W that take two registers each: four of them would leave
+// too few registers for the sums.
 
 // fp32 numbers.
 struct Singles {
@@ -38,8 +38,8 @@ struct Singles {
     static F add(F sum, F x, F w) { return sum + x * w; }
 };
 
-// bf16 of W, widened as it comes, with fp32 of x that were packed in the same order: for so few rows that keeping it
-// widened does not pay. Adds what Singles would, in the same order.
+// Multiplies bf16 of W, widened while it is read, by fp32 of x, packed in the same order. It is for so few rows that storing
+// W widened does not pay. It adds the same terms as Singles, in the same order.
 struct Widening {
     using Number = float;
     static constexpr int ROWS = REGISTERS == 32 ? 4 : 3;
@@ -54,7 +54,7 @@ struct Widening {
 };
 
 #ifdef BF16_DOTS
-// Pairs of bf16 numbers, both products of a pair added to one fp32 sum.
+// Multiplies pairs of bf16 numbers and adds both products of a pair to one fp32 sum.
 struct Pairs {
     using Number = bf16;
     static constexpr int ROWS = TILE_ROWS;
@@ -74,14 +74,16 @@ template <class Stored> using DotsOf = Singles;
 
 constexpr int64_t padded(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
 
-// Bring memory nearer: the processor's own guesses end at a page's end. Into the second cache: a core waits for few lines of the
-// first at a time (24 on Zen 4, at whose latency that is 13 GB/s; the second cache brought 20).
+// Prefetch into the second-level cache. The processor's own prefetching stops at the end of a page. A core waits for only a
+// few lines of the first-level cache at a time: on Zen 4 it has 24, which at their latency is 13 GB/s. The second-level cache
+// brought 20 GB/s.
 inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 template <class Number> inline void prefetch(const Number* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) prefetch(from + i);
 }
 
-// A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
+// Pack a row as a tile reads it, padded with zeros to a whole number of steps. Any order works as long as W and x have the
+// same one.
 template <class Number> inline void pack(const Number* from, int64_t inputs, Number* to) {
     std::memcpy(to, from, inputs * sizeof(Number));
     std::fill(to + inputs, to + padded(inputs), Number{});
@@ -96,13 +98,13 @@ inline void pack(const bf16* from, int64_t inputs, float* to) {
     widened(load_pairs(rest), to + i);
 }
 
-// Where `pack` puts the number that stands at a place of a row.
+// Return the index at which `pack` puts the number with index `place` of a row.
 template <class Stored, class Number> inline int64_t packed_place(int64_t place) {
     if constexpr (std::is_same_v<Stored, Number>) return place;
     return place / UNIT * UNIT + place % UNIT / 2 + place % 2 * LANES;
 }
 
-// A row, from the order of `pack`.
+// Copy a row that is in the order of `pack` back to its own order.
 inline void unpack(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
 inline void unpack(const float* from, int64_t width, bf16* to) {
     int64_t i = 0;
@@ -115,13 +117,13 @@ inline void unpack(const float* from, int64_t width, bf16* to) {
 
 // -- a tile -----------------------------------------------------------------------------------------------------------
 
-// What a tile does beside its sums, at each step: nothing.
+// What a tile prefetches at each step: nothing.
 struct NoFetch {
     void at(int64_t) {}
 };
 
-// x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W. Always inline: a call clears the upper
-// halves of registers, and sums would pass through memory.
+// Return x[r] . w[o] over `count` numbers (a whole number of steps) for R rows of x and 4 of W. It must be inlined: a call
+// clears the upper halves of registers, and the sums would pass through memory.
 template <class Dots, int R, class Number, class Weight, class Fetch = NoFetch>
 [[gnu::always_inline]] inline SumsOfRows<R> dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count,
                                                      Fetch fetch = {}) {
@@ -154,7 +156,8 @@ template <class Dots, int R, class Number, class Weight, class Fetch = NoFetch>
     return SumsOfRows<R>(sum);
 }
 
-// x . w by lanes, over `count` numbers, a whole number of steps: what dot_tile has of a row and a row before it adds lanes.
+// Return x . w over `count` numbers (a whole number of steps), before the lanes are added. These are the same lanes that
+// dot_tile has for this pair of rows.
 template <class Dots, class Number, class Weight>
 [[gnu::always_inline]] inline F dot_lanes(const Number* x, const Weight* w, int64_t count) {
     F sum{};

@@ -1,9 +1,9 @@
-// All experts of a layer over the rows of a step: down(act(gate(x)) * up(x)) of each that a row picked, weighed and added up.
-// core/ops/experts.py is their reference, down to where it rounds.
+// All experts of a layer for the rows of a step: down(act(gate(x)) * up(x)) of each expert that a row picked, weighted and
+// added. They match core/ops/experts.py in every rounding.
 //
-// Rows are sorted by expert, so that the weights of one that was hit are read once, those of the others never. Products are
-// those of product.h, and what a row gets is added up in the order of its experts: it is the same, bit for bit, alone and in
-// any batch.
+// Rows are sorted by expert, so the weights of a picked expert are read once, and those of the others never. The products are
+// those of product.h. The outputs of a row's experts are added in the order of the experts. So the result is the same, bit
+// for bit, alone and in any batch.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace {
 
-constexpr int64_t MAX_SHARED_OUTPUTS = 128;  // most of an item whose rows are many: each item reads all of them
+constexpr int64_t MAX_SHARED_OUTPUTS = 128;  // maximum of an item with many rows, because each item reads all rows
 
-// Rows by the expert that picked them, in the order of the experts.
+// The rows sorted by the expert that they picked.
 struct SortedPicks {
     // Some of the rows of one expert: [first, first + count) of all.
     struct Block {
@@ -26,7 +26,7 @@ struct SortedPicks {
     };
     std::vector<int64_t> starts, rows;
     std::vector<float> weights;
-    int64_t hit = 0, most = 0;  // experts that are picked, and rows of the one with most
+    int64_t hit = 0, most = 0;  // the number of picked experts, and the rows of the one with the most
 
     SortedPicks(const Picks& picks, int64_t tokens, int64_t experts)
         : starts(experts + 1), rows(tokens * picks.active), weights(rows.size()) {
@@ -52,7 +52,7 @@ struct SortedPicks {
     }
 };
 
-// Of matrices whose panels are of this sort.
+// Runs experts whose matrices have this kind of panel.
 template <class Panel> class RunExperts {
     using Stored = typename Panel::Stored;
     using Number = typename Panel::Number;
@@ -83,10 +83,10 @@ template <class Panel> class RunExperts {
   private:
     using Block = SortedPicks::Block;
 
-    // row_bytes: of all rows of W that one output takes.
+    // row_bytes: the size of all rows of W that one output needs.
     static int64_t of_item(int64_t row_bytes) { return std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL; }
 
-    // The rows of x that a block has, in the thread's scratch.
+    // Return the rows of x of a block, packed in the scratch memory of the thread.
     TileRows<Number> packed(int64_t number) const {
         thread_local Scratch<Number> scratch;
         thread_local uint64_t held_call;
@@ -101,7 +101,7 @@ template <class Panel> class RunExperts {
         return held;
     }
 
-    // act(gate(x)) * up(x) for a block of rows and the outputs of an item, as rows that the next products read.
+    // Compute act(gate(x)) * up(x) for a block of rows and the outputs of an item, packed for the next product.
     void gate(int64_t number, int64_t from) const {
         const Block& block = blocks[number];
         const Expert& expert = layer.experts[block.expert];
@@ -119,7 +119,7 @@ template <class Panel> class RunExperts {
         }
     }
 
-    // Rounded to the type of the rows, whatever they are multiplied as.
+    // The value is rounded to the type of the rows, even if the product reads a wider type.
     void keep(float value, int64_t row, int64_t place) const {
         Number* to = gated_rows + row * stride + Panel::place(place, width);
         if constexpr (std::is_same_v<Number, float>)
@@ -128,7 +128,7 @@ template <class Panel> class RunExperts {
             put(to, value);
     }
 
-    // What every row gets of the outputs of an item, and what it is added to.
+    // Compute the outputs of an item for all rows, and add `onto`.
     void add_up(int64_t from) const {
         thread_local Scratch<float> scratch;
         const int64_t count = std::min(outputs, hidden - from);
@@ -163,7 +163,7 @@ template <class Panel> class RunExperts {
         }
     }
 
-    // How far from an output's row that of another output lies in the next block's matrix.
+    // Return the distance from an output's row to that of another output in the next block's matrix.
     int64_t apart(size_t number, int64_t output, int64_t other) const {
         auto row = [&](size_t number, int64_t output) {
             const Matrix& down = layer.experts[blocks[number].expert].down;
@@ -177,12 +177,12 @@ template <class Panel> class RunExperts {
     const Stored* onto;
     const int64_t onto_stride;
     Stored* out;
-    const int64_t width, hidden, stride;  // stride: of rows that have been gated
+    const int64_t width, hidden, stride;  // stride: the distance between gated rows
     const SortedPicks picks;
     const uint64_t call = next_call();
     Number* gated_rows = nullptr;
-    std::vector<Block> blocks;  // of the products at hand
-    int64_t outputs = 0;        // of an item of theirs
+    std::vector<Block> blocks;  // of the current products
+    int64_t outputs = 0;        // outputs of one of their items
 };
 
 }  // namespace

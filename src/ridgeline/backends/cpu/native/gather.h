@@ -1,4 +1,4 @@
-// Rows of a table by their numbers: embeddings, and the rows of a step whose results are wanted.
+// Rows of a table by their indices: embeddings, and the rows of a step whose results are needed.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// A number that the table does not have gives a row of NaN, which whoever looks at its logits reports.
+// An index outside the table gives a row of NaN. The check of the logits reports it.
 void gather(Pool& pool, const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count, void* to) {
     const int64_t each = std::max<int64_t>((64 << 10) / row_bytes, 1);
     pool.run(int((count + each - 1) / each), [&](int item) {
@@ -24,7 +24,7 @@ void gather(Pool& pool, const void* table, int64_t entries, int64_t row_bytes, c
     });
 }
 
-// A row of codes that are interleaved (interleaved.h), and its scales and zeros, as others have them.
+// A row of interleaved codes (interleaved.h) with its scales and zeros, in the layout of other codes.
 struct GatheredRow {
     const uint8_t* codes;
     Codes own;
@@ -48,11 +48,11 @@ struct GatheredRow {
         if (own.zeros) take(own.zeros, groups, 1, zeros_to);
         codes = codes_to, own.scales = scales_to, own.zeros = own.zeros ? zeros_to : nullptr;
     }
-    // Of which output of `own` it has the scales.
+    // Return the output whose scales the row has in `own`.
     int64_t output(int64_t number) const { return own.interleaved ? 0 : number; }
 };
 
-// The same of a table of codes, whose rows are widened to the type of a model's.
+// Gather rows of a table of codes, widened to the number type of the model.
 template <class Stored, class Coded>
 void gather_codes(Pool& pool, const Matrix& table, int64_t width, const int64_t* numbers, int64_t count, Stored* to) {
     pool.run(int(count), [&](int item) {

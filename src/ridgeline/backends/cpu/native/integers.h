@@ -1,8 +1,8 @@
-// Products of integers: rows are rounded to int8, each with a scale of its own (its largest magnitude is 127), and multiplied
-// with bytes of which each output has a scale. Sums are whole numbers, so that nothing depends on their order.
+// Integer products: rows of x are rounded to int8, each with its own scale (its largest magnitude becomes 127), and
+// multiplied with bytes that have one scale per output. The sums are integers, so their order does not matter.
 //
-// y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits, which hold those of MAX_INTEGERS
-// (operands.py) inputs.
+// y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits. These are large enough for
+// MAX_INTEGERS (operands.py) inputs.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,9 @@
 
 namespace {
 
-constexpr int64_t INTEGER_STEP = 64;  // bytes: of a row of x, a whole number of these
+constexpr int64_t INTEGER_STEP = 64;  // the length of a packed row of x is a multiple of this, in bytes
 
-// What stands behind a row of x.
+// What follows a packed row of x.
 struct RowScale {
     float scale;
     int32_t sum;
@@ -23,11 +23,10 @@ struct RowScale {
 typedef int8_t B __attribute__((vector_size(LANES)));
 typedef int8_t B_in_memory __attribute__((vector_size(LANES), aligned(1), may_alias));
 
-// The scale and the rounded numbers of a row, filled up with zeros. The largest magnitude and the sum of whole numbers are the
-// same in any order.
+// Round a row and pad it with zeros. The scale and the sum of integers do not depend on the order of computation.
 template <class Stored> inline void round_row(const Stored* x, int64_t inputs, int8_t* to, int64_t whole) {
     const int64_t full = inputs / LANES * LANES;
-    F most{}, nothing{};  // the latter of numbers; NaN where one is none
+    F most{}, nothing{};  // `nothing` is 0 for numbers, and NaN if one is infinite or NaN
     for (int64_t i = 0; i < full; i += LANES) {
         const F own = load(x + i);
         most = maximum(most, from_bits(bits(own) & 0x7fffffffu)), nothing = nothing + own * 0.0f;
@@ -53,8 +52,8 @@ template <class Stored> inline void round_row(const Stored* x, int64_t inputs, i
     std::memcpy(to + whole, &row, sizeof(row));
 }
 
-// to[r][o] = the sum of x[r] * w[o] over bytes, for R rows and half a panel. count: bytes of W, a whole number of halves of
-// INTEGER_STEP; behind them x is zero.
+// to[r][o] = the sum of x[r] * w[o] over bytes, for R rows and half a panel. count: bytes of W, a multiple of half of
+// INTEGER_STEP. After them x is zero.
 using IntegerTile = void (*)(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count, int32_t (*to)[OUTPUTS]);
 
 template <int R>
@@ -68,7 +67,7 @@ inline void integer_tile(const int8_t* x, int64_t x_stride, const uint8_t* const
 }
 
 #if LANES == 16
-// The same by the instruction that adds four products at a time, which not every processor with AVX-512 has.
+// The same by the instruction that adds four products at a time (VNNI). Some processors with AVX-512 lack it.
 template <int R>
 __attribute__((target("avx512vnni"))) void integer_tile_vnni(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count,
                                                              int32_t (*to)[OUTPUTS]) {
@@ -95,9 +94,9 @@ __attribute__((target("avx512vnni"))) void integer_tile_vnni(const int8_t* x, in
 }
 #endif
 
-constexpr int INTEGER_ROWS = 4;  // of a tile
+constexpr int INTEGER_ROWS = 4;  // rows of a tile
 
-// The tile of so many rows that this processor is fastest with: whole numbers are the same by any.
+// Return the fastest tile of `rows` rows on this processor. All of them give the same integers.
 inline IntegerTile integer_tile_of(int64_t rows) {
 #if LANES == 16
     static constexpr IntegerTile vnni[] = {integer_tile_vnni<1>, integer_tile_vnni<2>, integer_tile_vnni<3>, integer_tile_vnni<4>};
@@ -114,7 +113,7 @@ template <class Stored_> struct IntegerPanel {
     static constexpr bool PACKS = true;
     static constexpr int64_t bytes(int64_t inputs) { return inputs; }
     static int64_t whole(int64_t inputs) { return (inputs + INTEGER_STEP - 1) / INTEGER_STEP * INTEGER_STEP; }
-    static int64_t stride(int64_t inputs) { return whole(inputs) + INTEGER_STEP; }  // with what stands behind a row
+    static int64_t stride(int64_t inputs) { return whole(inputs) + INTEGER_STEP; }  // including the RowScale
     static void pack(const Stored* x, int64_t inputs, int8_t* to) { round_row(x, inputs, to, whole(inputs)); }
 
     const uint8_t* w[PANEL];
@@ -136,7 +135,7 @@ template <class Stored_> struct IntegerPanel {
     }
 };
 
-// As `multiply` of product.h.
+// The `multiply` of product.h for integers.
 template <class Stored>
 inline void multiply(const TileRows<int8_t>& x, int64_t rows, const IntegerPanel<Stored>& panel, int64_t inputs, float* to) {
     const int64_t count = (inputs + 31) / 32 * 32, whole = IntegerPanel<Stored>::whole(inputs);

@@ -1,10 +1,10 @@
-// Products with integers of 8 or 4 bits whose rows were laid side by side (core/ops/matrix/interleaved.py), 16 outputs at a time, by the
-// instruction that adds four products of bytes to a sum of 32 bits (VNNI).
+// Products with integers of 8 or 4 bits whose rows are interleaved (core/ops/matrix/interleaved.py), 16 outputs at a time, by
+// the instruction that adds four products of bytes to a 32-bit sum (VNNI).
 //
-// Rows are rounded to int8, 32 inputs at a time, each with a scale of its own, as ggml's q8_0 has them (ggml-common.h), or all of a
-// row with one. Each lane of a register is an output's: a line of the cache has some inputs of each, no lanes are added up, and a
-// group's scales are those of a register's lanes. Sums of 32 inputs are whole numbers; they are multiplied by both scales and added
-// up in fp32. No step depends on how many rows there are.
+// Rows of x are rounded to int8. Either every 32 inputs have a scale of their own, like ggml's q8_0 (ggml-common.h), or the
+// whole row has one. Each lane of a register belongs to one output: a cache line holds some inputs of each, no lanes need to
+// be added, and the scales of a group match the lanes of a register. Sums of 32 inputs are integers. They are multiplied by
+// both scales and added in fp32. No step depends on the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@
 
 namespace {
 
-constexpr int64_t INTERLEAVED = LANES;   // outputs side by side
-constexpr int64_t LANE_BYTES = 4;        // of a line, an output's
-constexpr int64_t INTEGER_BLOCK = 1024;  // inputs of a panel that stay in the first cache while rows pass
-constexpr int64_t FEW_TO_FETCH_FOR = 4;  // rows with which memory is the slower part: what is fetched is near
+constexpr int64_t INTERLEAVED = LANES;   // interleaved outputs
+constexpr int64_t LANE_BYTES = 4;        // bytes of each output in a line
+constexpr int64_t INTEGER_BLOCK = 1024;  // inputs of a panel that stay in the first-level cache while rows pass
+constexpr int64_t FEW_TO_FETCH_FOR = 4;  // up to this number of rows, memory is slower than arithmetic, so codes are prefetched
 
 inline bool interleaved(const Matrix& matrix) { return matrix.codes && matrix.codes->interleaved; }
 
-// A line of codes as registers with four inputs of each output, unsigned, to which OFFSET - zero is added; the order in which eight
-// inputs of x are multiplied with them; and of how many rows a tile's sums fill the registers beside them.
+// A line of codes as registers with four unsigned inputs of each output, to which OFFSET - zero is added. `ordered` gives the
+// order in which eight inputs of x are multiplied with them. ROWS is the number of rows whose sums fill the other registers.
 template <class Coded> struct Fours;
 
 template <> struct Fours<Bytes> {
@@ -35,8 +35,8 @@ template <> struct Fours<Bytes> {
 };
 
 template <> struct Fours<HalfBytes> {
-    static constexpr int COUNT = 2, OFFSET = 16, ROWS = 8;  // zeros are up to 16, as GPTQ has them
-    // The low halves of four bytes have the inputs of even places, the high ones those of odd places.
+    static constexpr int COUNT = 2, OFFSET = 16, ROWS = 8;  // zeros are up to 16, as in GPTQ
+    // The low halves of four bytes are the inputs at even indices, the high halves those at odd ones.
     static __m256i ordered(__m256i x) {
         return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
     }
@@ -44,13 +44,13 @@ template <> struct Fours<HalfBytes> {
     Fours(U line, U above) : at{(line & 0x0f0f0f0fu) + above, (line >> 4 & 0x0f0f0f0fu) + above} {}
 };
 
-// What stands behind a row of x for each unit of inputs: its scale, and the sum of its integers times -OFFSET.
+// What follows a packed row of x, for each unit of inputs: the scale, and the sum of its integers times -OFFSET.
 struct UnitOfRow {
     float scale;
     int32_t offset;
 };
 
-// The largest magnitude of a unit, as the bits of fp32: those of what is not finite are larger than any other.
+// Return the largest magnitude of a unit, as the bits of fp32. The bits of infinity and NaN are larger than all others.
 template <class Stored> inline uint32_t size_of_unit(const Stored* x) {
     auto larger = [](U a, U b) { return a > b ? a : b; };
     U most = larger(bits(load(x)) & 0x7fffffffu, bits(load(x + LANES)) & 0x7fffffffu);
@@ -62,10 +62,11 @@ template <class Stored> inline uint32_t size_of_unit(const Stored* x) {
     return most[0];
 }
 
-// A unit of inputs as integers, in the order in which they are multiplied; 127 stands for a number of this size.
+// Round a unit of inputs to integers, in the order in which they are multiplied. A magnitude of `size` becomes 127.
 template <class Coded, class Stored> inline UnitOfRow round_unit(const Stored* x, uint32_t size, int8_t* to) {
     const float scale = std::bit_cast<float>(size) / 127;
-    const float by = scale > 1e-30f ? 1 / scale : 0;  // below that, and of what is no number, x is 0 times the scale
+    // for smaller scales, and if a number is infinite or NaN, the integers are 0
+    const float by = scale > 1e-30f ? 1 / scale : 0;
     auto bytes = [&](F own) { return _mm512_maskz_cvtsepi32_epi8(-1, _mm512_maskz_cvtps_epi32(-1, reinterpret_cast<__m512>(own * by))); };
     const __m256i own = _mm256_set_m128i(bytes(load(x + LANES)), bytes(load(x)));
     const __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(own, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
@@ -75,26 +76,26 @@ template <class Coded, class Stored> inline UnitOfRow round_unit(const Stored* x
     return {scale, -Fours<Coded>::OFFSET * sum};
 }
 
-// INTERLEAVED outputs of a matrix.
+// The codes of INTERLEAVED outputs of a matrix.
 template <class Coded> struct InterleavedCodes {
     const Codes& own;
     const uint8_t *codes, *scales, *zeros;
-    int64_t bytes_ahead;  // from these codes to the next ones
+    int64_t bytes_ahead;  // the distance to the next outputs' codes
 
     InterleavedCodes(const Matrix& matrix, int64_t output)
         : own(*matrix.codes), codes(static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride),
           scales(static_cast<const uint8_t*>(own.scales) + output * own.groups * own.scale_bytes()),
           zeros(own.zeros ? own.zeros + output * own.groups : nullptr), bytes_ahead(INTERLEAVED * matrix.weight_stride) {}
 
-    static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }  // of an output
+    static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }  // of one output
 
-    // What a group's sums are multiplied by. Those of the next outputs are fetched: memory is read in time.
+    // Return the factors of a group's sums. Also prefetch those of the next outputs, so that they arrive in time.
     F scale(int64_t g) const {
         const uint8_t* at = scales + g * INTERLEAVED * own.scale_bytes();
         prefetch(at + own.groups * INTERLEAVED * own.scale_bytes());
         return scales_at(at, own.scale_type);
     }
-    // OFFSET - zero of a group in each byte of a lane.
+    // Return OFFSET - zero of a group in each byte of a lane.
     U above(int64_t g) const {
         constexpr uint32_t OFFSET = Fours<Coded>::OFFSET;
         if (!zeros) return (U{} + (OFFSET - uint32_t(own.zero))) * 0x01010101u;
@@ -104,7 +105,8 @@ template <class Coded> struct InterleavedCodes {
     }
 };
 
-// How rows are packed for them: integers, behind them what belongs to each unit. BY_ROW: all units of a row have its scale (W8A8).
+// How rows are packed for interleaved codes: integers, followed by the UnitOfRow of each unit. BY_ROW: all units of a row
+// have the row's scale (W8A8).
 template <class Stored_, class Coded_, bool BY_ROW = false> struct InterleavedPanel {
     using Stored = Stored_;
     using Coded = Coded_;
@@ -130,8 +132,8 @@ template <class Stored_, class Coded_, bool BY_ROW = false> struct InterleavedPa
     }
 };
 
-// to[r] += x[r] . W for R rows, over `count` inputs from `first` on. whole: where a row has what belongs to its units; ahead: how far
-// from the codes to fetch, 0 for nothing.
+// to[r] += x[r] . W for R rows, over `count` inputs from `first` on. whole: the offset of the units' data in a row. ahead:
+// the distance from the codes to prefetch, or 0 for none.
 template <class Coded, int R>
 inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, const InterleavedCodes<Coded>& w, int64_t first,
                              int64_t count, int64_t ahead, F* to) {
@@ -181,7 +183,7 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
     for (int r = 0; r < R; ++r) to[r] = total[r];
 }
 
-// INTERLEAVED outputs for a block of rows.
+// Multiply a block of rows with INTERLEAVED outputs.
 template <class Coded>
 inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedCodes<Coded>& w, int64_t inputs, F* to) {
     constexpr int ROWS = Fours<Coded>::ROWS;
@@ -191,7 +193,7 @@ inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedC
         const int64_t count = std::min(INTEGER_BLOCK, whole - i);
         int64_t ahead = rows <= FEW_TO_FETCH_FOR ? PAGE : w.bytes_ahead;
         for (int64_t turn = 0, r = 0; turn < tiles; ++turn, ahead = 0) {
-            const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as even as they go
+            const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as evenly as possible
             [&]<int... R>(std::integer_sequence<int, R...>) {
                 ((own == R + 1 ? interleaved_tile<Coded, R + 1>(x.at + r * x.stride, x.stride, whole, w, i, count, ahead, to + r)
                                : void()),
@@ -202,14 +204,14 @@ inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedC
     }
 }
 
-// How a call is cut into items, as Cut of product.h, whole panels each.
+// How a call is cut into items: like Cut of product.h, in whole panels.
 struct InterleavedCut : Cut {
     InterleavedCut(const Rows& x, int64_t row_bytes) : Cut(x, 1, row_bytes) {
         outputs = (outputs + INTERLEAVED - 1) / INTERLEAVED * INTERLEAVED;
     }
 };
 
-// A block of rows of x, and the sums of a panel with each, their bias added.
+// A block of rows of x, and their sums with a panel, including the bias.
 template <class Panel> struct InterleavedBlock {
     using Stored = typename Panel::Stored;
     int64_t first, rows, inputs;

@@ -1,4 +1,4 @@
-// Keys and values as they lie in pages: numbers of the type that attention is computed in, or codes of 8 bits.
+// Keys and values as pages store them: numbers of the type in which attention is computed, or codes of 8 bits.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace {
 
-// Bytes of which 128 stands for zero, with a scale for each vector of a head.
+// Bytes of which 128 represents zero, with a scale for each vector of a head.
 struct Int8 {
     static constexpr bool SCALED = true;
     uint8_t code;
 };
-// e4m3 (arXiv:2209.05433), with a scale of the layer.
+// e4m3 (arXiv:2209.05433), with one scale for the layer.
 struct E4m3 {
     static constexpr bool SCALED = false;
     uint8_t code;
@@ -29,10 +29,11 @@ template <class Kept> constexpr bool is_scaled() {
 
 // -- codes as numbers -------------------------------------------------------------------------------------------------
 
-// What codes stand for before they are scaled, in units: in their order, or the numbers of even places, then those of odd ones.
-// All are bf16 numbers too.
+// The numbers of codes before scaling, in units: in order, or first those at even indices, then those at odd ones. All of
+// them are also bf16 numbers.
 
-// A byte below the exponent of 2^23, or eight places up below that of 2^15, is a number larger by that much.
+// A byte below the exponent of 2^23 is a number larger by 2^23. Eight bits up, below the exponent of 2^15, it is larger by
+// 2^15.
 inline F number_of(Int8, U code) { return from_bits(code | 0x4b000000u) - (0x1p23f + 128); }
 inline TwoRegisters in_order(const Int8* from) {
     return {number_of(Int8{}, widened(&from->code)), number_of(Int8{}, widened(&from[LANES].code))};
@@ -43,18 +44,19 @@ inline TwoRegisters by_pairs(const Int8* from) {
 }
 
 #if LANES == 16
-// The bf16 numbers of codes without a sign.
+// The bf16 numbers of the codes without their sign.
 constexpr auto E4M3_NUMBERS = [] {
     std::array<bf16, 128> numbers{};
     for (int code = 0; code < 128; ++code) {
-        const float normal = std::bit_cast<float>(uint32_t(code << 20) + 0x3c000000u);  // the exponent is biased by 7, then by 127
+        // the bias of the exponent changes from 7 to 127
+        const float normal = std::bit_cast<float>(uint32_t(code << 20) + 0x3c000000u);
         numbers[code] = std::bit_cast<uint32_t>(code < 8 ? code * 0x1p-9f : normal) >> 16;
     }
     numbers[127] = 0x7fc0;  // NaN
     return numbers;
 }();
 
-// 32 codes as bf16 numbers: two registers of the table are looked up in at once.
+// Return 32 codes as bf16 numbers. One lookup reads two registers of the table.
 inline U halves_of(const E4m3* from) {
     const auto part = [](int first) { return _mm512_loadu_si512(E4M3_NUMBERS.data() + first); };
     const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -76,8 +78,8 @@ inline TwoRegisters in_order(const E4m3* from) {
 #else
 inline F number_of(E4m3, U code) {
     const U size = code & 0x7fu;
-    // The exponent, biased by 7, becomes one that is biased by 127. Subnormal numbers, of exponent 0, are read as
-    // if they had a leading 1, which is taken off: numbers subnormal in fp32 too would be slow.
+    // The bias of the exponent changes from 7 to 127. Subnormal numbers, of exponent 0, are read with a leading 1, which is
+    // then subtracted. Numbers that are subnormal in fp32 would be slow.
     const F normal = from_bits((size << 20) + 0x3c000000u);
     const F magnitude = where(size < 8u, normal + normal - 0x1p-6f, normal);
     const F whole = where(size == 0x7fu, broadcast(std::numeric_limits<float>::quiet_NaN()), magnitude);
@@ -92,10 +94,10 @@ inline TwoRegisters by_pairs(const E4m3* from) {
 }
 #endif
 
-// The upper halves of two registers, which are bf16 numbers: those of the first in even places.
+// Return the upper halves of two registers, which are bf16 numbers. Those of the first are at even indices.
 inline U halves(F even, F odd) { return bits(even) >> 16 | (bits(odd) & 0xffff0000u); }
 
-// A key as `pack` (dots.h) packs one of type Stored, not scaled yet.
+// Pack a key of codes as `pack` (dots.h) packs one of type Stored, without scaling.
 template <class Stored, class Kept, class Number> inline void pack_codes(const Kept* from, int64_t dim, Number* to) {
     auto unit = [](const Kept* from, Number* to) {
         if constexpr (std::is_same_v<Number, bf16>) {
@@ -115,12 +117,12 @@ template <class Stored, class Kept, class Number> inline void pack_codes(const K
     unit(rest, to + i);
 }
 
-// Keys of codes, widened as they come: adds what Singles would of packed ones, in the same order.
+// Keys of codes, widened while they are read. It adds the terms that Singles adds for packed keys, in the same order.
 template <class Stored, class Kept> struct WideningCodes : Widening {
     static TwoRegisters w_at(const Kept* from) { return std::is_same_v<Stored, float> ? in_order(from) : by_pairs(from); }
 };
 
-// -- numbers as codes, as core/ops/kv_quantisation.py has them --------------------------------------------------------------------
+// -- numbers as codes, as in core/ops/kv_quantisation.py --------------------------------------------------------------------------
 
 inline uint8_t int8_of(float multiple) { return uint8_t(nearest(std::min(std::max(multiple, -127.0f), 127.0f)) + 128); }
 
@@ -133,7 +135,7 @@ inline uint8_t e4m3_of(float x) {
     return uint8_t(magnitude | (std::bit_cast<uint32_t>(x) >> 24 & 0x80u));
 }
 
-// A vector of a head into codes, and its scale to where that goes. wide: room for `dim` numbers.
+// Write a vector of a head as codes, and its scale to `scale`. wide: memory for `dim` numbers.
 template <class Stored> inline void write_codes(const Stored* from, int64_t dim, float* wide, float, Int8* to, bf16* scale) {
     float most = 0, finite = 0;
     for (int64_t i = 0; i < dim; ++i) wide[i] = get(from + i);

@@ -1,4 +1,4 @@
-// The kernels of the instruction set NAME, which the compiler was told to use.
+// The kernels of the instruction set NAME, for which setup.py compiles this file.
 #include "kernels.h"
 
 #include "attention.h"
@@ -15,7 +15,7 @@
 
 namespace {
 
-// call.operator()<P>() for the panels P of rows of type Stored with such a matrix.
+// Call call.operator()<P>() with the kind of panel P for rows of type Stored and this matrix.
 template <class Stored, class Call> void with_panels(const Matrix& matrix, Call&& call) {
     if (!matrix.codes) return call.template operator()<Panel<Stored>>();
     switch (matrix.codes->code) {
@@ -26,14 +26,14 @@ template <class Stored, class Call> void with_panels(const Matrix& matrix, Call&
     }
 }
 
-// The same, and for those of integers, which take a whole row to round it.
+// The same, including integer products, which need a whole row of x to round it.
 template <class Stored, class Call> void with_all_panels(const Matrix& matrix, Call&& call) {
     if (matrix.codes && matrix.codes->code == INT8_BY_INT8) return call.template operator()<IntegerPanel<Stored>>();
     with_panels<Stored>(matrix, call);
 }
 
 #ifdef BF16_DOTS
-// The same of a matrix whose rows are side by side.
+// The same for an interleaved matrix.
 template <class Call> void with_interleaved_panels(const Rows& x, const Matrix& matrix, Call&& call) {
     auto of_type = [&]<class Stored>() {
         if (matrix.codes->code == INT4) return call.template operator()<InterleavedPanel<Stored, HalfBytes>>();

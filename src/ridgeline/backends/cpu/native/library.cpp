@@ -1,4 +1,4 @@
-// What Python calls: plain C functions over the kernels of the instruction set that was chosen, and the pool of threads.
+// The C functions that Python calls. They run the kernels of the chosen instruction set on the pool of threads.
 #include "kernels.h"
 #include "pool.h"
 
@@ -20,14 +20,15 @@ struct Candidate {
 };
 
 #ifdef __x86_64__
-// All that setup.py lets the compiler use for a set: a virtual machine may hide any part of what its processor has.
+// These are all the extensions that setup.py lets the compiler use for a set. A virtual machine may hide any of those that
+// its processor has.
 const bool runs_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 const bool runs_avx512 = runs_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 #endif
 
-// From the best to the plainest, and whether this processor runs them.
+// The instruction sets, best first, and whether this processor runs them.
 const Candidate candidates[] = {
 #ifdef __x86_64__
     {&avx512_bf16, runs_avx512_bf16},
@@ -42,17 +43,17 @@ const Candidate candidates[] = {
 };
 
 const Kernels* kernels = nullptr;
-std::atomic<int> threads{1};  // set from any thread, also while another one calls
+std::atomic<int> threads{1};  // set from any thread, even while another thread is in a call
 Pool* pool = nullptr;
 std::mutex calls;
 
-// A child of a fork has the pool's memory without its threads.
+// After a fork, the child has the pool's memory but not its threads.
 void forget_pool() {
     pool = nullptr;
-    new (&calls) std::mutex;  // which another thread may have held
+    new (&calls) std::mutex;  // another thread may have held it
 }
 
-// The pool of one call: the process's, or, while another call has that, the calling thread alone.
+// The pool of one call: that of the process, or, if another call is using that, the calling thread alone.
 class CallPool {
   public:
     CallPool() : lock(calls, std::try_to_lock), alone(1) {
@@ -69,7 +70,7 @@ class CallPool {
     Pool alone;
 };
 
-// call(pool): 0, or 1 where the system refused it memory; what it gives is unfilled then.
+// Run call(pool). Return 0, or 1 if the system refused memory; the results are incomplete then.
 template <class Call> int refusable(Call&& call) {
     try {
         call(CallPool());
@@ -81,7 +82,8 @@ template <class Call> int refusable(Call&& call) {
 
 }  // namespace
 
-// The kernels of this name, or, for "", the best that this processor runs; their name, or null where it does not.
+// Choose the kernels of this name, or for "" the best ones that this processor runs. Return their name, or null if the
+// processor does not run them.
 EXPORTED const char* ridgeline_use(const char* name) {
     static const int once = pthread_atfork(nullptr, nullptr, forget_pool);
     (void)once;
@@ -93,10 +95,10 @@ EXPORTED const char* ridgeline_use(const char* name) {
     return nullptr;
 }
 
-// What it was compiled from, as sources.py has it.
+// Return the digest of the sources from which the library was compiled (kernel_sources.py).
 EXPORTED const char* ridgeline_sources() { return SOURCES; }
 
-// How many threads a call has from now on, the caller's included.
+// Set the number of threads of each later call, the calling thread included.
 EXPORTED void ridgeline_threads(int count) { threads = count; }
 
 EXPORTED int ridgeline_products(const Rows* x, int count, const Matrix* matrices, int out) {

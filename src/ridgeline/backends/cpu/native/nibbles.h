@@ -1,8 +1,9 @@
-// Codes of 4 bits where the processor multiplies bf16: a line of the cache at a time, 128 codes in one load.
+// Codes of 4 bits for processors that multiply bf16, one cache line at a time: one load has 128 codes.
 //
-// Its k-th unit has the k-th of each four codes, which a shift brings to the lowest bits of a lane of 16; above these the lane
-// has its group, and all that the codes of four groups may stand for fits the two registers that are looked up in. Rows of x
-// are packed in the same order. What a row has after its last whole line goes by units (quantised.h).
+// The k-th unit of a line consists of the k-th of each four codes. A shift moves them to the lowest bits of 16-bit lanes. The
+// bits above hold the group. The numbers of all codes of four groups fit into two registers, which serve as a lookup table.
+// Rows of x are packed in the same order. What remains of a row after its last whole line is processed by units
+// (quantised.h).
 #pragma once
 
 #include <array>
@@ -14,15 +15,15 @@ namespace {
 constexpr int LINE_UNITS = 4;
 constexpr int64_t LINE = LINE_UNITS * UNIT, LINE_BYTES = LINE / 2;
 
-// Where the number at a place of a line goes when it is packed.
+// Return the index within a packed line of the number at index `place` of the line.
 inline int64_t place_in_line(int64_t place) { return place % LINE_UNITS * UNIT + place / LINE_UNITS; }
 
 #ifdef BF16_DOTS
 
-// The groups of a line's units, line after line.
+// The groups of the units of a line, line after line.
 class LineGroups {
   public:
-    // first: the place of a line in its row. A group is a whole number of units.
+    // first: the index of a line's first number in its row. A group is a whole number of units.
     LineGroups(int64_t size, int64_t first) : size(size), number(first / size), place(first - number * size) { next(); }
     void next() {
         for (int64_t& own : of) {
@@ -38,7 +39,7 @@ class LineGroups {
     int64_t size, number, place;
 };
 
-// The numbers that a line's codes stand for, rounded to bf16. WHOLE: they are of one group.
+// The numbers of a line of codes, rounded to bf16. WHOLE: all of them belong to one group.
 template <bool WHOLE> class Nibbles {
   public:
     Nibbles(const uint8_t* from, const float* scales, const float* low, const LineGroups& groups) {
@@ -61,7 +62,7 @@ template <bool WHOLE> class Nibbles {
     __m512i first, second;
 };
 
-// Four units of numbers in the order of a line's; `to` may be `from`.
+// Pack four units of numbers in the order of a line. `to` may be `from`.
 inline void pack_line(const bf16* from, bf16* to) {
     std::array<bf16, UNIT> fourths;  // of two units, twice
     for (int i = 0; i < UNIT; ++i) fourths[i] = 4 * (i % (UNIT / 2));

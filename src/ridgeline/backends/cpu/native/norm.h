@@ -1,5 +1,4 @@
-// Root-mean-square norms of rows, alone or with the addition that comes before: core/ops/norm.py is their reference, down to
-// where it rounds.
+// Root-mean-square norms of rows, alone or after an addition. They match core/ops/norm.py in every rounding.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +10,10 @@
 
 namespace {
 
-constexpr int64_t ITEM_NUMBERS = 16 << 10;  // of rows that are normalised, an item
+constexpr int64_t ITEM_NUMBERS = 16 << 10;  // numbers per item
 
-// x += y where there is a y, then to = x / sqrt(mean(x^2) + eps) * weight; with `from_one` the weight is what is added to 1
-// and the product is not rounded before.
+// x += y if y is given; then to = x / sqrt(mean(x^2) + eps) * weight. With `from_one`, the factor is 1 + weight, and the
+// product is not rounded before it.
 template <class T>
 void norm_row(T* x, const T* y, T* to, const T* weight, int64_t width, float eps, bool from_one) {
     F squares{};

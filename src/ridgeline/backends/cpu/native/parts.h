@@ -1,4 +1,4 @@
-// How one layer's attention is cut into items: by sequence, KV head, queries and, where those are few, blocks of keys.
+// How the attention of a layer is cut into items: by sequence, KV head, queries and, if these are few, blocks of keys.
 #pragma once
 
 #include <algorithm>
@@ -9,19 +9,19 @@
 namespace {
 
 constexpr int64_t BLOCK_KEYS = 128;
-constexpr int64_t ITEM_ROWS = 72;      // heads x queries of an item: their queries, scores and results stay in L2
-constexpr int64_t FEW_ROWS = 16;       // with so many an item may be cut at blocks of keys too
-constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
+constexpr int64_t ITEM_ROWS = 72;      // heads x queries of an item, whose queries, scores and results stay in L2
+constexpr int64_t FEW_ROWS = 16;       // up to this number of rows, an item may also be cut at blocks of keys
+constexpr int64_t ITEMS_A_THREAD = 8;  // enough that all threads end at about the same time
 
 // One item: `queries` queries of a sequence from `query` on, for the heads that share a KV head, over `blocks` blocks of keys
-// from `block` on. [from, to): the keys that any of these queries sees. kept: where the partial results of its blocks go, if
-// other items have other blocks of the same rows; -1 where it has them all.
+// from `block` on. [from, to) are the keys that any of these queries sees. kept: where the partial results go if other items
+// compute other blocks of the same rows, or -1 if this item computes all of them.
 struct Part {
     int64_t sequence, kv_head, query, queries, from, to, block, blocks, kept;
 };
 
-// Of a block, or of all up to one: for each row its largest score, the sum of exponentials over that, and the values
-// weighted by them, in the order of `pack`.
+// The partial result of a block, or of all blocks up to one. Each row has its largest score, the sum of exponentials relative
+// to it, and the values weighted by them, in the order of `pack`.
 struct Partial {
     float *most, *total, *values;
 
@@ -29,29 +29,29 @@ struct Partial {
     Partial(float* at, int64_t rows, int64_t width) : most(at + rows * width), total(most + rows), values(at) {}
 };
 
-// The items of a call, and which keys its queries see.
+// The items of a call, and the keys that their queries see.
 class Parts {
   public:
-    // width: of a value, as partial results have it.
+    // width: the length of a value in partial results.
     Parts(const AttentionLayer& layer, const Sequences& sequences, int64_t width)
         : layer(layer), sequences(sequences), sharers(layer.heads / layer.kv_heads), width(width) {}
 
     int64_t queries_of(int64_t sequence) const { return sequences.starts[sequence + 1] - sequences.starts[sequence]; }
-    // The position of a sequence's first query of the step.
+    // Return the position of a sequence's first query of the step.
     int64_t position(int64_t sequence) const { return sequences.lengths[sequence] - queries_of(sequence); }
-    // The first key that the query at a position sees.
+    // Return the first key that the query at a position sees.
     int64_t first_seen(int64_t position) const {
         if (layer.reach == WINDOW) return std::max<int64_t>(0, position - layer.reach_size + 1);
         if (layer.reach == CHUNKED) return position / layer.reach_size * layer.reach_size;
         return 0;
     }
 
-    // Fills `items` and their groups, for so many threads, and `merged`, whose blocks several items have.
+    // Fill `items` and their groups for this number of threads, and `merged`, the rows whose blocks are in several items.
     void cut(int64_t threads) {
         const int64_t wanted = threads == 1 ? 1 : threads * ITEMS_A_THREAD;
         int64_t queries = std::max<int64_t>(ITEM_ROWS / sharers, 1);
         while (queries > 1 && queries * sharers > FEW_ROWS && blocks_from(queries) < wanted) queries = (queries + 1) / 2;
-        int64_t blocks = 0, rows = 0;  // rows: of the item with most
+        int64_t blocks = 0, rows = 0;  // rows: the maximum over the items
         for (int64_t s = 0; s < sequences.count; ++s)
             for (int64_t query = 0; query < queries_of(s); query += queries)
                 for (int64_t head = 0; head < layer.kv_heads; ++head) {
@@ -66,8 +66,8 @@ class Parts {
     }
 
     std::vector<Part> items, merged;
-    std::vector<int64_t> groups;  // the items from each on, up to the next one's, are computed together; the last is their count
-    int64_t kept_numbers = 0;  // room for the partial results of those
+    std::vector<int64_t> groups;  // the first item of each group that is computed together; the last entry is the number of items
+    int64_t kept_numbers = 0;  // the size of the partial results of `merged`, in numbers
 
   private:
     int64_t blocks_from(int64_t queries) const {
@@ -83,7 +83,7 @@ class Parts {
         return {s, head, query, queries, from, to, block, (to + BLOCK_KEYS - 1) / BLOCK_KEYS - block, -1};
     }
 
-    // Items of more than `most` blocks of keys become several.
+    // Split items of more than `most` blocks of keys.
     void cut_at_blocks(int64_t most) {
         std::vector<Part> whole_parts;
         whole_parts.swap(items);
@@ -102,7 +102,7 @@ class Parts {
         }
     }
 
-    // Items that are next to each other, of up to so many blocks of keys.
+    // Group neighbouring items, up to `most` blocks of keys per group.
     void group(int64_t most) {
         int64_t blocks = most;
         for (size_t item = 0; item < items.size(); ++item) {

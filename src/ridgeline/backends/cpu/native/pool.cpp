@@ -8,8 +8,8 @@
 #include <immintrin.h>
 inline void relax() { _mm_pause(); }
 #elif defined(__aarch64__)
-// Empties the pipeline, which takes about as long as x86's pause; `yield` takes no time on a core of one thread, and who
-// looks out would ask for a line of memory that others write as fast as it can.
+// Empty the pipeline, which takes about as long as x86's pause. On a core with one hardware thread `yield` takes no time. A
+// waiting thread would then read a line of memory that others write, as fast as it can.
 inline void relax() { asm volatile("isb"); }
 #else
 inline void relax() { std::this_thread::yield(); }
@@ -17,8 +17,8 @@ inline void relax() { std::this_thread::yield(); }
 
 namespace {
 
-// How long a worker looks out for the next call before it sleeps. Between two calls of a step lie some microseconds, of one
-// that is not recorded up to 100; a thread that sleeps takes 50 us and more to wake.
+// How long a worker polls for the next call before it sleeps. Two calls of a step are some microseconds apart, or up to 100
+// if the step is not recorded. A sleeping thread takes 50 us and more to wake.
 constexpr auto LOOKOUT = std::chrono::microseconds(250);
 
 }  // namespace
@@ -27,7 +27,7 @@ Pool::Pool(int wanted) : asked_for(wanted), shares(wanted > 1 ? wanted : 0) {
     try {
         for (int i = 1; i < wanted; ++i) workers.emplace_back([this, i] { work(i); });
     } catch (const std::exception&) {
-        // A limit on threads or memory: calls are cut for those that there are, and the results are the same.
+        // The system limits threads or memory. Calls are cut for the threads that exist, and the results are the same.
     }
 }
 
@@ -49,7 +49,7 @@ void Pool::start(int items, Task what, void* with) {
     call.fetch_add(1);
     call.notify_all();
     take(0);
-    // Who is not in by now finds nothing to do; who is in has an item in hand.
+    // A worker that is not inside by now finds no items. One that is inside is working on an item.
     open.store(false);
     while (inside.load() != 0) relax();
     if (refused.exchange(false)) throw std::bad_alloc();
@@ -60,7 +60,7 @@ void Pool::take(int thread) {
         for (int item; (item = next_of(thread)) >= 0;) task(context, item);
     } catch (const std::bad_alloc&) {
         refused.store(true);
-        for (Share& share : shares) share.set(0, 0);  // what is left is in vain
+        for (Share& share : shares) share.set(0, 0);  // the call fails, so the remaining items are dropped
     }
 }
 

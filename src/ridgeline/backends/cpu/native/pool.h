@@ -1,5 +1,6 @@
-// Threads for the kernels: a call is cut into items, of which each thread has a share; who is through with its own takes of the
-// others', so that a thread that comes late, or whose core somebody else has, holds nobody up but for the item in its hands.
+// Threads for the kernels. A call is cut into items, and each thread has a share of them. A thread that has finished its
+// share takes items of the others. So a thread that starts late, or whose core is busy with another process, only delays the
+// item that it is working on.
 #pragma once
 
 #include <atomic>
@@ -9,15 +10,16 @@
 
 class Pool {
   public:
-    // wanted: threads of a call, its caller's included. Where the system starts no more of them, there are fewer.
+    // wanted: the number of threads of a call, the calling thread included. If the system starts fewer threads, there are
+    // fewer.
     explicit Pool(int wanted);
     ~Pool();
     int threads() const { return int(workers.size()) + 1; }
     int wanted() const { return asked_for; }
     Pool(const Pool&) = delete;
 
-    // each(item) for every item, on any thread and in any order. One call at a time. Throws bad_alloc once nobody works any
-    // more, if the system refused memory to one of them.
+    // Call each(item) for every item, on any thread and in any order. Only one call may run at a time. If the system refuses
+    // memory to a thread, throws bad_alloc after all threads have stopped.
     template <class Each> void run(int items, Each&& each) {
         if (workers.empty() || items < 2) {
             for (int item = 0; item < items; ++item) each(item);
@@ -29,14 +31,14 @@ class Pool {
   private:
     using Task = void (*)(void* context, int item);
 
-    // The items of a call that a thread takes first. They are neighbours: what it fetched ahead is its own, and the processor
-    // foresees what comes next. Who has none left takes the others' last ones. Both ends are one number, so that no two threads
-    // take the same item.
+    // The items of a call that a thread takes first. They are neighbours: what the thread prefetched is for itself, and the
+    // processor's own prefetching works. A thread without items takes the last ones of others. Both ends are in one number,
+    // so no two threads take the same item.
     struct alignas(64) Share {
         std::atomic<uint64_t> left{0};
 
         void set(uint64_t first, uint64_t end) { left.store(first << 32 | end); }
-        // An item, or -1.
+        // Take an item, or return -1.
         int first() {
             for (uint64_t now = left.load(); now >> 32 < uint32_t(now);)
                 if (left.compare_exchange_weak(now, now + (uint64_t(1) << 32))) return int(now >> 32);
@@ -59,7 +61,7 @@ class Pool {
     Task task = nullptr;
     void* context = nullptr;
     std::vector<Share> shares;
-    alignas(64) std::atomic<uint32_t> call{0};  // counts calls: what sleeping workers wait on
+    alignas(64) std::atomic<uint32_t> call{0};  // the number of calls so far; sleeping workers wait for it to change
     alignas(64) std::atomic<int> inside{0};     // workers that may still touch this call
     std::atomic<bool> open{false}, ending{false}, refused{false};
 };

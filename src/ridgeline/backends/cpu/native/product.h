@@ -1,11 +1,11 @@
-// y = x W^T + b for matrices as checkpoints store them: row-major, an output a row, mapped from the file.
+// y = x W^T + b for matrices as checkpoints store them: row-major, one row per output, mapped from the file.
 //
-// An output is a sum of dot products (dots.h) over BLOCK inputs each. No step of that depends on how many rows there are or
-// on who computes them, so a row's result is the same, bit for bit, alone and in any batch. It needs no packed copy of the
-// matrix either.
+// An output is a sum of dot products (dots.h) over BLOCK inputs each. No step depends on the number of rows or on the thread
+// that computes them, so the result of a row is the same, bit for bit, alone and in any batch. The matrix needs no packed
+// copy.
 //
-// Sums are fp32. bf16 is widened to fp32 on its way (x once a block of rows, W four outputs at a time) or, where the
-// processor multiplies bf16, goes in as it is.
+// Sums are fp32. Processors that multiply bf16 read it as it is. On others it is widened to fp32: x once per block of rows, W
+// four outputs at a time.
 #pragma once
 
 #include <atomic>
@@ -20,21 +20,23 @@
 namespace {
 
 #ifdef BF16_DOTS
-constexpr int64_t BLOCK = 1024;                          // inputs: of bf16 pairs, half the steps
+constexpr int64_t BLOCK = 1024;                          // inputs; with pairs of bf16 this takes half the steps
 #else
 constexpr int64_t BLOCK = 512;
 #endif
-constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
-constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
-constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
-constexpr int64_t SHORT_BYTES = 8 << 10;                 // of a row of x that stays in the first cache while W passes
-constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
-constexpr int64_t MAX_ROWS = 128;                        // at a time
+constexpr int OUTPUTS = TILE_COLUMNS;                    // outputs of a tile
+// outputs computed with the same rows of x, which stay in the first-level cache together with the rows of W
+constexpr int PANEL = 2 * OUTPUTS;
+constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // maximum number of rows for which W is widened while it is read
+// maximum size of a row of x that stays in the first-level cache while W passes
+constexpr int64_t SHORT_BYTES = 8 << 10;
+constexpr int64_t ROW_BYTES = 384 << 10;                 // size of a block of x, which stays in a core's L2
+constexpr int64_t MAX_ROWS = 128;                        // maximum number of rows of a block
 constexpr int64_t HALF = MAX_ROWS * OUTPUTS;             // sums of half a panel
-constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
+constexpr int64_t ITEM_BYTES = 128 << 10;                // bytes of W per item
 
-// What a tile prefetches of W: into the second cache what stands so far ahead, at one step in so many, of which `turn` come
-// before the first; what one tile asks for at once, the others' lines wait behind.
+// Prefetches W for a tile into the second-level cache, `ahead` numbers from what is multiplied, at one step of every `turns`.
+// The first of them is after `turn` steps. Without these gaps, the lines of other tiles would wait behind those of one tile.
 template <class Weight> struct FetchAhead {
     const Weight* const* w;
     int64_t ahead, turn, turns;
@@ -46,7 +48,8 @@ template <class Weight> struct FetchAhead {
     }
 };
 
-// And into the first cache what the next tile multiplies: it has 10 lines a step to wait for otherwise, of W and of x.
+// Also prefetches the operands of the next tile into the first-level cache. Without it, each step would wait for 10 lines of
+// W and x.
 template <class Weight> struct FetchNext : FetchAhead<Weight> {
     const Weight* const* next;
     int64_t offset;
@@ -58,9 +61,9 @@ template <class Weight> struct FetchNext : FetchAhead<Weight> {
     }
 };
 
-// to[r][o] += x[r] . w[o] for a panel, of which so many halves are there, and any number of rows; the sums of the second half
-// are HALF behind those of the first. ahead: how far from w to prefetch, 0 for nothing; next: how far what is multiplied
-// next stands.
+// to[r][o] += x[r] . w[o] for any number of rows and for a panel of which `halves` halves exist. The sums of the second half
+// are HALF after those of the first. ahead: the distance from w to prefetch, or 0 for none. next: the distance to the data
+// that is multiplied next.
 template <class Dots, class Number, class Weight>
 inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
                   int64_t ahead, int64_t next, float* to) {
@@ -85,7 +88,7 @@ inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight*
         }
     };
     for (int64_t turn = 0; turn < count; ++turn) {
-        // As even as they go: a tile of one row or two has too few sums to keep the units busy.
+        // Split the rows as evenly as possible. A tile of one or two rows has too few sums to keep the arithmetic units busy.
         const int64_t own = (rows - r + count - turn - 1) / (count - turn);
         [&]<int... R>(std::integer_sequence<int, R...>) {
             ((own == R + 1 ? both.template operator()<R + 1>(turn) : void()), ...);
@@ -94,9 +97,9 @@ inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight*
     }
 }
 
-// to[o] += x . w[o] for one row of x and all inputs, one row of W after the other: memory is read in one piece, which the
-// processor fetches ahead by itself, faster than it does four rows at a time that a tile asks for. x is read for each row of W,
-// so it is a short one.
+// to[o] += x . w[o] for one row of x and all inputs, one row of W after the other. This reads memory as one stream. The
+// processor prefetches one stream by itself, faster than the four that a tile reads. It reads x again for each row of W, so x
+// must be short.
 template <class Dots, class Number, class Weight>
 inline void row_by_row(const Number* x, const Weight* const* w, int halves, int64_t inputs, float* to) {
     F sums[SHORT_BYTES / int64_t(sizeof(Number)) / BLOCK][1][OUTPUTS];
@@ -116,15 +119,15 @@ template <class Number> struct TileRows {
     int64_t stride;
 };
 
-// Rows that begin a whole number of pages apart have their numbers of a place in the same few lines of the first cache, which
-// holds eight: fewer than a tile and its panel have. So rows of W often stand; those of x are put half a page further apart.
+// The first-level cache has eight lines for addresses that are a multiple of a page apart, fewer than a tile and its panel
+// need. Rows of W are often that far apart. So packed rows of x are half a page further apart.
 constexpr int64_t PAGE = 4096;
 template <class Number> constexpr int64_t spread(int64_t stride) {
     constexpr int64_t NUMBERS = PAGE / int64_t(sizeof(Number));
     return stride % NUMBERS ? stride : stride + NUMBERS / 2;
 }
 
-// Those of a call, for panels of a sort: where they are, or packed in the thread's scratch.
+// The rows of x of a call, for one kind of panel: where they are, or packed in the scratch memory of the thread.
 template <class Panel, class Number = typename Panel::Number> struct PackedRows : TileRows<Number> {
     using Stored = typename Panel::Stored;
     using TileRows<Number>::at, TileRows<Number>::stride;
@@ -147,22 +150,24 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
     }
 };
 
-// A first line of each page of what a thread multiplies next: so the processor looks several pages up at once, where it would
-// wait for one after the other.
+// Prefetch the first line of each page that a thread multiplies next. The processor then looks up several pages at once,
+// instead of waiting for one after the other.
 inline void prefetch_pages(const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += PAGE) prefetch(static_cast<const char*>(from) + i);
 }
 
-// Up to 8 rows of W, from one matrix or two, and how far ahead of each the one stands that its place has next.
+// Up to 8 rows of W, from one matrix or two, and the distance from each to the row that comes next in its place.
 template <class Stored_> struct Panel {
     using Stored = Stored_;
     using Number = typename DotsOf<Stored>::Number;
     static constexpr bool PACKS = !std::is_same_v<Stored, Number>;
-    static constexpr int64_t NUMBER_BYTES = sizeof(Stored);  // what strides of W count
+    static constexpr int64_t NUMBER_BYTES = sizeof(Stored);  // the unit of W's strides
     static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
-    static int64_t stride(int64_t inputs) { return spread<Number>(padded(inputs)); }  // numbers of a packed row of x
+    // the length of a packed row of x, in numbers
+    static int64_t stride(int64_t inputs) { return spread<Number>(padded(inputs)); }
     static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
-    static int64_t place(int64_t input, int64_t) { return packed_place<Stored, Number>(input); }  // where pack puts it
+    // the index at which `pack` puts an input
+    static int64_t place(int64_t input, int64_t) { return packed_place<Stored, Number>(input); }
 
     const Stored* w[PANEL];
     int halves;
@@ -170,9 +175,9 @@ template <class Stored_> struct Panel {
 
     Panel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
 
-    // Rows of a matrix from `first` on, `count` of at most 4, into one half.
+    // Set one half to `count` rows (at most 4) of a matrix, from `first` on.
     void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
-        for (int64_t o = 0; o < OUTPUTS; ++o)  // what is missing is computed with the last one, and dropped
+        for (int64_t o = 0; o < OUTPUTS; ++o)  // missing rows repeat the last one; their results are dropped
             w[half * OUTPUTS + o] =
                 static_cast<const Stored*>(matrix.weight) + (first + std::min(o, count - 1)) * matrix.weight_stride;
         prefetch_pages(w[half * OUTPUTS] + ahead, OUTPUTS * matrix.weight_stride * sizeof(Stored));
@@ -189,7 +194,7 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
     using Dots = std::conditional_t<std::is_same_v<Stored, Number>, DotsOf<Stored>, Widening>;
     alignas(64) thread_local Number packed[PANEL][BLOCK];
     clear_sums(rows, panel.halves, to);
-    // Its sum is one chain, which keeps up with memory where a register is wide.
+    // The sum of a row is one chain of additions. With wide registers it keeps up with memory.
     if (LANES == 16 && rows == 1 && inputs == padded(inputs) && inputs * int64_t(sizeof(Number)) <= SHORT_BYTES)
         return row_by_row<Dots>(x.at, panel.w, panel.halves, inputs, to);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
@@ -222,13 +227,13 @@ inline uint64_t next_call() {
     return ++calls;
 }
 
-// Rows of a block at most. number_bytes: of a number as it is packed.
+// Return the maximum number of rows of a block. number_bytes: the size of a packed number.
 inline int64_t rows_of_block(int64_t inputs, int64_t number_bytes) {
     const int64_t fit = ROW_BYTES / (padded(inputs) * number_bytes) / TILE_ROWS * TILE_ROWS;
     return std::clamp(fit, int64_t(2 * TILE_ROWS), MAX_ROWS);
 }
 
-// Rows in blocks of at most so many, as even as they go: a block of a few rows has all of W to read too.
+// Return the size of blocks of at most `most` rows, as equal as possible. Even a block of a few rows reads all of W.
 inline int64_t even_rows(int64_t rows, int64_t most) {
     const int64_t blocks = std::max<int64_t>((rows + most - 1) / most, 1);
     return std::max<int64_t>((rows + blocks - 1) / blocks, 1);
@@ -239,37 +244,37 @@ struct Cut {
     int64_t rows, outputs, blocks;
     uint64_t call = next_call();
 
-    // number_bytes: of x as it is packed. row_bytes: of all rows of W that one output takes.
+    // number_bytes: the size of a packed number of x. row_bytes: the size of all rows of W that one output needs.
     Cut(const Rows& x, int64_t number_bytes, int64_t row_bytes)
         : rows(even_rows(x.count, rows_of_block(x.width, number_bytes))),
           outputs(std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL), blocks((x.count + rows - 1) / rows) {}
     int64_t slices(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
-// The sums of a panel and so many rows: of each half, row after row.
+// The sums of a panel for a number of rows: first one half, row after row, then the other.
 template <class Stored> struct Sums {
     int64_t rows;
-    alignas(64) float at[2 * HALF + LANES];  // whole registers are read
+    alignas(64) float at[2 * HALF + LANES];  // reads are of whole registers
 
     explicit Sums(int64_t rows) : rows(rows) {}
 
     float of(int64_t row, int64_t output) const { return at[output / OUTPUTS * HALF + row * OUTPUTS + output % OUTPUTS]; }
 
-    // Add the bias of `count` outputs of a matrix to the sums from half `half` on.
+    // Add the bias of `count` outputs of a matrix to the sums, from half `half` on.
     void add_bias(const Matrix& matrix, int64_t output, int64_t count, int half) {
         if (!matrix.bias) return;
         const auto* bias = static_cast<const Stored*>(matrix.bias) + output;
         for (int64_t r = 0; r < rows; ++r)
             for (int64_t o = 0; o < count; ++o) at[(half + o / OUTPUTS) * HALF + r * OUTPUTS + o % OUTPUTS] += get(bias + o);
     }
-    // act(first half) * second half of the panel, in the place of the first.
+    // Replace the first half of the panel by act(first half) * second half.
     void gate(const Gate& gate) {
-        for (int64_t i = 0; i < rows * OUTPUTS; i += LANES)  // past the last row: whatever is there, dropped
+        for (int64_t i = 0; i < rows * OUTPUTS; i += LANES)  // values after the last row are undefined and dropped
             store(at + i, gated(gate, load(at + i), load(at + HALF + i)));
     }
 };
 
-// A block of rows of x, ready to be multiplied with panels of a sort.
+// A block of rows of x, ready to be multiplied with one kind of panel.
 template <class Panel, class Stored = typename Panel::Stored> struct Block : Sums<Stored> {
     using Sums<Stored>::rows, Sums<Stored>::at;
     int64_t first, inputs;
@@ -282,16 +287,16 @@ template <class Panel, class Stored = typename Panel::Stored> struct Block : Sum
     void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
 };
 
-// The outputs of a block of rows until there is a line of memory of each: rows of y often begin whole pages apart, and lines that
-// are written in parts would push each other out of the first cache.
+// The outputs of a block of rows, collected until each row has a full cache line. Rows of y are often whole pages apart.
+// Lines written in parts would evict each other from the first-level cache.
 template <class Out> struct Lines {
     static constexpr int64_t WIDTH = 64 / sizeof(Out);
-    int64_t held = 0;  // outputs of each row
+    int64_t held = 0;  // outputs collected for each row
     alignas(64) Out at[(MAX_ROWS + SUMS) * WIDTH];
 
-    // Add the first `count` of the outputs of HALVES halves of a panel.
+    // Add the first `count` outputs of HALVES halves of a panel.
     template <int HALVES, class Stored> void add(const Sums<Stored>& sums, int64_t count) {
-        for (int64_t r = 0; r < sums.rows; r += SUMS) {  // past the last row: whatever is there, dropped
+        for (int64_t r = 0; r < sums.rows; r += SUMS) {  // values after the last row are undefined and dropped
             alignas(64) Out stored[HALVES * LANES];
             const F half = load(sums.at + r * OUTPUTS);
             if constexpr (HALVES == 1) {
@@ -305,7 +310,7 @@ template <class Out> struct Lines {
         }
         held += count;
     }
-    // Put them where a matrix has its outputs; `end`: the one behind them.
+    // Write the outputs to their place in the matrix's results. `end` is the output after the last one.
     template <class Panel> void put_out(const Block<Panel>& block, const Matrix& matrix, int64_t end) {
         Out* y = static_cast<Out*>(matrix.y) + block.first * matrix.y_stride + end - held;
         for (int64_t r = 0; r < block.rows; ++r, y += matrix.y_stride) {

@@ -1,9 +1,9 @@
-// Matrices of codes: integers of 8 or 4 bits, or numbers of 8 bits (fp8), of which a group of inputs shares a scale. A code
-// stands for code * scale - zero * scale.
+// Matrices of codes: integers of 8 or 4 bits, or numbers of 8 bits (fp8). A group of inputs shares a scale. A code represents
+// code * scale - zero * scale.
 //
-// They are widened on their way into the product, to what rows are multiplied as (dots.h): to fp32 in the order in which rows
-// of bf16 are packed, the numbers of even places, then those of odd ones, or to bf16 in their own order. A byte of 4-bit codes
-// has the even one in its low half, so that both halves of a register come out of one load.
+// Codes are widened for the product, to the type in which rows are multiplied (dots.h). For fp32, the order is that of packed
+// bf16 rows: first the numbers at even indices, then those at odd ones. For bf16, it is their own order. A byte of 4-bit
+// codes has the even one in its low half, so one load gives both halves of a register.
 #pragma once
 
 #include <type_traits>
@@ -16,17 +16,17 @@ namespace {
 
 // -- codes as numbers ------------------------------------------------------------------------------------------------------
 
-// Each Scaled is made of the scale of a group and of what is added to its numbers, and gives a unit of codes as the numbers
-// that they stand for. The scale is FACTOR times that of the matrix. Each Halves gives the same rounded to bf16.
+// A Scaled is constructed from the scale of a group and the number to add. It converts one unit of codes into the numbers
+// that they represent. Its scale is FACTOR times that of the matrix. A Halves does the same and rounds to bf16.
 
 #ifdef BF16_DOTS
-// Two registers as bf16 numbers, those of `first` before the others. Numbers below those of the usual size become 0.
+// Return two registers as bf16 numbers, those of `first` first. Subnormal numbers become 0.
 inline U as_halves(F first, F second) {
     return reinterpret_cast<U>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
 }
 #endif
 
-// Bytes of which 128 stands for zero.
+// Codes of a byte, of which 128 represents zero.
 struct Bytes {
     static constexpr int BITS = 8;
     static constexpr float FACTOR = 1;
@@ -49,12 +49,12 @@ struct Bytes {
 #endif
 };
 
-// Halves of bytes.
+// Codes of half a byte.
 struct HalfBytes {
     static constexpr int BITS = 4;
     static constexpr float FACTOR = 1;
     struct Scaled {
-#if LANES == 16  // all that the codes may stand for fits a register, which is looked up in
+#if LANES == 16  // the numbers of all codes fit into a register, which serves as a lookup table
         F table;
         Scaled(F scale, F low) {
             for (int lane = 0; lane < LANES; ++lane) table[lane] = lane;
@@ -89,8 +89,8 @@ struct HalfBytes {
 #endif
 };
 
-// e4m3 (arXiv:2209.05433): the four bits of the exponent, biased by 7, become the lowest of fp32's eight, biased by 127.
-// Subnormal numbers are right too. NaN, which has no place among weights, would be 480.
+// e4m3 (arXiv:2209.05433). The four bits of the exponent, biased by 7, become the lowest of the eight of fp32, biased by 127.
+// Subnormal numbers are right too. NaN, which weights do not contain, would become 480.
 struct Fp8 {
     static constexpr int BITS = 8;
     static constexpr float FACTOR = 0x1p120f;
@@ -114,7 +114,7 @@ struct Fp8 {
 #endif
 
   private:
-    // Of bytes at the top of numbers: the sign there, the rest after the three bits that are free.
+    // Place bytes that are at the top of numbers: the sign stays there, and the rest moves below three free bits.
     static F placed(U up) { return from_bits(reinterpret_cast<U>(reinterpret_cast<I>(up) >> 4) & 0x87f00000u); }
 };
 
@@ -125,12 +125,12 @@ template <class Coded, class Number> auto numbers_of() {
 #endif
         return std::type_identity<typename Coded::Scaled>{};
 }
-// What widens such codes to numbers of a type.
+// The type that widens codes of this kind to numbers of a type.
 template <class Coded, class Number> using NumbersOf = typename decltype(numbers_of<Coded, Number>())::type;
 
 // -- scales ----------------------------------------------------------------------------------------------------------------
 
-// fp16 as fp32: as e4m3 above. Infinities and NaN, which have no place among scales, would be numbers.
+// Widen fp16 to fp32, like e4m3 above. Infinities and NaN, which scales do not contain, would become numbers.
 inline F widened_half(const uint16_t* from) {
     const U u = widened(from);
     return from_bits((u & 0x8000u) << 16 | (u & 0x7fffu) << 13) * 0x1p112f;
@@ -144,8 +144,8 @@ inline F scales_at(const void* from, DType type) {
     }
 }
 
-// So many scales from place `first` on times `factor`, and what is added to the numbers of the group of each, as fp32. Whole
-// registers are written.
+// Widen `count` scales from index `first` on, times `factor`, and compute what is added to the numbers of each group. Both
+// are fp32. Writes are of whole registers.
 inline void widen_scales(const Codes& codes, int64_t first, int64_t count, float factor, float* to, float* low) {
     const int64_t bytes = codes.scale_bytes();
     const auto* scales = static_cast<const uint8_t*>(codes.scales) + first * bytes;
@@ -167,7 +167,7 @@ inline void widen_scales(const Codes& codes, int64_t first, int64_t count, float
     if (codes.lows) std::memcpy(low, codes.lows + first, count * sizeof(float));
 }
 
-// Those of one output.
+// The same for the scales of one output.
 inline void widen_scales(const Codes& codes, int64_t output, float factor, float* to, float* low) {
     widen_scales(codes, output / codes.outputs * codes.groups, codes.groups, factor, to, low);
 }
@@ -177,7 +177,7 @@ inline void widen_scales(const Codes& codes, int64_t output, float factor, float
 inline void put_unit(TwoRegisters unit, float* to) { store(to, unit.first), store(to + LANES, unit.second); }
 inline void put_unit(U pairs, bf16* to) { std::memcpy(to, &pairs, sizeof(pairs)); }
 
-// A unit whose first half is of `a`, the other of `b`.
+// Return a unit whose first half is from `a` and the second from `b`.
 inline TwoRegisters joined(TwoRegisters a, TwoRegisters b) {
     I upper;
     for (int lane = 0; lane < LANES; ++lane) upper[lane] = lane < LANES / 2 ? 0 : -1;
@@ -188,8 +188,8 @@ inline U joined(U a, U b) {
     return bits(both.first);
 }
 
-// The numbers that `count` codes stand for, whole units of them. first: the place in its row of the one at `codes`, where a
-// block begins. A group is half a unit, or as many units as it likes.
+// Widen `count` codes, a whole number of units. first: the index in its row of the code at `codes`, where a block begins. A
+// group is half a unit or a whole number of units.
 template <class Coded, class Number>
 inline void widen_codes(const uint8_t* codes, const float* scales, const float* low, int64_t group, int64_t first, int64_t count,
                         Number* to) {
@@ -210,7 +210,7 @@ inline void widen_codes(const uint8_t* codes, const float* scales, const float* 
     }
 }
 
-// A row of fp32 in the order in which one of bf16 is packed.
+// Pack a row of fp32 in the order of packed bf16.
 inline void pack_by_pairs(const float* from, int64_t inputs, float* to) {
     for (int64_t i = 0; i < padded(inputs); ++i) to[packed_place<bf16, float>(i)] = i < inputs ? from[i] : 0.0f;
 }

@@ -1,12 +1,12 @@
-// One uniform number for each (seed, position, choice), as engine/sampling/uniform.py says; Philox4x32-10: J. Salmon,
-// M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// One uniform number for each (seed, position, choice), as in engine/sampling/uniform.py, by Philox4x32-10: J. Salmon, M.
+// Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
 #include <cstdint>
 
 namespace {
 
-// In [0, 1), a multiple of 2^-53.
+// Return a multiple of 2^-53 in [0, 1).
 inline double uniform(uint64_t seed, uint64_t position, uint64_t choice) {
     uint32_t c0 = uint32_t(position), c1 = uint32_t(position >> 32), c2 = uint32_t(choice), c3 = 0;
     uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);

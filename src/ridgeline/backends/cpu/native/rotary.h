@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864), in fp32 whatever the heads are stored in.
+// Rotary position embedding (Su et al., arXiv:2104.09864). It computes in fp32 for every storage type of heads.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// A head's entries i and i + half, from `start` on, turned by the angle of i; the others as they are.
+// Rotate entries i and i + half of a head, counted from `start`, by the angle of i. The other entries are copied.
 template <class Stored>
 inline void rotate_head(const Stored* from, Stored* to, int64_t dim, const float* cos, const float* sin, int64_t start,
                         int64_t half) {
@@ -44,7 +44,7 @@ void rotate(Pool& pool, int64_t rows, const Heads* inputs, int count, const floa
     });
 }
 
-// cos and sin of position x frequency, times `magnitude`: each [rows, half].
+// Compute cos and sin of position x frequency, times `magnitude`. Both are [rows, half].
 void angles(Pool& pool, const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
             float* cos, float* sin) {
     constexpr int64_t ROWS_AN_ITEM = 16;

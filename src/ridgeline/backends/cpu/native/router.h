@@ -1,5 +1,5 @@
-// Which experts each row passes, and with what weight: RoutingRule of core/ops/router.py is its reference. Lower indices win
-// among equals.
+// The experts that each row picks, and their weights. The reference is RoutingRule of core/ops/router.py. Of equal scores the
+// lower index wins.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace {
 
 constexpr int64_t ITEM_LOGITS = 4 << 10;
-constexpr float NEVER_ZERO = 1e-20f;  // what DeepSeek-V3 adds to the sum that weights are divided by
+constexpr float NEVER_ZERO = 1e-20f;  // DeepSeek-V3 adds this to the sum by which weights are divided
 
-// Whether a number is picked before another; NaN before all, as torch has it.
+// Return whether a number is picked before another. NaN comes first, as in torch.
 inline bool before(float one, float other) { return one > other || (one != one && other == other); }
 
-// The indices of the `most` largest of `count` values, in order.
+// Write the indices of the `most` largest of `count` values, in order.
 inline void pick(const float* values, int64_t count, int64_t most, int64_t* to) {
     int64_t there = 0;
     for (int64_t index = 0; index < count; ++index) {
@@ -32,7 +32,7 @@ inline void pick(const float* values, int64_t count, int64_t most, int64_t* to) 
     }
 }
 
-// One row at a time.
+// Routes one row at a time.
 class RowRouter {
   public:
     RowRouter(const Routing& rule, int64_t experts)
@@ -66,7 +66,7 @@ class RowRouter {
         for (int64_t e = 0; e < whole; e += LANES) store(scores + e, load(scores + e) / total);
     }
 
-    // Those outside the best groups become the last choice.
+    // Make experts outside the best groups the last choice.
     void stay_within_groups() {
         const int64_t size = experts / rule.groups;
         for (int64_t group = 0; group < rule.groups; ++group) {
@@ -88,7 +88,7 @@ class RowRouter {
     }
 
     const Routing& rule;
-    const int64_t experts, whole;  // whole: filled up to registers
+    const int64_t experts, whole;  // whole: padded to whole registers
     Scratch<float> numbers;
     Scratch<int64_t> indices;
     float *scores, *chosen_by, *worth;

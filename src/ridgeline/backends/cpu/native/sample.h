@@ -1,8 +1,8 @@
-// A token from each row of logits, by the steps that engine/sampling/sampler.py lists, in that order. A row is one item: its
-// token depends on no other row and on no number of threads.
+// Samples a token from each row of logits, by the steps listed in engine/sampling/sampler.py, in that order. A row is one
+// item. Its token depends neither on other rows nor on the number of threads.
 //
-// Nothing is sorted but a few hundred values around a cut. Weights are fp32, their sums fp32 in blocks of 128 and float64
-// over the blocks, so that the draw looks into one block only.
+// Only a few hundred values around a cut are sorted. Weights are fp32. Their sums are fp32 in blocks of 128 and float64 over
+// the blocks, so the draw has to read only one block.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@
 namespace {
 
 constexpr int64_t SUMMED = 128;         // weights of a block
-constexpr int64_t SAMPLE = 4096;        // of the numbers of a row, which say about where a cut is
-constexpr double SAMPLE_ERRORS = 3;     // half the width of a guess, in standard errors
-constexpr int BINS = 2048;              // of the sample's weights, by their bits
-constexpr float BEYOND = 2;             // no weight is over 1
+constexpr int64_t SAMPLE = 4096;        // numbers of a row that are sampled to estimate a cut
+constexpr double SAMPLE_ERRORS = 3;     // half the width of the estimated range, in standard errors
+constexpr int BINS = 2048;              // bins of the sample's weights, by their bits
+constexpr float BEYOND = 2;             // larger than any weight: none is over 1
 
-// each(numbers, index of the first) for every block of a row's numbers, the last one filled up.
+// Call each(numbers, index of the first) for every block of a row's numbers. The last block is padded.
 template <class Each> inline void blocks(const float* from, int64_t count, Each&& each) {
     int64_t i = 0;
     for (; i + SUMMED <= count; i += SUMMED) each(from + i, i);
@@ -41,7 +41,7 @@ struct Largest {
     int64_t index;
 };
 
-// The first of the largest; NaN if there is one.
+// Return the first of the largest numbers, or NaN if there is a NaN.
 inline Largest largest_of(const float* x, int64_t count) {
     float most = -INFINITY;
     int64_t place = 0;
@@ -61,7 +61,7 @@ inline Largest largest_of(const float* x, int64_t count) {
     return {most, place};
 }
 
-// What may still be drawn, in order of id. ids: null while it is the whole vocabulary.
+// The tokens that can still be drawn, in the order of their ids. ids: null for the whole vocabulary.
 struct Candidates {
     const float* logits;
     const int32_t* ids;
@@ -69,14 +69,14 @@ struct Candidates {
     int64_t token(int64_t index) const { return ids ? ids[index] : index; }
 };
 
-// Candidates with weights over the floor, and of those that equal it the ones up to an index.
+// The kept candidates: those with weights above the floor, and those equal to it up to an index.
 struct Kept {
     float floor = -1;
     int64_t last = 0;
     bool operator()(float weight, int64_t index) const { return weight > floor || (weight == floor && index <= last); }
 };
 
-// A thread's memory for the rows that it takes.
+// The sampler and the memory of one thread.
 class Sampler {
   public:
     void run(Sampling& row, int64_t vocabulary);
@@ -101,7 +101,7 @@ class Sampler {
 
 inline bool any(const Changes& own) { return own.bias_count || own.forbidden_count || own.allowed || own.history_count; }
 
-// The logits after bias, mask and penalties.
+// Return the logits after biases, mask and penalties.
 inline const float* Sampler::changed(const Sampling& row, int64_t vocabulary) {
     const Changes& own = row.changes;
     logits.assign(row.logits, row.logits + vocabulary);
@@ -113,15 +113,15 @@ inline const float* Sampler::changed(const Sampling& row, int64_t vocabulary) {
     for (int64_t i = 0; i < own.history_count; ++i) {
         float& x = logits[own.history[i]];
         if (repetition != 1) x = x < 0 ? x * repetition : x / repetition;
-        x -= float(double(frequency) * own.counts[i]);  // the product is rounded by itself, as the reference rounds it
+        x -= float(double(frequency) * own.counts[i]);  // the product is rounded on its own, as in the reference
         x -= own.counts[i] > 0 ? presence : 0;
     }
     return logits.data();
 }
 
-// The k largest, those of impossible tokens left out.
+// Return the k largest logits, without impossible tokens.
 inline Candidates Sampler::top_k(const float* x, int64_t count, int64_t k) {
-    // So many of a sample that, but for once in a thousand times, there are k over the last of them.
+    // Take enough of the sample that, except once in a thousand times, at least k logits are above the last of them.
     const int64_t stride = std::max<int64_t>(count / SAMPLE, 1), sampled = (count + stride - 1) / stride;
     const double expected = double(k) / stride;
     const int64_t enough = int64_t(expected + SAMPLE_ERRORS * std::sqrt(expected) + SAMPLE_ERRORS);
@@ -155,7 +155,7 @@ inline Candidates Sampler::top_k(const float* x, int64_t count, int64_t k) {
     return {best.values.data(), best.at.data(), best.count};
 }
 
-// weights = e^((x - top) / temperature), and their sums block by block -> the sum of all.
+// weights = e^((x - top) / temperature), and their sums by block. Return the sum of all.
 inline double Sampler::weigh(const float* x, int64_t count, float top, float temperature) {
     weights.resize(std::max<int64_t>(weights.size(), count + SUMMED));
     sums.resize((count + SUMMED - 1) / SUMMED);
@@ -172,7 +172,7 @@ inline double Sampler::weigh(const float* x, int64_t count, float top, float tem
     return total;
 }
 
-// sums = those of weights from `high` on; some = the weights between -> the sum of the first.
+// sums = the sums of the weights from `high` on; some = the weights from `low` to `high`. Return the total of the sums.
 inline double Sampler::split(int64_t count, float low, float high) {
     double total = 0;
     SubsetWriter writer(some, count);
@@ -189,9 +189,9 @@ inline double Sampler::split(int64_t count, float low, float high) {
     return total;
 }
 
-// A range of weights from `least` on that probably holds the one below which the mass `tail` lies: estimated by a sample,
-// the variance of a sum by the sum of squares. The tail is estimated, not the head: no weight in it is over the cut, so that
-// a few likely tokens do not spoil it.
+// Return a range of weights, from `least` on, that probably holds the weight below which the mass `tail` lies. A sample
+// estimates it, and its sum of squares estimates the variance. The tail is estimated rather than the head: no weight in it is
+// above the cut, so a few likely tokens do not disturb the estimate.
 inline std::pair<float, float> Sampler::guessed(int64_t count, double tail, float least) {
     const int64_t stride = count / SAMPLE;
     if (stride < 2) return {least, BEYOND};
@@ -227,10 +227,11 @@ inline std::pair<float, float> Sampler::guessed(int64_t count, double tail, floa
     return {low, std::max(high, low)};
 }
 
-// The smallest set of the likeliest whose mass is at least p of the whole; never empty. sums = those of the set.
+// Return the smallest set of the most likely tokens whose mass is at least p of the total. It is never empty. sums = the sums
+// of the set.
 inline Kept Sampler::in_top_p(int64_t count, double total, double p) {
     const double target = p * total, tail = total - target;
-    // Weights under an equal share of the tail do not make up the tail.
+    // Weights below an equal share of the tail are not part of the cut.
     const float least = float(std::max(0.999 * tail / count, double(FLT_MIN)));
     auto [low, high] = guessed(count, tail, least);
     for (;;) {
@@ -258,8 +259,8 @@ inline Kept Sampler::in_top_p(int64_t count, double total, double p) {
     return {};
 }
 
-// The index at which the cumulative weight of what is kept first exceeds a point; where rounding has put the point at the
-// end, the last one with a weight.
+// Return the index at which the cumulative weight of the kept tokens first exceeds a point. If rounding has put the point at
+// the end, return the last index with a weight.
 inline int64_t Sampler::drawn(int64_t count, const Kept& kept, double point) const {
     double before = 0;
     int64_t block = -1, last = 0;
@@ -299,14 +300,14 @@ inline void Sampler::draw(Sampling& row, const float* x, int64_t vocabulary) {
     row.processed.own = share(index);
     int64_t& listed = row.processed.count = 0;
     ranked(from, settings.alternatives, ranks);
-    // What is kept is a prefix of the ranking.
+    // The kept tokens are a prefix of the ranking.
     for (int32_t i : ranks) {
         if (!(weights[i] > 0 && kept(weights[i], i))) continue;
         row.processed.ids[listed] = from.token(i), row.processed.shares[listed++] = share(i);
     }
 }
 
-// The indices of the k likeliest, likeliest first.
+// Write the indices of the k most likely tokens, in order.
 inline void Sampler::ranked(const Candidates& from, int64_t k, std::vector<int32_t>& to) {
     to.clear();
     if (k == 0) return;
@@ -321,7 +322,7 @@ inline void Sampler::ranked(const Candidates& from, int64_t k, std::vector<int32
     if (int64_t(to.size()) > k) to.resize(k);
 }
 
-// What the softmax of logits says of a token, and of the likeliest.
+// Report the softmax of logits for one token and for the most likely ones.
 inline void Sampler::softmax(const float* x, int64_t vocabulary, float top, int64_t token, int64_t alternatives, Report& to) {
     const double log_total = double(top) + std::log(weigh(x, vocabulary, top, 1));
     to.own = double(x[token]) - log_total;

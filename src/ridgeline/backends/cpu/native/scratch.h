@@ -7,7 +7,8 @@
 
 namespace {
 
-// Memory of a thread that lasts from call to call. of: throws bad_alloc where the system refuses it, and holds what it held.
+// Memory of a thread that lasts from call to call. `of` throws bad_alloc if the system refuses more memory, and then keeps
+// what it has.
 template <class Number> struct Scratch {
     Number* of(int64_t numbers) {
         if (numbers > size) {

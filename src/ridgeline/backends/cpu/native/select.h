@@ -1,5 +1,4 @@
-// Where to cut values that nobody has sorted: the largest of them up to a number or a mass. Lower indices win among
-// equals.
+// Cuts of unsorted values: the largest ones up to a count or a mass. Of equal values the lower index comes first.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +17,7 @@
 
 namespace {
 
-// Which lanes are chosen, the first in the lowest bit.
+// Return the chosen lanes as bits, the first lane in the lowest bit.
 inline uint32_t lanes_of(I chosen) {
 #if LANES == 16
     return _mm512_movepi32_mask(reinterpret_cast<__m512i>(chosen));
@@ -35,14 +34,14 @@ inline uint32_t lanes_of(I chosen) {
 #endif
 }
 
-// Some numbers of a row, with their indices, in order of index.
+// Some numbers of a row with their indices, in the order of the indices.
 struct Subset {
     std::vector<float> values;
     std::vector<int32_t> at;
     int64_t count = 0;
 };
 
-// Fills a subset from the front: put(numbers, chosen, index) appends those of LANES numbers that are chosen.
+// Fills a subset from the front. put(numbers, chosen, index) appends those of LANES numbers that are chosen.
 class SubsetWriter {
   public:
     SubsetWriter(Subset& some, int64_t most) : some(some) {
@@ -64,13 +63,13 @@ class SubsetWriter {
     int64_t count = 0;
 };
 
-// Keep what is over a value, and of its equals the first `ties`.
+// A cut that keeps the values above `value`, and the first `ties` of those equal to it.
 struct Floor {
     float value;
     int64_t ties;
 };
 
-// The least and the largest.
+// Return the smallest and the largest value.
 inline std::pair<float, float> minmax_of(const float* values, int64_t count) {
     F low = broadcast(values[0]), high = low;
     int64_t i = 0;
@@ -80,15 +79,16 @@ inline std::pair<float, float> minmax_of(const float* values, int64_t count) {
     return {least, most};
 }
 
-// Adds up the masses of values from the largest down, beginning with `above`: the value with which they first reach
-// `target`, and how many of its equals that takes; with the least where all of them do not. `values` are lost.
+// Add the masses of values from the largest down, starting with `above`. Return the value at which the sum first reaches
+// `target`, and how many values equal to it are needed. If all values do not reach it, return the smallest. `values` is
+// overwritten.
 template <class Mass> Floor floor_of(float* values, int64_t count, double above, double target, Mass mass) {
     constexpr int64_t FEW = 48, BINS = 512;
     double bins[BINS];
     while (count > FEW) {
         const auto [low, high] = minmax_of(values, count);
         const float scale = (BINS - 1) / (high - low);
-        if (!(scale > 0 && scale < std::numeric_limits<float>::max())) break;  // all but equal, or too far apart
+        if (!(scale > 0 && scale < std::numeric_limits<float>::max())) break;  // values are almost equal, or too far apart
         auto bin_of = [low = low, scale](float value) { return int64_t((value - low) * scale); };
         std::fill(bins, bins + BINS, 0.0);
         for (int64_t i = 0; i < count; ++i) bins[bin_of(values[i])] += mass(values[i]);

@@ -1,4 +1,4 @@
-// Values weighted and added: the other tile that attention is made of.
+// Sums of weighted values, the second kind of tile in attention.
 #pragma once
 
 #include "kept.h"
@@ -10,7 +10,7 @@ template <class Stored> struct Wide {
     using Weight = float;
     using Register = F;
     static constexpr int64_t KEYS = 1;
-    // A unit of columns of KEYS values.
+    // Read a unit of columns of KEYS values.
     static void read(const Stored* const* v, int64_t column, F& a, F& b) {
         if constexpr (std::is_same_v<Stored, float>) {
             a = load(*v + column), b = load(*v + column + LANES);
@@ -24,7 +24,7 @@ template <class Stored> struct Wide {
 };
 
 #ifdef BF16_DOTS
-// Values of two keys at a time, column beside column, as the processor multiplies them; so weights are bf16 too.
+// Values of two keys at a time, their columns in turns, as the processor multiplies pairs of bf16. So weights are bf16 too.
 struct Woven {
     using Weight = bf16;
     using Register = U;
@@ -40,7 +40,7 @@ struct Woven {
     }
     static F add(F sum, U w, U v) { return Pairs::add(sum, w, v); }
 };
-// The same of codes.
+// The same for codes.
 template <class Kept> struct WovenCodes : Woven {
     static void read(const Kept* const* v, int64_t column, U& a, U& b) {
         const TwoRegisters first = by_pairs(v[0] + column), second = by_pairs(v[1] + column);
@@ -71,18 +71,17 @@ template <class Stored, class Kept> auto values_of() {
     else
         return Wide<Stored>{};
 }
-// How attention of type Stored reads values that are kept so.
+// How attention of type Stored reads values of type Kept.
 template <class Stored, class Kept> using ValuesOf = decltype(values_of<Stored, Kept>());
 
-// The units of columns that a tile of R rows has, so that its sums and what they are made of fill the registers.
+// Return the number of units of columns of a tile of R rows whose sums and operands fill the registers.
 template <int R> constexpr int units_of() {
     if (REGISTERS == 32) return R <= 2 ? 4 : 2;
     return R == 1 ? 4 : R <= 3 ? 2 : 1;
 }
 
-// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns; added to what is there
-// if these keys are not the first.
-// at(key, c, a, b): gives the c-th unit of a key's values.
+// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns. If these keys are not
+// the first, the sum is added to o[r]. at(key, c, a, b) reads the c-th unit of a key's values.
 template <class Values, int R, int C, class At>
 inline void weigh_tile(const typename Values::Weight* weights, int64_t w_stride, int64_t from, int64_t to, bool first,
                        const At& at, float* o, int64_t o_stride) {
