@@ -1,4 +1,4 @@
-// The page: its bar, its tabs, and what is between it and a server.
+// The page: the bar, the tabs, and the connection to a server.
 
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { readContext, readHealth } from "page/context.js";
@@ -12,7 +12,7 @@ import { TABS } from "page/tabs.js";
 const FIELDS = Object.fromEntries(TABS.map((tab) => [tab.id, tab.fields ?? {}]));
 const ASK_AGAIN = 1500; // milliseconds
 
-/** What is behind the page: `context`, once there is one, else what is in the way of it. */
+/** Return the page's data: `context` once it is read, before that the reason why not. */
 function useContextOf(source) {
   const [found, setFound] = useState({ waiting: "" });
   const [tries, setTries] = useState(0);
@@ -73,7 +73,7 @@ function usePageState() {
   return { state, newer, unread, bare, change };
 }
 
-const NAMED = 3; // parts of an address that the page names
+const NAMED = 3; // parts of an address that the message names
 
 /** Return one line on the parts of an address that the page cannot read. */
 function sayUnread(unread) {
@@ -93,11 +93,11 @@ function Bar({ tabs, chosen, choose, children }) {
 }
 
 function skip(event) {
-  event.preventDefault(); // the address is the state's
+  event.preventDefault(); // the address holds the state
   document.getElementById("content").focus();
 }
 
-/** Tabs as WAI-ARIA's practices have them: arrows go round, Home and End go to the ends. */
+/** Show the list of tabs, with the keys of WAI-ARIA's practices: arrows wrap around, Home and End go to the ends. */
 function TabList({ tabs, chosen, choose }) {
   const list = useRef(null);
   const go = (event) => {
@@ -127,7 +127,7 @@ function TabList({ tabs, chosen, choose }) {
   </div>`;
 }
 
-/** A tab that was opened stays, unseen, with all that is in it; one that was not is not made. */
+/** Show the open tab. Tabs that were opened before stay hidden with their contents; others are not created. */
 function Panels({ tabs, chosen, context, source, state, change }) {
   const opened = useRef(new Set());
   opened.current.add(chosen);

@@ -1,4 +1,5 @@
-// The bar of the calculator: the question as chips that stay in sight. A value that a chip does not take is refused in a line below.
+// The bar of the calculator, which stays visible: the question as chips. A value that a chip does not accept is refused
+// in a line below.
 
 import { html, useEffect, useState } from "page/dom.js";
 import { Trouble, useId } from "page/controls.js";
@@ -8,7 +9,7 @@ export const STORAGES = ["", "bf16", "fp16", "fp8", "w8a8", "int8", "int4", "int
 export const KEYS = ["", "bf16", "fp16", "fp8", "int8", "nvfp4"];
 const COUNTS = [1, 2, 4, 8];
 
-/** models, cards: names. has({weights, kv, cards}): whether the page has, or can ask for, such a table. */
+/** models, cards: names. has({weights, kv, cards}): whether the page has such a table or can request it. */
 export function Bar({ state, models, cards, has, onChange, children }) {
   const or = (words) => (value) => [value, value || words];
   return html`<div class="chips" role="group" aria-label="Workload and hardware">
@@ -24,7 +25,10 @@ export function Bar({ state, models, cards, has, onChange, children }) {
   </div>`;
 }
 
-/** A value that is none of the choices, which an address may have, is added to them, so that the field shows what holds. */
+/**
+ * Show a choice. A value that is none of the choices, which an address may have, is added to them, so that the field
+ * shows the current value.
+ */
 function Select({ name, value, choices, onChange }) {
   const id = useId();
   if (!choices.some(([each]) => each === value)) choices = [...choices, [value, `${value || "as released"} (not here)`]];
@@ -49,14 +53,14 @@ function Count({ name, value, most = 2 ** 24, onChange }) {
 
 const letters = (text) => text.toLowerCase().replace(/[^a-z0-9]/g, "");
 
-/** Those of the known names that have what was typed in them, those that begin with it first. */
+/** Return the known names that contain the typed text, those that begin with it first. */
 export function meant(typed, known) {
   const said = letters(typed);
   const found = known.filter((name) => letters(name).includes(said));
   return found.sort((a, b) => letters(b).startsWith(said) - letters(a).startsWith(said));
 }
 
-/** A name to type, as WAI-ARIA's combobox has it: a vague one opens those that it may mean. */
+/** Show a field for a name, as WAI-ARIA's combobox. An ambiguous text opens the list of matching names. */
 function Named({ name, value, known, onChange, wide }) {
   const id = useId();
   const [typed, type] = useState(null);
@@ -105,7 +109,7 @@ function Named({ name, value, known, onChange, wide }) {
   ${trouble && html`<${Trouble} id=${`${id}-trouble`}>${trouble}<//>`}`;
 }
 
-const NAMED = 4; // names that a line has
+const NAMED = 4; // names in the message
 
 function mayBe(found) {
   if (!found.length) return "is not in the list; open the list to see all values";

@@ -1,21 +1,22 @@
-// What the calculator shows: a model on a card under a workload, as the address says them. Pure; figures are plan.js's.
+// The figures of the calculator: a model on a card under a workload, as the address says. Pure functions; plan.js
+// computes the figures.
 //
 //   settingOf(table, all, state, before)   Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall}.
-//                                     decode: the step of all users; alone: of one; wall: reachable(asked, context). before:
-//                                     a Setting, whose figures are kept where only its users are others. Throws what the
-//                                     model or the card does not take
+//                                     decode: the step of all users; alone: of one user; wall: reachable(asked, context).
+//                                     before: a Setting whose figures are reused if only the number of users differs. Throws
+//                                     if the model or the card does not accept a value
 //   doublingsOf(setting)              FLOP/B of decode steps of 1, 2, 4 ... users: [{users, intensity}]
-//   reachable(asked, context)         FLOP/B that a decode step nears with more and more users
-//   contextFor(asked, intensity, most)   the context at which that is so
-//   withContext({input, output}, context)   a prompt and an output of this context, in the same proportion
-//   commandOf(state, table)           the command line that says the same
-//   modelName(file, config)           what a model is called whose config is in a file of this name
-//   trustOf(setting, metric)          what measurements said of such figures of this card, in words
+//   reachable(asked, context)         the FLOP/B that decode steps approach with more and more users
+//   contextFor(asked, intensity, most)   the context at which `reachable` is this intensity
+//   withContext({input, output}, context)   a prompt and an output with this context, in the same proportion
+//   commandOf(state, table)           the command line for the same plan
+//   modelName(file, config)           the name of a model whose config is in a file of this name
+//   trustOf(setting, metric)          the errors of such predictions for this card, in words
 
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
-const BEYOND = Math.pow(2, 30); // users beside whom weights are nothing
-export const MOST_USERS = 2048; // to whom one step gives a token each (plan --max-batch-tokens)
+const BEYOND = Math.pow(2, 30); // a number of users with whom the bytes of weights are negligible
+export const MOST_USERS = 2048; // the maximum number of tokens of a decode step (plan --max-batch-tokens)
 
 export function settingOf(table, all, state, before = null) {
   const card = all.cards[state.card];
@@ -27,9 +28,10 @@ export function settingOf(table, all, state, before = null) {
   return { ...kept, state, workload, decode: decodeOf(asked, state.users, context, workload.encoded) };
 }
 
-const OF_SERVING = ["input", "output", "ttft", "tpot", "use"]; // what its figures depend on, beside model and card
+// the fields of the state on which the figures depend, except model and card
+const OF_SERVING = ["input", "output", "ttft", "tpot", "use"];
 
-/** All of a Setting that is of any number of users. */
+/** Return the parts of a Setting that do not depend on the number of users. */
 function servingOf(table, card, all, state) {
   const asked = makeCase(table, card, all.engines[card.engine], { utilization: state.use });
   const { input, output, ttft, tpot } = state;
@@ -52,7 +54,9 @@ export function reachable(asked, context) {
   return decodeIntensity(asked, BEYOND, context);
 }
 
-/** Longer contexts read more for a token, so what is reachable falls with them. */
+/**
+ * Return the context at which `reachable` is this intensity. Longer contexts read more per token, so `reachable` falls.
+ */
 export function contextFor(asked, intensity, most) {
   let [low, high] = [2, most];
   while (low < high) {
@@ -68,7 +72,7 @@ export function withContext({ input, output }, context) {
   return { input: context - half, output: half > 1 ? 2 * half : 1 };
 }
 
-/** The longest context at which the workload still fits into the model's. */
+/** Return the longest context with which the workload still fits into the model's. */
 export function longestContext(table, { input, output }) {
   let context = table.context - 1;
   for (let shown = withContext({ input, output }, context); shown.input + shown.output > table.context; context--) {
@@ -95,7 +99,7 @@ export function trustOf({ card, asked }, metric) {
   return `not calibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20\u00a0%`;
 }
 
-/** As the file is called, or as its config says where that is config.json, as most are. */
+/** Return the file's name, or the name in the config if the file is called config.json, as most are. */
 export function modelName(file, config) {
   const path = typeof config?._name_or_path === "string" ? config._name_or_path : "";
   const own = /^config\b/i.test(file) ? [path.split(/[\\/]/).filter(Boolean).pop(), config?.model_type] : [];

@@ -1,10 +1,10 @@
-// The data of the calculator: cards, models, and the tables of models that were asked for.
+// The data of the calculator: cards, models, and the tables of models that were requested.
 
 import { useCallback, useEffect, useRef, useState } from "page/dom.js";
 import { openCards, openTable } from "page/price.js";
 import { tableName } from "page/source.js";
 
-/** {cards, models, error}: those that there are, null until they are read. models: of models.json. */
+/** Return {cards, models, error}; cards and models are null until they are read. models: models.json. */
 export function useCatalogue(source) {
   const [found, setFound] = useState({ all: null, models: null, error: "" });
   useEffect(() => {
@@ -20,7 +20,7 @@ export function nameOf({ model, weights, kv, cards }) {
   return tableName(model, { weights: weights || null, kv: kv || null, devices: cards });
 }
 
-/** What the name of a model begins with that is a config somebody gave to this page. */
+/** The prefix of the name of a model whose config a user gave to this page. */
 export const GIVEN = "./";
 
 async function readTable(source, given, { model, ...stored }) {
@@ -31,8 +31,11 @@ async function readTable(source, given, { model, ...stored }) {
   return { ...openTable(await source.price(config, name)), model: model.slice(GIVEN.length), file: "config.json" };
 }
 
-/** A function of a state that gives its table, or undefined until it is read, then {error} where there is none; another
- * function once there is one more. The second takes the text of a config, which is a model by this name from then on. */
+/**
+ * Return two functions. The first returns the table of a state, undefined until it is read, or {error} if there is
+ * none. It is a new function after each new table. The second takes the text of a config, which is a model of this name
+ * from then on.
+ */
 export function useTables(source) {
   const [kept, given] = [useRef(new Map()), useRef(new Map())];
   const [count, show] = useState(0);

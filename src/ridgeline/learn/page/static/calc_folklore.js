@@ -1,4 +1,5 @@
-// What texts say beside what the ledger says of the same case, in groups that unfold. A click sets the page to a case.
+// Statements of textbooks next to the figures of the cost model for the same case, in groups that unfold. A click sets
+// the page to a case.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { nameOf } from "page/calc_data.js";
@@ -15,7 +16,7 @@ export function Folklore({ all, tableOf, known, onChange }) {
   </section>`;
 }
 
-/** Nothing of it is computed before it is unfolded and in sight. */
+/** Show a group. Its figures are not computed before it is unfolded and visible. */
 function Group({ group, first, seen, ...more }) {
   const [open, unfold] = useState(first);
   return html`<details class="group" open=${open} onToggle=${(event) => unfold(event.target.open)}>
@@ -47,7 +48,7 @@ function saidOf(statement, tables, all) {
   return broken ? broken.error : statement.ledger(figuresOf(statement, tables, all));
 }
 
-/** Whether an element was in sight: what is far down asks for nothing before. */
+/** Return whether an element has been visible. Elements further down request nothing before that. */
 function useSeen() {
   const box = useRef(null);
   const [seen, see] = useState(false);

@@ -1,5 +1,5 @@
-// A config.json that is dropped on the page, or chosen by a button: its model is priced by the server, and becomes the
-// page's. What a file holds is a stranger's; here it stays text, and what is no config is said in one line.
+// A config.json that is dropped on the page or chosen by a button. The server prices the model, and the page can then
+// show it. The file's contents are untrusted and remain text. A file that is no config is refused in one line.
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { modelName } from "page/calc_case.js";
@@ -7,15 +7,15 @@ import { GIVEN } from "page/calc_data.js";
 import { Trouble } from "page/controls.js";
 import { onFiles } from "page/dropped.js";
 
-const MOST = 1 << 20; // bytes, of which the server takes no more either
+const MOST = 1 << 20; // bytes; the server's limit is the same
 const EXPORT = "This page is a file and contains the models that it was exported with. To export it with yours: ridgeline page export --out page.html --models PATH/config.json";
 
-/** onGiven(name, text): of a file that says at least that it is JSON. */
+/** onGiven(name, text): called with a file that is JSON. */
 export function Given({ source, active, model, onGiven }) {
   const input = useRef(null);
   const [over, setOver] = useState(false);
   const [trouble, say] = useState("");
-  useEffect(() => say(""), [model]); // it is of a file, not of what was chosen since
+  useEffect(() => say(""), [model]); // the message belongs to a file, not to a model that was chosen since
   const take = async (file) => {
     const found = source.served ? await readConfig(file) : { trouble: EXPORT };
     say(found.trouble ?? "");

@@ -1,4 +1,4 @@
-// Levers: what could be different, priced whole. Pointing at one shows it as a ghost in the pictures; a click applies it.
+// Levers: possible changes and their effect. Pointing at one shows it in the charts; a click applies it.
 
 import { html, useRef } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
@@ -8,7 +8,7 @@ import { scaled } from "page/price.js";
 import { digits, three } from "page/numbers.js";
 import { inTurn } from "page/turns.js";
 
-/** What could be different: [name, changes of the state, or of the card {flops, bandwidth}]. */
+/** Return the possible changes: [name, changes of the state, or of the card {flops, bandwidth}]. */
 function changesOf(setting, all) {
   const { state, card, table } = setting;
   const eight = "fp8" in card.peaks ? "fp8" : "int8";
@@ -23,13 +23,16 @@ function changesOf(setting, all) {
   ].filter(Boolean);
 }
 
-/** The slowest card that has noticeably more bandwidth, of those that a seller has. */
+/** Return the slowest card with noticeably more bandwidth among those that have a price. */
 function nextCard(card, { cards }) {
   const faster = Object.values(cards).filter((each) => each.kind === card.kind && each.prices.length && each.bandwidth > 1.15 * card.bandwidth);
   return faster.sort((a, b) => a.bandwidth - b.bandwidth)[0];
 }
 
-/** The Setting of a lever; null while its table is read, a text where there is none. before: as it was before. */
+/**
+ * Return the Setting of a lever, null while its table is read, or a text if there is none. before: the Setting before
+ * the change.
+ */
 export function leverSetting(setting, all, [, own, more], tableOf, before) {
   try {
     if (own) {
@@ -46,7 +49,10 @@ export function leverSetting(setting, all, [, own, more], tableOf, before) {
   }
 }
 
-/** Figures that levers are compared by: of the first token and a step asked as now, and of the most users. */
+/**
+ * Return the figures by which levers are compared: the first token and a step for the current users, and the maximum
+ * number of users.
+ */
 export function figuresOf({ serving, decode, card, asked, state }, seller = card.prices[0]?.seller) {
   const { capacity } = serving;
   const price = card.prices.find((each) => each.seller === seller);
@@ -71,7 +77,7 @@ export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange })
   </section>`;
 }
 
-/** It takes its turn: six of them are more than a frame has time for. */
+/** A lever is drawn in its turn: six levers take longer than a frame. */
 const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onPin, onChange }) {
   const [name, own] = row;
   const last = useRef(null);

@@ -1,4 +1,5 @@
-// The third runner of the race: the served model, which types in earnest. Only on a click: it takes the server's time.
+// The third runner of the race: the served model, which really generates. It starts with a click, because it uses the
+// server's time.
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Priced } from "page/chat_answer.js";
@@ -6,11 +7,11 @@ import { awaited, converses, fetchAnswer, fetchTrace, requestOf, said } from "pa
 import { modelsOf } from "page/context.js";
 import { saySeconds, three } from "page/numbers.js";
 
-const LENGTH = 100; // tokens, about as many as the story of the others has
+const LENGTH = 100; // tokens, about as many as the others' story has
 const ASKS = { chat: "Tell me a short story.", text: "Once upon a time" };
 const RULES = { temperature: null, top_p: null, top_k: null, seed: null, system: "", length: LENGTH, candidates: false };
 
-/** onStart: called when it begins, so that the others begin with it. */
+/** onStart: called when the model starts, so that the others start with it. */
 export function Live({ source, context, onStart }) {
   const [model] = source.served ? modelsOf(context, "/v1/completions") : [];
   const running = useRef(null);
@@ -43,7 +44,7 @@ export function Live({ source, context, onStart }) {
   </div>`;
 }
 
-/** As it was measured. */
+/** Return the measured times as one line. */
 function tookOf({ first_token_ms: first, predicted_per_second: rate }) {
   return `measured: ${saySeconds(first / 1e3)} to the first token${rate > 0 ? `, then ${three(rate)} a second` : ""}`;
 }

@@ -1,4 +1,4 @@
-// The race: the same story at the pace of two cards, as one user would see it typed.
+// The race: the same story at the speed of two cards, as one user would see it appear.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
@@ -51,9 +51,9 @@ function attempt(setting, all, card) {
   }
 }
 
-const LONGEST = 120; // seconds that it goes on at most
+const LONGEST = 120; // maximum seconds
 
-/** Seconds since it was started, a way to start, and whether it runs. */
+/** Return the seconds since the start, a function that starts, and whether the clock runs. */
 function useClock() {
   const [elapsed, tell] = useState(0);
   const [begun, begin] = useState(0);

@@ -1,16 +1,16 @@
-// What the picture says, in two sentences, and what bounds it. Each number leads to where it comes from.
+// The charts in two sentences, and what limits the step. Each number links to its explanation.
 
 import { html } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { people } from "page/chart_roofline.js";
 import { fixed, grouped, percent, sayGB, saySeconds, three } from "page/numbers.js";
 
-/** The id of what explains a number: its "bytes", its "seconds", or how both "roofs" stand to each other. */
+/** Return the id of the explanation of a number: its "bytes", its "seconds", or the relation of both "roofs". */
 export const whyOf = (about) => `calculator-why-${about}`;
 
 function Because({ of, children }) {
   const go = (event) => {
-    event.preventDefault(); // the address is the state's
+    event.preventDefault(); // the address holds the state
     const there = document.getElementById(whyOf(of));
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     there.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "center" });
@@ -40,12 +40,12 @@ function waits(decode) {
   return html`the arithmetic units are idle ${link(share(decode.idle), "roofs")} of the time.`;
 }
 
-/** One digit behind the point, where the last percent is what is told. */
+/** Return a share, with one decimal if only that shows the last percent. */
 function share(part) {
   return part > 0.9 ? `${fixed(100 * part, 1)} %` : `${fixed(100 * part, 0)} %`;
 }
 
-/** What is expected, how far to trust that, and why more users do not fill the card. */
+/** Show the prediction, how reliable it is, and why the card does not take more users. */
 export function Beneath({ setting }) {
   const { decode, state, context, wall, serving } = setting;
   const expected = decode.seconds.expected;

@@ -1,10 +1,10 @@
-// Take it with you: the same plan as a command line, as JSON, as CSV, as a link.
+// The plan to take away: as a command line, as JSON, as CSV, and as a link.
 
 import { html, useState } from "page/dom.js";
 import { commandOf } from "page/calc_case.js";
 import { figuresOf } from "page/calc_levers.js";
 
-/** What is shown, in SI units: the names of `plan --json`, flat. */
+/** Return the shown figures in SI units: the keys of `plan --json`, flat. */
 export function figuresTaken(setting) {
   const { state, decode, serving, context, table } = setting;
   const { memory, capacity } = serving;
@@ -43,7 +43,7 @@ export function Take({ setting }) {
   </section>`;
 }
 
-/** A button that copies; where a browser lets no page do that, the text to copy by hand. */
+/** Show a button that copies, or the text to copy by hand if the browser does not let a page copy. */
 function Copy({ name, text }) {
   const [said, say] = useState("");
   const [shown, show] = useState(null);

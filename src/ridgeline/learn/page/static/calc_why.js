@@ -1,4 +1,5 @@
-// Why: from the model's parameters to bytes to seconds, with the numbers put in, and where the card's facts are from.
+// The explanation: from the model's parameters to bytes to seconds, with numbers, and the sources of the card's
+// figures.
 
 import { html } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
@@ -34,7 +35,7 @@ export function Why({ setting }) {
   </section>`;
 }
 
-/** `a + b = c`, each term with its name under it. */
+/** Show `a + b = c`, each term with its name below it. */
 function Sum({ terms, total }) {
   return html`<span class="equation">
     ${terms.map(([amount, name], at) => html`${at > 0 && html`<span>+</span>`}<span class="term">${amount}<small>${name}</small></span>`)}

@@ -1,13 +1,13 @@
-// A canvas that is as wide as its place and as sharp as the screen, painted when what it shows has changed.
+// A canvas as wide as its container and as sharp as the screen. It is painted when its contents have changed.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "page/dom.js";
 
 const DARK = "(prefers-color-scheme: dark)";
 
 /**
- * paint(context, ink, fresh): draws in CSS pixels. fresh: nothing of before is left. revision: changes with what is
- * shown. ink: colours of the page. onPoint(x, y): where the pointer is; null, null where it has left. onKey(event): a
- * key, while the canvas has the focus.
+ * paint(context, ink, fresh): draws in CSS pixels. fresh: whether the canvas is empty. revision: changes with the
+ * contents. ink: the colours of the page. onPoint(x, y): the pointer's position, or null, null when it has left.
+ * onKey(event): a key while the canvas has the focus.
  */
 export function Canvas({ name, width, height, revision, paint, onPoint, onKey }) {
   const canvas = useRef(null);
@@ -53,7 +53,7 @@ export function Canvas({ name, width, height, revision, paint, onPoint, onKey })
 
 let [inked, scheme] = [null, null];
 
-/** Colours of the page: asked for once for each scheme, because asking lays the page out. */
+/** Return the colours of the page. They are read once per colour scheme, because reading them causes a layout. */
 function inkOf(element, dark) {
   if (scheme === dark) return inked;
   const style = getComputedStyle(element);
@@ -63,7 +63,7 @@ function inkOf(element, dark) {
   return inked;
 }
 
-/** The width of an element, in whole CSS pixels; 0 while it is not seen. Returns what to put into its `ref`. */
+/** Return the width of an element in whole CSS pixels, 0 while it is hidden, and the `ref` for the element. */
 export function useWidth() {
   const element = useRef(null);
   const [width, setWidth] = useState(0);

@@ -1,4 +1,4 @@
-// Whom a token looked at: its row for each head of a layer, as darkness.
+// The attention of a token: for each head of a layer its weights as a row, where darker is more.
 
 import { html, useState } from "page/dom.js";
 import { shown } from "page/chart_candidates.js";
@@ -8,7 +8,10 @@ import { meanOf } from "page/token_recording.js";
 
 const CELL = 20;
 
-/** rows: of the token at `position`, by layer and head. layer: a place among those that attend; head: null for all. */
+/**
+ * rows: those of the token at `position`, by layer and head. layer: an index among the layers with attention. head:
+ * null for all.
+ */
 export function AttentionChart({ recording, position, rows, layer, head, set }) {
   const rowsOfHeads = rows[layer];
   const number = recording.attention.layers[layer];

@@ -1,5 +1,5 @@
-// The tokens that a model could have written at one place: its own chances as outlines, those that were drawn from as
-// bars. The chart is a table.
+// The tokens that a model could have written at one position: the model's own probabilities as outlines, those for
+// sampling as bars. The chart is a table.
 
 import { html } from "page/dom.js";
 import { percent } from "page/numbers.js";
@@ -7,7 +7,7 @@ import { chances } from "page/sampling.js";
 
 const ROWS = 10;
 
-/** token: as an answer has it. rules: temperature, top_k, top_p, min_p that hold now. */
+/** token: a token of a response. rules: the current temperature, top_k, top_p and min_p. */
 export function Candidates({ token, rules }) {
   const { shares, exact } = chances(token.top, rules);
   const rows = token.top.map((each, at) => ({ ...each, share: shares[at], own: Math.exp(each.logprob) }));
@@ -49,14 +49,14 @@ function Candidate({ row, widest, chosen }) {
   </tr>`;
 }
 
-/** A share that need not be told to the last digit. */
+/** Return a probability without its last digits. */
 function chance(share) {
   return share < 1e-4 ? "<0.01%" : percent(share);
 }
 
 const MARKS = { " ": "␣", "\n": "↵", "\t": "⇥" };
 
-/** A token with its blanks made visible. */
+/** Return a token with its spaces made visible. */
 export function shown(text) {
   return text === "" ? "∅" : text.replace(/[ \n\t]/g, (blank) => MARKS[blank]);
 }

@@ -1,5 +1,5 @@
-// How a token was drawn: the candidates through temperature, top-k, top-p and min-p, and the number in [0, 1) that
-// picked one, as a needle on their parts of the line.
+// How a token was drawn: the candidates after temperature, top-k, top-p and min-p, and the number in [0, 1) that picked
+// one, as a needle on the line of their probabilities.
 
 import { html } from "page/dom.js";
 import { shown } from "page/chart_candidates.js";
@@ -8,7 +8,7 @@ import { fixed, percent, three } from "page/numbers.js";
 const WIDTH = 1000;
 const ROWS = 10;
 
-/** draw: of a recording; name: of its step. */
+/** draw: that of a recording. name: that of its step. */
 export function DrawChart({ draw, rules, name }) {
   const widest = Math.max(...draw.candidates.map((each) => Math.max(each.raw, each.tempered, each.drawn ?? 0)), 1e-9);
   const seen = draw.candidates.filter((each, at) => at < ROWS || each.id === draw.taken.id);
@@ -37,7 +37,7 @@ export function DrawChart({ draw, rules, name }) {
   </section>`;
 }
 
-/** The line from 0 to 1, cut into the parts of what is left, in the order of the vocabulary. */
+/** Show the line from 0 to 1, divided among the remaining candidates in the order of the vocabulary. */
 function Needle({ draw }) {
   const parts = draw.candidates.filter((each) => each.start !== null).sort((a, b) => a.start - b.start);
   const taken = parts.find((each) => each.id === draw.taken.id);

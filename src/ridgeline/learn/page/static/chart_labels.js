@@ -1,27 +1,30 @@
-// Labels of a chart: each has several possible places, and takes the first at which it covers no other label. Pure.
+// Labels of a chart: each has several possible places and takes the first one where it covers no other label. Pure
+// functions.
 
-const SIZE = 12; // pixels of a name's letters
-const LETTER = 0.62; // of a letter's height that it is wide, on average
+const SIZE = 12; // pixels of a label's letters
+const LETTER = 0.62; // the average width of a letter, as a share of its height
 
 export class Labels {
-  /** The edges of the chart's inside, in pixels. */
+  /** Take the edges of the chart's inside, in pixels. */
   constructor({ left, right, top, bottom }) {
     Object.assign(this, { left, right, top, bottom, taken: [] });
   }
 
-  /** Reserve the room of a name at its place, which is {x, y, anchor} as in SVG, and return the place. */
+  /** Reserve the box of a label at its place, which is {x, y, anchor} as in SVG, and return the place. */
   take(words, place, size = SIZE) {
     this.taken.push(roomOf(words, place, size));
     return place;
   }
 
-  /** Reserve and return the first place at which a name is inside the chart and covers no other; null if there is none. */
+  /**
+   * Reserve and return the first place at which a label is inside the chart and covers no other; null if there is none.
+   */
   place(words, places, size = SIZE) {
     const found = places.find((place) => this.#holds(roomOf(words, place, size)));
     return found ? this.take(words, found, size) : null;
   }
 
-  /** Whether there is room for all of these pairs [words, place]. */
+  /** Return whether there is room for all of these pairs [words, place]. */
   isFree(...names) {
     return names.every(([words, place]) => this.#holds(roomOf(words, place, SIZE)));
   }
@@ -32,7 +35,7 @@ export class Labels {
   }
 }
 
-/** Return the box of a name. words: one line, or several below each other. */
+/** Return the box of a label. words: one line, or several below each other. */
 function roomOf(words, { x, y, anchor = "start" }, size) {
   const lines = [words].flat();
   const width = LETTER * size * Math.max(...lines.map((line) => line.length));

@@ -1,20 +1,20 @@
-// Lines over one axis: several series, straight or in steps, with marks; and their table. Where values are further apart
-// than a plain axis can show, it is logarithmic, with decades that contain them.
+// Lines over one axis: several series, straight or in steps, with marks; and their table. If values are too far apart
+// for a linear axis, it is logarithmic, with decades that contain them.
 
 import { html } from "page/dom.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 
 const EDGE = { left: 52, right: 16, top: 26, bottom: 34 };
 const HEIGHT = 240;
-const DECADE = 10; // times
-const ROWS = 60; // of the table of a series
+const DECADE = 10; // largest ratio of values on a linear axis
+const ROWS = 60; // rows of a series' table
 const { log10, floor, ceil } = Math;
 
 /**
- * series: [{ name, points: [[x, y], ...], sort, steps }]; sort: a class for its colour; steps: y holds until the next x.
- * marks: [{ at, words }] on the x axis. xName, yName: what is on the axes. say: [of x, of y], how a value is written.
- * log: whether x may be logarithmic. most: what
- * the other axis holds at least. Nothing is drawn where there are no points.
+ * series: [{ name, points: [[x, y], ...], sort, steps }]; sort: a class for its colour; steps: y holds until the next
+ * x. marks: [{ at, words }] on the x axis. xName, yName: the names of the axes. say: [of x, of y], how a value is
+ * written. log: whether x may be logarithmic. most: a value that the y axis includes at least. Nothing is drawn without
+ * points.
  */
 export function Lines({ series, ...more }) {
   const drawn = series.filter(({ points }) => points.length > 0);
@@ -47,13 +47,16 @@ function Chart({ title, drawn, marks = [], xName, yName, say, log = false, most 
   </figure>`;
 }
 
-/** Of many points evenly chosen ones, the last among them. */
+/** Return rows for some of the points, evenly chosen and including the last one. */
 function rowsOf({ name, points }, say) {
   const every = ceil(points.length / ROWS);
   return points.filter((_, at) => at % every === 0 || at === points.length - 1).map(([x, y]) => [say[0](x), name, say[1](y)]);
 }
 
-/** { at(value): its pixel, ticks }. whole: the axis ends at a tick. Equal values, one, and zero have an axis too. */
+/**
+ * Return { at(value): its pixel, ticks }. whole: the axis ends at a tick. Equal values, a single one, and zero have an
+ * axis too.
+ */
 export function scale(values, log, [from, to], whole = false) {
   const positive = values.filter((value) => value > 0);
   const [low, high] = [Math.min(...positive), Math.max(...positive)];
@@ -69,7 +72,7 @@ export function scale(values, log, [from, to], whole = false) {
   return { at: (value) => from + (value / end) * (to - from), ticks };
 }
 
-/** The next of 1, 2, 5 times a power of ten. */
+/** Return the next of 1, 2, 5 times a power of ten. */
 function nice(value) {
   const power = 10 ** floor(log10(value));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999999);

@@ -1,5 +1,5 @@
-// Users and speed: what each gets and all together as more of them share a card, and how long the first token takes. The
-// targets are lines to drag; what lies within both is shaded.
+// Users and speed: the speed of each user and of all together as more of them share a card, and the time to the first
+// token. The targets are lines to drag; the area within both is shaded.
 
 import { html, useMemo, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
@@ -13,14 +13,14 @@ const POINTS = 28;
 const NARROW = 420;
 const { log10 } = Math;
 
-/** Loads of so many users, from one to what memory holds or a few more where a target stops them before. */
+/** Return the loads from one user to what memory holds, or to a few users more than a target allows. */
 function loadsOf(serving, most) {
   const counts = new Set();
   for (let at = 0; at <= POINTS; at++) counts.add(Math.round(most ** (at / POINTS)));
   return [...counts].map((users) => serving.load(users));
 }
 
-/** now: the state as it is dragged, which the curves follow. */
+/** now: the state while it is dragged, which the curves follow. */
 export function LoadChart({ setting: newest, now, ghost, onChange }) {
   const [box, width] = useWidth(640);
   const setting = useTurn(newest, box);
@@ -67,10 +67,10 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
   </section>`;
 }
 
-/** A number for the narrow edge of a chart. */
+/** Return a number for the narrow edge of a chart. */
 const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three(value));
 
-/** Two digits: what a hand on a line means. */
+/** Return a dragged value with two digits. */
 const round = (seconds) => Number(seconds.toPrecision(2));
 
 function said({ serving }, { users, limit, load }) {
@@ -105,7 +105,7 @@ function Target({ name, on, value, words, least, most, onInput, invert }) {
     put(invert(((event.clientY - box.top) / box.height) * 360));
   };
   const up = value * 1.1;
-  const below = on.y(value) < on.top + 14; // over it stands the chart's name
+  const below = on.y(value) < on.top + 14; // the chart's name is above it
   const keys = { ArrowUp: up, ArrowRight: up, ArrowDown: value / 1.1, ArrowLeft: value / 1.1, PageUp: value * 2, PageDown: value / 2, Home: least, End: most };
   return html`<g class="handle target" tabindex="0" role="slider" aria-orientation="vertical" aria-label=${name} aria-valuetext=${words}
     aria-valuemin=${least} aria-valuemax=${most} aria-valuenow=${value} transform=${`translate(0 ${on.y(value)})`}

@@ -1,8 +1,8 @@
-// What charts share: how wide they are, and their tables.
+// Parts that charts share: their width, and their tables.
 
 import { html, useLayoutEffect, useRef, useState } from "page/dom.js";
 
-/** A reference for an element, and how wide it is in pixels. */
+/** Return a reference for an element, and the element's width in pixels. */
 export function useWidth(usual) {
   const box = useRef(null);
   const [width, setWidth] = useState(usual);
@@ -16,7 +16,7 @@ export function useWidth(usual) {
   return [box, width];
 }
 
-/** A chart's figures, folded. head: names of columns; rows: texts, the first of each its name. */
+/** Show a chart's figures, folded. head: names of columns. rows: texts, each row beginning with its name. */
 export function ChartTable({ name, head, rows }) {
   return html`<details class="as-table">
     <summary>${name}</summary>

@@ -1,5 +1,5 @@
-// The roofline: FLOP/s over FLOP/byte, both in decades. The dot is the decode step of all users, and can be dragged; so
-// can the wall, beyond which no number of users gets at this context. Ceilings are drawn before what stands under them.
+// The roofline: FLOP/s over FLOP/byte, both in decades. The dot is the decode step of all users, and can be dragged. So
+// can the wall, which no number of users passes at this context. Roofs are drawn before what lies below them.
 
 import { html, useMemo, useRef, useState } from "page/dom.js";
 import { contextFor, doublingsOf, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
@@ -10,8 +10,8 @@ import { grouped, say, saySeconds, three } from "page/numbers.js";
 const [LEFT, RIGHT] = [0.5, 4000]; // FLOP/byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
 const NARROW = 480;
-const NAME = 15; // pixels of the letters of the dot's name
-const HINT = "drag me....."; // as wide as its button
+const NAME = 15; // pixels of the letters of the dot's label
+const HINT = "drag me....."; // a text as wide as its button
 const { log10 } = Math;
 
 /** ghost: a Setting to compare with, or null. touched: whether the dot was moved before. */
@@ -25,13 +25,13 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const [low, high] = [bandwidth * LEFT * 0.55, Math.max(roof, ...ceilings.map((each) => each.peak)) * 2.4];
   const x = (value) => EDGE.left + (log10(clamp(value, LEFT, RIGHT) / LEFT) / log10(RIGHT / LEFT)) * (width - EDGE.left - EDGE.right);
   const y = (value) => height - EDGE.bottom - (log10(clamp(value, low, high) / low) / log10(high / low)) * (height - EDGE.top - EDGE.bottom);
-  const per = log10(RIGHT / LEFT) / (width - EDGE.left - EDGE.right); // decades a pixel
+  const per = log10(RIGHT / LEFT) / (width - EDGE.left - EDGE.right); // decades per pixel
   const under = (intensity) => Math.min(roof, intensity * bandwidth);
   const at = { x: x(decode.intensity), y: y(under(decode.intensity)) };
   const frame = { x, y, width, height, low, high };
-  const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they crowd before the wall
+  const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they get closer and closer before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];
-  // Names are placed in the order of their importance; the hint next to the dot covers all others.
+  // Labels are placed in the order of their importance; the hint next to the dot covers all others.
   const labels = new Labels({ left: EDGE.left, right: width, top: 0, bottom: height - EDGE.bottom });
   const users = nameOfUsers(labels, at, people(state.users));
   if (!touched) labels.take(HINT, { x: at.x + 16, y: at.y + 20 });
@@ -75,7 +75,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
 
 const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
 
-/** The card's other ceilings, one for formats that share it. */
+/** Return the card's other roofs, one for formats that share it. */
 function ceilingsOf(card, roof) {
   const peaks = new Map();
   for (const [format, peak] of Object.entries(card.peaks)) peaks.set(peak, [...(peaks.get(peak) ?? []), format]);
@@ -88,7 +88,10 @@ function classDots(phase, name) {
     .map((each) => ({ ...each, phase: name, intensity: each.flops / each.bytes, reached: each.flops / each.expected }));
 }
 
-/** Return the dots with the places of their names: those that take long get one, unless a longer one or the main dot is near. */
+/**
+ * Return the dots with the places of their labels. Dots of long ops get a label, unless a longer one or the main dot is
+ * near.
+ */
 function named(dots, frame, at, labels) {
   const taken = [at];
   return dots.map((dot) => {
@@ -104,13 +107,13 @@ function Name({ words, place, sort = "" }) {
   return place && html`<text class=${sort} x=${place.x} y=${place.y} text-anchor=${place.anchor ?? "start"}>${words}</text>`;
 }
 
-/** Return the place of the dot's name: to its left if there is room, else to its right. */
+/** Return the place of the dot's label: to its left if there is room, otherwise to its right. */
 function nameOfUsers(labels, { x, y }, words) {
   const places = [{ x: x - 12, y: y - 14, anchor: "end" }, { x: x + 8, y: y - 14 }, { x: x - 12, y: y + 26, anchor: "end" }];
   return labels.place(words, places, NAME) ?? labels.take(words, places[1], NAME);
 }
 
-/** Return the lines and the place of the wall's name: next to it, at half its height or a line or two off. */
+/** Return the lines and the place of the wall's label: next to it, at half its height or a line or two off. */
 function wallWords(labels, frame, { context }, wall, roof) {
   const limit = wall > RIGHT ? grouped(wall) : three(wall);
   const lines = [`context ${grouped(context)}:`, ...(frame.width < NARROW ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
@@ -119,7 +122,7 @@ function wallWords(labels, frame, { context }, wall, roof) {
   return { lines, place: labels.place(lines, places) ?? places[1] };
 }
 
-/** Return the lines and the place of the ridge's name: at its foot, or higher if other names are there. */
+/** Return the lines and the place of the ridge's label: at its foot, or higher if other labels are there. */
 function nameOfRidge(labels, frame, ridge) {
   const lines = [`textbooks: batch ${three(ridge)}`, "is compute-bound"];
   const [at, foot] = [frame.x(ridge), frame.height - EDGE.bottom - 26];
@@ -127,7 +130,7 @@ function nameOfRidge(labels, frame, ridge) {
   return { lines, place: labels.place(lines, places) };
 }
 
-/** Return the place of the slope's name: along the first stretch of the slope that no other name covers. */
+/** Return the place of the slope's label: along the first part of the slope that no other label covers. */
 function nameOfSlope(labels, frame, bandwidth, words) {
   const at = (value) => ({ x: frame.x(value), y: frame.y(value * bandwidth) });
   const angle = (Math.atan2(at(30).y - at(3).y, at(30).x - at(3).x) * 180) / Math.PI;
@@ -212,8 +215,10 @@ export function people(users) {
   return users === 1 ? "one user" : `${grouped(users)} users`;
 }
 
-/** What a handle of a chart needs to be dragged and to go by keys, as a slider of WAI-ARIA does. go(decades): of a drag
- * since it began; step(event's key) gives another value or undefined. */
+/**
+ * Return the attributes of a handle that can be dragged and moved by keys, like a slider of WAI-ARIA. go(decades):
+ * called with the distance since the drag began. step(event's key): returns another value or undefined.
+ */
 function useHandle({ per, begin, go, step }) {
   const [held, hold] = useState(null);
   return {

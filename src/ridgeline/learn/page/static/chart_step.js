@@ -1,5 +1,5 @@
-// A step over time: all its ops in real proportion, to be scrubbed through, and a strip for each layer. Fill: measured.
-// Outline: expected. Colour: the roof that the op hits. Grey: what no op has.
+// A step over time: all its ops in real proportion, to be scrubbed through, and a strip for each layer. Filled:
+// measured. Outlined: predicted. Colour: the limit of the op. Grey: time outside ops.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { percent, saySeconds, seconds } from "page/numbers.js";
@@ -9,7 +9,7 @@ const WIDTH = 1000;
 const ZOOMS = [1, 2, 4, 8, 16, 32, 64];
 const STRIP = 26;
 
-/** place: of the op that is looked at. */
+/** place: the index of the selected op. */
 export function StepChart({ step, place, active, onPlace }) {
   const [zoom, setZoom] = useState(1);
   const [playing, setPlaying] = usePlaying(step, active, onPlace);
@@ -60,7 +60,7 @@ function where(op) {
   return op.layer === null ? "" : `layer ${op.layer}`;
 }
 
-/** Whether the step is played, which ends with it, and where nobody looks. */
+/** Return whether the step is being played. Playing ends with the step, and when the view is hidden. */
 function usePlaying(step, active, onPlace) {
   const [playing, setPlaying] = useState(false);
   useEffect(() => {
@@ -93,7 +93,7 @@ function roofOf(op) {
   return op.impossible ? "impossible" : op.limit;
 }
 
-/** The whole step, or a stretch of it. */
+/** Show the whole step, or a part. */
 function Timeline({ step, place, zoom, pick }) {
   const [from, to] = windowAround(step, place, zoom);
   const x = (time) => ((time - from) / (to - from)) * WIDTH;
@@ -110,7 +110,7 @@ function Timeline({ step, place, zoom, pick }) {
   </figure>`;
 }
 
-/** A strip for each layer, all to one scale. */
+/** Show a strip for each layer, all to one scale. */
 function Lanes({ step, place, pick }) {
   const scale = Math.max(...step.lanes.map((lane) => Math.max(lane.measured, lane.expected)));
   const here = useRef(null);
@@ -145,7 +145,7 @@ function Strip({ step, lane, scale, place, pick }) {
   </svg>`;
 }
 
-/** Where the boxes of a lane lie: measured one after the other, and expected above them. */
+/** Return the boxes of a lane: the measured ones one after the other, and the predicted ones above them. */
 function boxesOf(step, lane, scale) {
   let [begin, expectedBegin] = [0, 0];
   return lane.places.map((at) => {

@@ -1,6 +1,6 @@
-// The card's memory as a column, to scale: weights by part, activations, overhead, what is left with a tile for each user,
-// and the reserve above, whose border can be dragged. Subtractions stand next to it, and close to the byte. A model that is
-// far too large ends in teeth at the upper edge, so that the chart does not become higher.
+// The card's memory as a column, to scale: weights by part, activations, overhead, the rest with a tile for each user,
+// and the reserve above, whose border can be dragged. The subtractions next to it add up to the byte. For a model that
+// is far too large, the column ends in teeth at the upper edge, so that the chart does not grow.
 
 import { html, useRef, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
@@ -13,7 +13,7 @@ const [HEIGHT, WIDTH] = [400, 132];
 const PAD = 14;
 const TEETH = 6;
 
-/** The upper end of a column that is longer than the chart: teeth in the colour of the ground, down from the edge. */
+/** The upper end of a column that is longer than the chart: teeth in the background colour, down from the edge. */
 const TORN = `M20 0V${PAD}${`l${WIDTH / TEETH / 2} 8l${WIDTH / TEETH / 2} -8`.repeat(TEETH)}V0Z`;
 
 export function Tower({ setting, ghost, onChange }) {
@@ -55,12 +55,12 @@ export function Tower({ setting, ghost, onChange }) {
   </figure>`;
 }
 
-/** Keys and values of a user as the engine counts them when it lets one in. */
+/** Return the bytes of keys and values of a user, as the engine counts them when it admits a request. */
 function userBytes({ table, workload }, memory) {
   return pagesKept(table, memory.admittedTokens, 1, workload.encoded) * memory.pageBytes;
 }
 
-/** Total, what is taken from it, and what is left: [name, bytes, sort]. */
+/** Return the total, what is subtracted, and the rest: [name, bytes, sort]. */
 function subtractions({ state }, memory) {
   const { total, budget, weights, activations, overhead, left } = memory;
   return [
@@ -86,13 +86,16 @@ function stacked({ table }, memory) {
   return parts;
 }
 
-/** Tiles of the height and width that a user's bytes are of what is left; the first that has no room hangs over. */
+/**
+ * Show a tile for each user, with the user's share of the remaining memory. The first one that has no room hangs over.
+ */
 function Tiles({ setting, memory, y }) {
   if (memory.left <= 0) return null;
   const base = memory.budget - memory.left;
   const height = y(base) - y(memory.budget);
   const each = userBytes(setting, memory) / memory.left;
-  const columns = Math.max(1, Math.min(33, Math.round(Math.sqrt(WIDTH / (height * each))))); // nearly squares
+  // so that tiles are nearly square
+  const columns = Math.max(1, Math.min(33, Math.round(Math.sqrt(WIDTH / (height * each)))));
   const tall = height * each * columns;
   const wide = WIDTH / columns;
   const count = Math.min(memory.users, 3000);
@@ -125,7 +128,7 @@ function GhostMark({ ghost, y, top }) {
   return html`<g class="ghost" aria-hidden="true"><path d=${`M12 ${y(taken)}H${WIDTH + 28}`} /></g>`;
 }
 
-/** The border of the reserve: how much of the card may be used. */
+/** Show the border of the reserve, which sets how much of the card may be used. */
 function Border({ setting, memory, y, top, onChange }) {
   const { use } = setting.state;
   const [held, hold] = useState(false);

@@ -1,11 +1,12 @@
-// The turns of a conversation as they are read: texts, thoughts folded, what each answer took and what its price said.
+// The turns of a conversation for reading: texts, folded reasoning, and the measured and predicted time of each
+// response.
 
 import { html, useMemo, useState } from "page/dom.js";
 import { piecesOf } from "page/chat_turns.js";
 import { Facts, Grown, Trouble } from "page/controls.js";
 import { grouped, percent, saySeconds, three } from "page/numbers.js";
 
-/** What the user said, and a way to say it otherwise. onEdit: null while that cannot be. */
+/** Show the user's message, and a way to edit it. onEdit: null while it cannot be edited. */
 export function Question({ turn, onEdit }) {
   const [draft, setDraft] = useState(null);
   if (draft === null) {
@@ -32,8 +33,11 @@ export function Question({ turn, onEdit }) {
   </form>`;
 }
 
-/** An answer. writing: more of it comes. place: of the token that is looked at, -1 for none; onPlace: another one is.
- * onAgain: null where it cannot be asked for again. revision: changes with what is in it. */
+/**
+ * Show a response. writing: whether it is still being generated. place: the index of the selected token, or -1 for
+ * none. onPlace: called when another one is selected. onAgain: null if it cannot be generated again. revision: changes
+ * with the contents.
+ */
 export function Answer({ turn, writing, place, onPlace, onAgain, revision }) {
   const pieces = useMemo(() => (writing ? null : piecesOf(turn)), [writing, revision]);
   const empty = !turn.text && !turn.thought;
@@ -58,7 +62,7 @@ function placeOf(event) {
   return place === undefined ? -1 : Number(place);
 }
 
-/** Each token by itself, to be pointed at; the slider of candidates does the same by keys. */
+/** Show each token separately, to be pointed at; the slider of candidates does the same by keys. */
 function Pieces({ pieces, place }) {
   return pieces.map((piece, at) => html`<span key=${at} data-place=${at} class=${at === place ? "piece looked" : "piece"}>${at === 0 ? piece.trimStart() : piece}</span>`);
 }
@@ -81,7 +85,7 @@ function Copy({ text }) {
 
 const ENDS = { length: "cut off at the maximum length", stop: "", abort: "stopped", error: "failed", stopped: "stopped" };
 
-/** What an answer took: a line, and behind it the table. */
+/** Show the time of a response: one line, and the table that it unfolds. */
 function Took({ turn }) {
   const { times, trace, end } = turn;
   const ended = ENDS[end] ?? end;
@@ -125,7 +129,7 @@ function rowsOf(times, trace) {
   return rows;
 }
 
-/** Steps as predicted (outline) and measured (bar), and what nothing can beat (mark). The table behind it says both. */
+/** Show steps as predicted (outline) and measured (bar), and the lower bound (mark). The table has all of them. */
 export function Priced({ trace }) {
   const { step_seconds: measured, predicted_seconds: predicted, floor_seconds: floor } = trace;
   const longest = Math.max(measured, predicted);

@@ -1,4 +1,5 @@
-// Beside a conversation: how its answers are drawn, and what that makes of the candidates at one place of the last.
+// Next to a conversation: the sampling parameters, and their effect on the candidates at one position of the last
+// response.
 
 import { html, useState } from "page/dom.js";
 import { Candidates, shown } from "page/chart_candidates.js";
@@ -6,10 +7,10 @@ import { converses } from "page/chat_turns.js";
 import { Choice, Field, Slider, Switch, Trouble, WholeField } from "page/controls.js";
 import { digits } from "page/numbers.js";
 
-const AROUND = 6; // tokens shown on each side of the one that is looked at
+const AROUND = 6; // tokens shown on each side of the selected one
 const WIDE = "(min-width: 64rem)";
 
-/** answered: the newest answer whose tokens were told; place: the token of it that is looked at, -1 for the last. */
+/** answered: the newest response whose tokens are known. place: the index of the selected token, or -1 for the last. */
 export function Settings({ models, model, state, set, system, setSystem, answered, place, setPlace }) {
   const [open] = useState(() => matchMedia(WIDE).matches);
   const rules = rulesOf(model, state);
@@ -27,7 +28,7 @@ export function Settings({ models, model, state, set, system, setSystem, answere
   </aside>`;
 }
 
-/** What holds now: the fields, or what the model has where they say nothing. */
+/** Return the parameters in effect: the fields, or the model's own where a field is empty. */
 function rulesOf(model, { temperature, top_p, top_k }) {
   const usual = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, ...model.sampling };
   return {
@@ -70,7 +71,7 @@ function Sampling({ model, state, set, rules }) {
   </fieldset>`;
 }
 
-/** The candidates of one token, and the tokens around it. */
+/** Show the candidates of one token, and the tokens around it. */
 function Place({ answered, place, setPlace, rules }) {
   const { tokens } = answered;
   const at = place < 0 || place >= tokens.length ? tokens.length - 1 : place;

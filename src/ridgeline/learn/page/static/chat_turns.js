@@ -1,25 +1,25 @@
-// A conversation as data: what is asked of the server for its next turn, and what becomes of what it sends.
+// A conversation as data: the request for its next turn, and how the server's events change it.
 
 const CHAT = "v1/chat/completions";
 const COMPLETIONS = "v1/completions";
-const USUAL_LENGTH = 200; // tokens of a text that is continued; the server's own are 16
+const USUAL_LENGTH = 200; // tokens of a text that is continued; the server's default is 16
 
-/** What the user said. */
+/** Return a turn with the user's message. */
 export function said(text) {
   return { role: "user", text };
 }
 
-/** An answer that is still to come. tokens: those told of, each with its `text`, `logprob` and likeliest `top`. */
+/** Return an empty response. tokens: those received, each with its `text`, `logprob` and the most likely `top`. */
 export function awaited() {
   return { role: "assistant", text: "", thought: "", tokens: [], id: "", end: "", times: null, trace: null, error: "" };
 }
 
-/** Whether a model has a template for conversations; one without continues texts. */
+/** Return whether a model has a chat template; one without continues texts. */
 export function converses(model) {
   return model.routes.includes(`/${CHAT}`);
 }
 
-/** Where to ask for the next turn, and with which body. rules: the fields of the tab, null where nothing was said. */
+/** Return the address and the body of the request for the next turn. rules: the fields of the tab, null if empty. */
 export function requestOf(turns, model, rules) {
   const { temperature, top_p, top_k, seed } = rules;
   const told = Object.entries({ temperature, top_p, top_k, seed }).filter(([, value]) => value !== null);
@@ -36,7 +36,7 @@ export function requestOf(turns, model, rules) {
   return [CHAT, { ...body, messages, ...(rules.length && { max_tokens: rules.length }), ...candidates }];
 }
 
-/** Add what an event tells to an answer. */
+/** Add an event to a response. */
 export function take(answer, event) {
   answer.id ||= event.id;
   if (event.timings) answer.times = event.timings;
@@ -48,7 +48,7 @@ export function take(answer, event) {
   }
 }
 
-/** The tokens of a chunk, as chats or as completions have them. */
+/** Return the tokens of a chunk, of chats or of completions. */
 function tokensOf(logprobs) {
   if (!logprobs) return [];
   if (logprobs.content) {
@@ -69,8 +69,8 @@ function tokensOf(logprobs) {
 }
 
 /**
- * The answer's text in pieces, one for each of its tokens but those behind it, which ended it; null where they are not
- * the text: thoughts, what came to a stop string. A character of several tokens is the last one's.
+ * Return the response's text in pieces, one for each token except those after its end. Null if the tokens are not the
+ * text, as with reasoning or a stop string. A character of several tokens belongs to the last one.
  */
 export function piecesOf(answer) {
   const decoder = new TextDecoder();
@@ -83,7 +83,7 @@ export function piecesOf(answer) {
   return inside.length && inside.join("") === answer.text ? inside : null;
 }
 
-/** Ask for an answer and keep it up to date. onNews: called after each event. Throws RequestError, AbortError. */
+/** Request a response and keep it up to date. onNews: called after each event. Throws RequestError, AbortError. */
 export async function fetchAnswer(source, answer, [address, body], signal, onNews) {
   for await (const event of source.events(address, body, { signal })) {
     take(answer, event);
@@ -91,7 +91,7 @@ export async function fetchAnswer(source, answer, [address, body], signal, onNew
   }
 }
 
-/** What the engine's steps took for an answer, and what their price said of them; null where nobody knows. */
+/** Return the measured and predicted times of the engine's steps for a response, or null if they are not known. */
 export async function fetchTrace(source, answer) {
   if (!answer.id) return null;
   try {

@@ -1,18 +1,19 @@
-// What there is to show: the models of a server, or the data of a file. Tabs say by it whether they have something.
+// The data that the page can show: the models of a server, or the contents of a file. Tabs read it to see whether they
+// have something.
 
-/** Of a file, or of a server that answers. Throws RequestError. */
+/** Read the context from a file, or from a server. Throws RequestError. */
 export async function readContext(source) {
   if (!source.served) return { served: false, models: [], names: source.names() };
   const { data } = await source.get("v1/models");
   return { served: true, models: data, names: [] };
 }
 
-/** The models that answer a route, such as "/v1/chat/completions". */
+/** Return the models that serve a route, such as "/v1/chat/completions". */
 export function modelsOf(context, route) {
   return context.models.filter((model) => model.routes?.includes(route));
 }
 
-/** What a server that cannot answer yet says of itself, in words; null where it does not even say that. */
+/** Return the state of a server that is not ready yet, in words, or null if it does not respond. */
 export async function readHealth() {
   try {
     const { status } = await (await fetch("health", { credentials: "omit" })).json();

@@ -5,14 +5,14 @@ import { useWhole } from "page/whole.js";
 
 let made = 0;
 
-/** An id of its own for as long as a component is there. */
+/** Return an id that is unique to a component. */
 export function useId() {
   const id = useRef("");
   if (!id.current) id.current = `id${++made}`;
   return id.current;
 }
 
-/** A slider with its name and value. shown: the value as it is read; hint: what it does, one line. */
+/** Show a slider with its name and value. shown: the value for reading. hint: its effect, in one line. */
 export function Slider({ name, value, shown, hint, least, most, step, onInput, disabled = false }) {
   const id = useId();
   return html`<div class="field">
@@ -33,7 +33,7 @@ export function Slider({ name, value, shown, hint, least, most, step, onInput, d
   </div>`;
 }
 
-/** A field to type into. type: of the input, or "area" for several lines. */
+/** Show a field to type into. type: that of the input, or "area" for several lines. */
 export function Field({ name, value, hint, type = "text", onInput, ...more }) {
   const id = useId();
   const own = { id, value, onInput: (event) => onInput(event.target.value), ...more };
@@ -44,7 +44,7 @@ export function Field({ name, value, hint, type = "text", onInput, ...more }) {
   </div>`;
 }
 
-/** A field for a whole number, or for none: `usual` says what holds then. */
+/** Show a field for an integer, or for none: `usual` says what applies then. */
 export function WholeField({ usual, ...asked }) {
   const id = useId();
   const { own, trouble } = useWhole({ ...asked, usual, eager: true });
@@ -55,7 +55,7 @@ export function WholeField({ usual, ...asked }) {
   </div>`;
 }
 
-/** A choice of one of several. choices: [value, words]. */
+/** Show a choice of one of several. choices: [value, words]. */
 export function Choice({ name, value, choices, onInput }) {
   const id = useId();
   return html`<div class="field">
@@ -66,7 +66,7 @@ export function Choice({ name, value, choices, onInput }) {
   </div>`;
 }
 
-/** Yes or no. */
+/** Show a checkbox. */
 export function Switch({ name, value, hint, onInput }) {
   const id = useId();
   return html`<div class="field switch">
@@ -76,17 +76,17 @@ export function Switch({ name, value, hint, onInput }) {
   </div>`;
 }
 
-/** One line that says what went wrong. */
+/** Show one line that says what went wrong. */
 export function Trouble({ id = null, children }) {
   return html`<p class="trouble" role="alert" id=${id}>${children}</p>`;
 }
 
-/** Words for screen readers alone, said when they change. */
+/** Show words only to screen readers, which read them when they change. */
 export function Said({ children }) {
   return html`<p class="unseen" role="status">${children}</p>`;
 }
 
-/** Rows of names and values. */
+/** Show rows of names and values. */
 export function Facts({ rows }) {
   return html`<table class="facts">
     <tbody>
@@ -95,7 +95,7 @@ export function Facts({ rows }) {
   </table>`;
 }
 
-/** A field for several lines that is as high as its text, up to a bound that the style has. */
+/** Show a field for several lines, as high as its text up to the limit in the stylesheet. */
 export function Grown({ value, onInput, inner, ...more }) {
   const own = useRef(null);
   const area = inner ?? own;

@@ -1,4 +1,4 @@
-// What tabs draw with: preact and htm. A text in html`...` becomes text, never markup.
+// Preact and htm, with which tabs draw. A text in html`...` becomes text, never markup.
 
 export {
   Component,

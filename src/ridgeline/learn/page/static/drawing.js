@@ -1,15 +1,15 @@
-// A picture or a clip that is being drawn, from what a server tells of it, or told when it was recorded: how far each stage
-// is, what is left, what it looks like by now. Nothing is drawn here.
+// An image or a video while it is generated, from a server's events or from recorded ones: the progress of each stage,
+// the remaining time, and the preview. Nothing is drawn here.
 
 const STAGES = ["encode", "denoise", "decode"];
-const TRUSTED = 2; // steps after which the price is corrected by what they took
+const TRUSTED = 2; // steps after which the prediction is corrected by their measured time
 
-/** What is known before anything was told. steps: of the denoiser, where that is known. */
+/** Return the state before the first event. steps: those of the denoiser, if known. */
 export function begun(steps = 0) {
   return { step: 0, steps, stage: "", noise: [], seconds: 0, predicted: 0, left: null, previews: [], file: null, format: "png", seed: null, wide: 0 };
 }
 
-/** The same after one more event of /v1/images/generations. */
+/** Return the state after one more event of /v1/images/generations. */
 export function after(drawing, event) {
   switch (event.type) {
     case "image_generation.progress": {
@@ -34,7 +34,7 @@ function timesOf({ inference_time_s: seconds, predicted_time_s: predicted }) {
   return { seconds, predicted };
 }
 
-/** The same of what /v1/videos/ID says of a job. */
+/** Return the state of a job, as /v1/videos/ID describes it. */
 export function ofJob(job) {
   const { num_inference_steps: steps, progress, predicted_time_left_s: left, seed } = job;
   const step = job.status === "completed" ? steps : Math.round((progress * steps) / 100);
@@ -42,20 +42,20 @@ export function ofJob(job) {
   return { ...begun(steps), ...timesOf(job), step, stage, left, seed, format: job.output_format };
 }
 
-/** Seconds that are left, as the price has them until two steps have run, then by as much longer as these took. */
+/** Return the remaining seconds: the predicted ones, and after two steps these, corrected by the measured time. */
 export function remaining({ left, seconds, predicted, step }) {
   if (left === null) return null;
   return step >= TRUSTED && predicted > 0 ? (left * seconds) / predicted : left;
 }
 
-/** How much of each stage is done, 0 to 1. */
+/** Return the finished share of each stage, 0 to 1. */
 export function stagesOf({ stage, step, steps, file }) {
   const at = file ? STAGES.length : STAGES.indexOf(stage);
   const share = { encode: at >= 0 ? 1 : 0, denoise: steps > 0 ? step / steps : 0, decode: file || (stage === "decode" && step >= steps) ? 1 : 0 };
   return STAGES.map((name) => [name, share[name]]);
 }
 
-/** What can be seen by now, as an address of data; "" for nothing. */
+/** Return the latest preview or the result as a data URL, "" for none. */
 export function seen({ file, format, previews }) {
   const data = file ?? previews.at(-1)?.data;
   return data ? `data:image/${format};base64,${data}` : "";

@@ -1,4 +1,4 @@
-// What a drawing looks like while it comes into being: the picture, its stages as bars, how much noise is left.
+// How a generation is shown: the image, its stages as bars, and the remaining noise.
 
 import { ChartTable } from "page/chart_parts.js";
 import { html } from "page/dom.js";
@@ -8,9 +8,9 @@ import { percent, saySeconds } from "page/numbers.js";
 
 const WORDS = { encode: "text", denoise: "denoiser", decode: "decode" };
 const [WIDTH, HEIGHT] = [240, 90];
-const SMALL = 128; // pixels up to which one wants to see them
+const SMALL = 128; // pixels up to which an image is enlarged
 
-/** busy: it goes on. name: what was asked for. */
+/** busy: whether it is being generated. name: the prompt. */
 export function Drawing({ drawing, busy, name }) {
   const { step, steps, previews, file, clip } = drawing;
   const source = seen(drawing);
@@ -51,7 +51,7 @@ function rowsOf({ seconds, predicted }, left, busy) {
   return busy && left !== null ? [...rows, ["left", saySeconds(left), "predicted, corrected by the steps so far"]] : rows;
 }
 
-/** How much noise is left at each step: a dot is where it is now. */
+/** Show the remaining noise of each step, with a dot at the current one. */
 function Noise({ noise, step }) {
   const x = (at) => 8 + (at / noise.length) * (WIDTH - 16);
   const y = (share) => 8 + (1 - share) * (HEIGHT - 16);

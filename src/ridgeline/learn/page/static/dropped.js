@@ -1,6 +1,9 @@
 // Files that are dragged over the page and dropped there.
 
-/** setOver(whether some are over the page now). take(files): those that were dropped. Returns what ends that. */
+/**
+ * Watch for dragged files. setOver(whether files are over the page now). take(files): the dropped files. Returns a
+ * function that ends it.
+ */
 export function onFiles(setOver, take) {
   const holds = (event) => event.dataTransfer?.types.includes("Files");
   const move = (event) => {

@@ -1,12 +1,15 @@
-// The cells of a map of KV pages: how many pages a cell has, where it is, how it is painted.
+// The cells of a map of KV pages: the number of pages of a cell, its place, and its colours.
 
 import { STATES } from "page/engine_state.js";
 
 const [FREE, HELD, , SHARED, CACHED] = STATES.keys();
-const WIDEST = 18; // CSS pixels of a cell's side
+const WIDEST = 18; // maximum side of a cell, in CSS pixels
 const NARROWEST = 5;
 
-/** Cells for so many pages in an area: the largest that fit, of several pages where one page's would be too small. */
+/**
+ * Return the layout of cells for a number of pages in an area: the largest cells that fit. A cell has several pages if
+ * cells of one page would be too small.
+ */
 export function layoutOf(pages, width, tallest) {
   for (let side = WIDEST; side >= NARROWEST; side -= 1) {
     const columns = Math.max(1, Math.floor(width / side));
@@ -20,30 +23,30 @@ export function layoutOf(pages, width, tallest) {
   return { side: NARROWEST, columns, rows: Math.ceil(cells / columns), each, cells };
 }
 
-/** The cell of a page. */
+/** Return the cell of a page. */
 export function cellOf(layout, page) {
   return Math.floor((page - 1) / layout.each);
 }
 
-/** The first and the last page of a cell. */
+/** Return the first and the last page of a cell. */
 export function pagesOf(layout, cell, count) {
   return [cell * layout.each + 1, Math.min(count, (cell + 1) * layout.each)];
 }
 
-/** The cell at a point; -1 where there is none. */
+/** Return the cell at a point, -1 if there is none. */
 export function cellAt(layout, x, y) {
   const column = Math.floor(x / layout.side);
   const cell = Math.floor(y / layout.side) * layout.columns + column;
   return column >= 0 && column < layout.columns && cell >= 0 && cell < layout.cells ? cell : -1;
 }
 
-/** The colour of a request: neighbours in number are far apart in hue. */
+/** Return the colour of a request. Requests with neighbouring numbers are far apart in hue. */
 export function colourOf(request, dark) {
   const hue = Math.round((request * 137.508) % 360);
   return dark ? `hsl(${hue} 55% 62%)` : `hsl(${hue} 58% 46%)`;
 }
 
-/** Paint a cell. ink: colours of the page. flash: it was published just now. */
+/** Paint a cell. ink: the colours of the page. flash: whether it was just published. */
 export function paintCell(context, layout, pages, cell, ink, flash) {
   const { side, columns, each } = layout;
   const x = (cell % columns) * side;
@@ -70,7 +73,7 @@ function paintOne(context, pages, page, [x, y, size], ink, flash) {
   }
 }
 
-/** Half of a square, which at this size reads as hatched. */
+/** Paint half of a square, which looks hatched at this size. */
 function paintHatch(context, x, y, size, ink) {
   context.fillStyle = ink.edge;
   context.beginPath();
@@ -80,7 +83,10 @@ function paintHatch(context, x, y, size, ink) {
   context.fill();
 }
 
-/** Of several pages the shares: referenced from below, then cached. The colour is that of whoever has most of them. */
+/**
+ * Paint the shares of several pages: referenced ones from below, then cached ones, in the colour of the request that
+ * has most of them.
+ */
 function paintSeveral(context, pages, [first, last], [x, y, size], ink) {
   const owners = new Map();
   let [cached, taken] = [0, 0];

@@ -1,9 +1,9 @@
-// The gauges: how fast, how full, and whether steps take what their price says.
+// The gauges: speed, usage, and whether steps take their predicted time.
 
 import { html } from "page/dom.js";
 import { digits, grouped, percent, three } from "page/numbers.js";
 
-/** engine: an EngineState. idle: seconds since it said something. */
+/** engine: an EngineState. idle: seconds since its last event. */
 export function Gauges({ engine, idle }) {
   const now = engine.gauges(idle);
   const { limits, counters, finished } = engine;
@@ -46,7 +46,7 @@ function sayDevice({ device, calibrated }) {
   return calibrated ? device : `${device}, not calibrated`;
 }
 
-/** share: drawn as a bar, where it is a share of something. */
+/** share: drawn as a bar, if the value is a share. */
 function Gauge({ name, value, unit, share, more }) {
   return html`<div class="gauge" title=${more || null}>
     <span class="name">${name}</span>

@@ -1,7 +1,7 @@
-// Hands on a served engine: requests, arrivals, a long prompt, an abort. What one's browser sends, it can take back.
+// Controls of a served engine: requests, arrivals, a long prompt, an abort. A browser can only abort its own requests.
 //
-// A browser opens six connections to a server, of which the feed has one; requests that come while all others are taken
-// go together, as one request with several prompts.
+// A browser opens six connections to a server, and the feed uses one. Requests that arrive while all others are in use
+// are sent together, as one request with several prompts.
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Slider, Trouble } from "page/controls.js";
@@ -17,17 +17,17 @@ const STEMS = [
   "There was a little house in the wood where",
 ];
 const NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Finn", "Grace"];
-const ANSWERS = [40, 120]; // tokens of an answer: drawn between
-const ANSWERS_OF_CONTEXT = 0.25; // at most; a stem has far fewer than the rest
+const ANSWERS = [40, 120]; // tokens of a response, drawn from this range
+const ANSWERS_OF_CONTEXT = 0.25; // maximum share of the context; the rest is for the prompt
 const LONGEST = 16384; // tokens of a long prompt
 
-/** What this view has sent and what became of it. */
+/** The requests that this view has sent, and what became of them. */
 class Sender {
   constructor(source, model, show) {
     Object.assign(this, { source, model, show });
     this.open = [];
     this.queue = [];
-    this.making = 0; // prompts whose tokens the server is asked for
+    this.making = 0; // prompts that the server is tokenizing
     this.trouble = "";
   }
 
@@ -35,7 +35,7 @@ class Sender {
     return this.making + this.open.reduce((sum, each) => sum + each.prompts.length, 0);
   }
 
-  /** The least and the most tokens of an answer: with its prompt it is within the context. */
+  /** The range of tokens of a response that fits into the context with its prompt. */
   get answers() {
     const most = Math.max(1, Math.floor(this.model.max_model_len * ANSWERS_OF_CONTEXT));
     return ANSWERS.map((tokens) => Math.min(tokens, most));
@@ -47,7 +47,7 @@ class Sender {
     this.push();
   }
 
-  /** Send a prompt that fills the context up to its answer: how many tokens a word has, the server says. */
+  /** Send a prompt that fills the context up to its response. The server says how many tokens a word has. */
   async addLong() {
     const { model } = this;
     const room = Math.min(model.max_model_len - this.answers[1], LONGEST);
@@ -91,7 +91,7 @@ class Sender {
     this.push();
   }
 
-  /** Close the newest connection: the server ends what came by it. */
+  /** Close the newest connection. The server then ends its requests. */
   abort() {
     this.open[this.open.length - 1]?.stop.abort();
   }
@@ -109,7 +109,7 @@ function prompts(count) {
   return Array.from({ length: count }, () => anyOf(STEMS));
 }
 
-/** model: its card. active: whether the view is seen; arrivals stop where it is not. */
+/** model: its model card. active: whether the view is visible; arrivals stop while it is hidden. */
 export function Hands({ source, model, active }) {
   const [, setShown] = useState(0);
   const sender = useRef(null);
@@ -144,7 +144,7 @@ function sayOf({ sent, queue }) {
   return `${grouped(sent)} of your requests running${waits}.`;
 }
 
-/** Requests at random times, so many a second on average. */
+/** Send requests at random times, with this average rate per second. */
 function useArrivals(hands, rate, active) {
   useEffect(() => {
     if (rate === 0 || !active) return undefined;

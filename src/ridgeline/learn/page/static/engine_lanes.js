@@ -1,14 +1,14 @@
-// The lanes of requests: waiting, running, ended. A request is a bar of two counters: what is known of it, and what of
-// that is computed. The engine's whole job is that the second catches up with the first.
+// The lanes of requests: waiting, running, ended. A request is a bar with two counters: the known tokens, and the
+// computed ones. The engine's job is to let the second catch up with the first.
 
 import { html } from "page/dom.js";
 import { colourOf } from "page/engine_cells.js";
 import { grouped } from "page/numbers.js";
 
 const ROWS = 12;
-const LEAST = 64; // positions that a bar's whole width stands for, at least
+const LEAST = 64; // minimum number of positions of a full bar
 
-/** revision: changes with the engine. dark: whether the page is. */
+/** revision: changes with the engine. dark: whether the page is dark. */
 export function Lanes({ engine, dark }) {
   const { waiting, running, ended } = engine.lanes();
   const seen = [waiting, running, ended].map((lane) => lane.slice(0, ROWS));
@@ -48,7 +48,7 @@ function Bar({ lane, scale, dark }) {
   </li>`;
 }
 
-/** What a bar says, in words. */
+/** Return a bar's contents in words. */
 function words({ computed, known, cached, preemptions, finish }) {
   const parts = [`${grouped(computed)} of ${grouped(known)}`];
   if (cached) parts.push(`${grouped(cached)} cached`);

@@ -1,13 +1,13 @@
-// The live feed of a served engine: one stream while the view is seen, opened again when it breaks off.
+// The live feed of a served engine: one stream while the view is visible, opened again if it breaks off.
 
 import { useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { EngineState } from "page/engine_state.js";
 
 const RETRIES = [500, 1000, 2000, 5000, 10000]; // milliseconds
-const IDLE = 250; // milliseconds between looks at rates that fall while nothing is said
-const FALLS = 4; // seconds after which they have fallen
+const IDLE = 250; // milliseconds between updates of rates that fall while no event arrives
+const FALLS = 4; // seconds after which they are 0
 
-/** Whether the document is seen. */
+/** Return whether the document is visible. */
 function useSeen() {
   const [seen, setSeen] = useState(() => document.visibilityState === "visible");
   useEffect(() => {
@@ -18,7 +18,9 @@ function useSeen() {
   return seen;
 }
 
-/** { engine, revision, idle, trouble }: the engine as it goes on while `active`; trouble: why it does not, "" for none. */
+/**
+ * Return { engine, revision, idle, trouble }: the engine, updated while `active`. trouble: why it is not, "" for none.
+ */
 export function useLive(source, active) {
   const engine = useMemo(() => new EngineState(), []);
   const [revision, setRevision] = useState(0);
@@ -49,7 +51,7 @@ export function useLive(source, active) {
   return { engine, revision, idle: (performance.now() - heard.current) / 1000, trouble };
 }
 
-/** Take what the server tells until the signal; each stream begins with a snapshot. */
+/** Take the server's events until the signal. Each stream begins with a snapshot. */
 async function listen(source, take, setTrouble, signal) {
   for (let tries = 0; !signal.aborted; tries += 1) {
     try {

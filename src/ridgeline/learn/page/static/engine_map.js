@@ -1,4 +1,5 @@
-// The map of KV memory: a cell a page, or a few. Beside it the counts, as text and as a table that is its legend too.
+// The map of KV memory: a cell for each page, or for a few. Next to it the counts, as text and as a table that is also
+// the legend.
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { Canvas, useWidth } from "page/canvas.js";
@@ -6,8 +7,8 @@ import { cellAt, cellOf, layoutOf, pagesOf, paintCell } from "page/engine_cells.
 import { STATES } from "page/engine_state.js";
 import { grouped, percent } from "page/numbers.js";
 
-const CHAIN = 4; // pages of a prefix that are said
-const FLASH = 350; // milliseconds that a page stands out after it was published
+const CHAIN = 4; // maximum pages of a prefix in the text
+const FLASH = 350; // milliseconds for which a page is highlighted after it was published
 const MEANS = {
   held: "used by one request, not full yet",
   published: "used by one request, full: in the prefix cache",
@@ -18,7 +19,7 @@ const MEANS = {
 const PUBLISHED = STATES.indexOf("published");
 const HELD = STATES.indexOf("held");
 
-/** engine: an EngineState, whose revision says when to look again. */
+/** engine: an EngineState, whose revision says when to draw again. */
 export function PageMap({ engine, revision }) {
   const [place, width] = useWidth();
   const [at, setAt] = useState(-1);
@@ -52,7 +53,10 @@ export function PageMap({ engine, revision }) {
   </section>`;
 }
 
-/** What paints the cells that changed, and again those whose flash is over; the second value counts these. */
+/**
+ * Return a function that paints the cells that changed and those whose highlight has ended, and a counter of the
+ * latter.
+ */
 function usePainter(engine, layout) {
   const flashes = useRef(new Set());
   const [lit, setLit] = useState(0);
@@ -84,7 +88,7 @@ function usePainter(engine, layout) {
   return [paint, lit];
 }
 
-/** Around the pages of a page's prefix. */
+/** Outline the pages of a page's prefix. */
 function Chain({ engine, layout, cell }) {
   const [page, last] = pagesOf(layout, cell, engine.pages.count);
   if (page !== last || engine.pages.state[page] === 0) return null;
@@ -106,7 +110,7 @@ function said(counts) {
   return STATES.map((name, state) => `${grouped(counts[state])} ${name}`).join(", ");
 }
 
-/** What there is to say of a cell. */
+/** Return the description of a cell. */
 function sayCell(engine, layout, cell) {
   const [first, last] = pagesOf(layout, cell, engine.pages.count);
   if (first === last) return sayPage(engine, first);
@@ -134,7 +138,7 @@ function sayPage(engine, page) {
   return words.join(" · ");
 }
 
-/** The pages by state; what each looks like. */
+/** Show the pages by state, with the appearance of each. */
 function Counts({ counts, pages }) {
   return html`<div class="scroll"><table class="counts">
     <caption class="unseen">KV pages by state</caption>

@@ -1,12 +1,12 @@
-// Recorded runs of an engine, a step at a time: played, stopped, scrubbed.
+// Recorded runs of an engine, one step at a time: played, stopped, scrubbed.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { Slider } from "page/controls.js";
 import { EngineState } from "page/engine_state.js";
 
-const PACES = [2, 5, 10, 30]; // steps a second
+const PACES = [2, 5, 10, 30]; // steps per second
 
-/** A run at a place: 0 is its snapshot, then a frame each. */
+/** A run at a position: 0 is its snapshot, and each later one adds a frame. */
 class Replay {
   constructor(run) {
     this.run = run;
@@ -14,7 +14,7 @@ class Replay {
     this.at = -1;
   }
 
-  /** Go there: onwards by what lies between, back from the beginning. */
+  /** Go to a position: forward by the frames in between, back from the beginning. */
   seek(place) {
     if (place < this.at || this.at < 0) {
       this.engine.take(this.run.snapshot);
@@ -26,14 +26,14 @@ class Replay {
   }
 }
 
-/** { engine, revision, idle } of a run at a place, as `useLive` has it of a served engine. */
+/** Return { engine, revision, idle } of a run at a position, like `useLive` for a served engine. */
 export function useReplay(run, place) {
   const replay = useMemo(() => new Replay(run), [run]);
   const engine = replay.seek(Math.max(0, Math.min(place, run.frames.length)));
   return { engine, revision: `${run.id}.${place}`, idle: 0 };
 }
 
-/** What is played, and how. place, setPlace: frames of the run. */
+/** Show the controls of a run. place, setPlace: frames of the run. */
 export function Player({ runs, run, choose, place, setPlace, active }) {
   const still = useMemo(() => matchMedia("(prefers-reduced-motion: reduce)").matches, []);
   const [plays, setPlays] = useState(!still && place === 0);

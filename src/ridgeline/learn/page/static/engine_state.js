@@ -1,23 +1,23 @@
-// What an engine is doing, as its feed tells: a snapshot, then frames that are laid over it. docs/serving.md has their
-// columns. Nothing is drawn here, and nothing known that the feed does not say.
+// The state of an engine from its feed: a snapshot, and then frames that change it. docs/serving.md describes their
+// columns. Nothing is drawn here, and nothing is added to the feed.
 
-/** States of a page, by the numbers that `pages.state` has for them. */
+/** The states of a page, by their numbers in `pages.state`. */
 export const STATES = ["free", "held", "published", "shared", "cached"];
 
-const KEPT = new Set(["held", "published", "shared"]); // with what they have had
+const KEPT = new Set(["held", "published", "shared"]); // states in which a page keeps its contents
 
 const RECENT = 120; // steps that are shown
-const ENDED = 100; // requests that have ended and are shown
-const WINDOW = 3; // seconds that rates look back
+const ENDED = 100; // ended requests that are shown
+const WINDOW = 3; // seconds over which rates are computed
 
 export class EngineState {
-  /** Before the first snapshot there is nothing: `begun` is false. */
+  /** Create the state before the first snapshot: `begun` is false. */
   constructor() {
     this.begun = false;
     this.revision = 0;
   }
 
-  /** Lay a snapshot or a frame over what is known. */
+  /** Apply a snapshot or a frame. */
   take(told) {
     if (told.type === "snapshot") this.begin(told);
     else if (this.begun) this.follow(told);
@@ -32,7 +32,7 @@ export class EngineState {
     this.pages = emptyPages(limits.pages);
     this.counts = STATES.map(() => 0);
     this.counts[0] = limits.pages;
-    this.redraw = true; // all pages; else those of `changed`
+    this.redraw = true; // all pages; otherwise those of `changed`
     this.changed = new Map();
     this.requests = new Map();
     this.ended = [];
@@ -45,7 +45,7 @@ export class EngineState {
   }
 
   follow(frame) {
-    const again = frame.steps > 0 && frame.step - frame.steps + 1 < this.step; // some are in the snapshot already
+    const again = frame.steps > 0 && frame.step - frame.steps + 1 < this.step; // some are already in the snapshot
     this.count(frame, again);
     this.steps.push(...frame.recent.filter(({ step }) => step >= this.step));
     this.steps.splice(0, this.steps.length - RECENT);
@@ -55,7 +55,7 @@ export class EngineState {
     this.move(frame);
   }
 
-  /** Counters, and what rates are made of. */
+  /** Update counters and the data of rates. */
   count(frame, again) {
     const positions = frame.items.reduce((sum, item) => sum + item[2], 0);
     const out = frame.counters.output_tokens - this.counters.output_tokens;
@@ -66,7 +66,7 @@ export class EngineState {
     this.ran.splice(0, first < 0 ? this.ran.length : first);
   }
 
-  /** A page is in another state now. */
+  /** Change the state of a page. */
   lay([group, page, name, request, start, references, previous = 0]) {
     const { pages, counts } = this;
     const before = pages.state[page];
@@ -87,7 +87,7 @@ export class EngineState {
     if (!this.changed.has(page)) this.changed.set(page, before);
   }
 
-  /** Requests: first what ran, then how they stand, then those that are no longer there. */
+  /** Update requests: first what ran, then their state, then those that are gone. */
   move(frame) {
     for (const [request, start, count, choice] of frame.items) {
       const lane = this.requests.get(keyOf(request, choice));
@@ -110,7 +110,10 @@ export class EngineState {
     this.ended.unshift({ ...lane, finish: end ? end.finish : "" });
   }
 
-  /** How a request ended. The engine may not have said yet that it is gone; or it was so short that it said nothing. */
+  /**
+   * Record how a request ended. The engine may not have reported yet that it is gone. A very short request may not have
+   * been reported at all.
+   */
   finish(end) {
     const { request, prompt, cached, output, finish, id } = end;
     this.finished.requests += 1;
@@ -126,7 +129,10 @@ export class EngineState {
     this.ended.unshift({ ...lane, finish });
   }
 
-  /** The pages of a page's prefix, from it to the first, as far as they are known and still have what they had. */
+  /**
+   * Return the pages of a page's prefix, from the page to the first, as far as they are known and have kept their
+   * contents.
+   */
   chain(page) {
     const { before, made, madeBefore, place, state } = this.pages;
     const found = [page];
@@ -136,7 +142,7 @@ export class EngineState {
     return found;
   }
 
-  /** Which pages changed since the last time that somebody asked; null for all of them. */
+  /** Return the pages that changed since the last call, or null for all. */
   drain() {
     const changed = this.redraw ? null : [...this.changed];
     this.redraw = false;
@@ -144,7 +150,7 @@ export class EngineState {
     return changed;
   }
 
-  /** Requests by their lane, the oldest first; those that have ended the newest first. */
+  /** Return the requests by lane: the oldest first, but of the ended ones the newest first. */
   lanes() {
     const all = [...this.requests.values()].sort((one, other) => one.request - other.request || one.choice - other.choice);
     return {
@@ -154,7 +160,7 @@ export class EngineState {
     };
   }
 
-  /** Positions of prompts and tokens a second. idle: seconds since the engine said something. */
+  /** Return the prompt positions and tokens per second. idle: seconds since the engine's last event. */
   rates(idle = 0) {
     const now = this.clock + idle;
     const from = Math.max(now - WINDOW, this.since);
@@ -164,7 +170,7 @@ export class EngineState {
     return over > 0 ? { prompt: sum("prompt") / over, out: sum("out") / over } : { prompt: 0, out: 0 };
   }
 
-  /** Numbers of the gauges; null for what is not known. */
+  /** Return the numbers of the gauges, null if unknown. */
   gauges(idle = 0) {
     const { counters, limits, finished, priced } = this;
     const of = (part, whole) => (whole > 0 ? part / whole : null);
@@ -195,9 +201,9 @@ function emptyPages(count) {
     request: new Float64Array(places),
     start: new Int32Array(places).fill(-1),
     references: new Int32Array(places),
-    place: new Int32Array(places).fill(-1), // as `start`, also of those that are kept for nobody
-    before: new Int32Array(places), // the page of the positions before
-    made: new Uint32Array(places), // how often its contents were others
-    madeBefore: new Uint32Array(places), // the same of the page before, when it was that
+    place: new Int32Array(places).fill(-1), // like `start`, but also for pages that no request holds
+    before: new Int32Array(places), // the page of the preceding positions
+    made: new Uint32Array(places), // how often its contents changed
+    madeBefore: new Uint32Array(places), // that number of the preceding page, when the two were linked
   };
 }

@@ -1,5 +1,5 @@
-// The strip of the last steps: above the positions that each ran, single ones and chunks of prompts stacked; below the
-// seconds that it took as a bar, those that were predicted as an outline.
+// The strip of the last steps. Above: the positions that each ran, single ones and chunks of prompts stacked. Below:
+// the measured seconds as a bar, and the predicted ones as an outline.
 
 import { html, useCallback, useState } from "page/dom.js";
 import { Canvas, useWidth } from "page/canvas.js";
@@ -12,7 +12,7 @@ const HEIGHT = 160;
 
 export function StepStrip({ engine, revision }) {
   const [place, width] = useWidth();
-  const [looked, setLooked] = useState(null); // a step's number
+  const [looked, setLooked] = useState(null); // the number of a step
   const { steps } = engine;
   const scales = scalesOf(steps);
   const slot = width / SLOTS;
@@ -57,8 +57,10 @@ function cursorOf(at, slot) {
   return { left: `${at * slot}px`, top: "0", width: `${slot}px`, height: `${HEIGHT}px` };
 }
 
-/** What the height of each half stands for: round numbers, so that it does not change with every step. Few steps are
- * far longer than all others; they are cut, and marked. */
+/**
+ * Return the scale of each half. It is a round number, so that it does not change with every step. A few steps may be
+ * far longer than all others; they are cut off and marked.
+ */
 function scalesOf(steps) {
   const most = (numbers, least) => {
     const sorted = [...numbers].sort((one, other) => one - other);
@@ -72,7 +74,7 @@ function scalesOf(steps) {
   };
 }
 
-/** The next of 1, 2, 5 times a power of ten. */
+/** Return the next of 1, 2, 5 times a power of ten. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 2, 5, 10].find((each) => each * power >= value * 0.999999);
@@ -114,13 +116,13 @@ function paintSteps(context, ink, steps, width, scales) {
   });
 }
 
-/** A gap in a bar that is longer than there is room for. */
+/** Paint a gap in a bar that is too long for the chart. */
 function paintCut(context, ink, x, bar, top) {
   context.fillStyle = ink.card;
   context.fillRect(x, top + 4, bar, 2);
 }
 
-/** The same as a table, made when it is looked at. */
+/** Show the same as a table, which is created when it is opened. */
 function Table({ steps }) {
   const [open, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>

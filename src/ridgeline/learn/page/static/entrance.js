@@ -1,16 +1,16 @@
-// What is seen before a tab is: a notice, the question for a key, what there is where no tab fits.
+// What the page shows before a tab: a notice, the form for a key, or an overview if no tab fits.
 
 import { html, useState } from "page/dom.js";
 import { Field, Trouble } from "page/controls.js";
 
-/** A sentence in the way of everything else. busy: it is waited for. */
+/** Show a sentence instead of everything else. busy: whether the page is waiting. */
 export function Notice({ busy = false, children }) {
   return html`<p class=${busy ? "notice busy" : "notice"} role="status">${children}</p>`;
 }
 
 const SENDABLE = /^[\x21-\x7e]+$/;
 
-/** The question for an API key. refused: what the server said of the one before; "" where there was none. */
+/** Show the form for an API key. refused: the server's message about the previous one, "" for none. */
 export function KeyForm({ refused, onKey }) {
   const [key, setKey] = useState("");
   const [unsendable, setUnsendable] = useState(false);
@@ -32,7 +32,7 @@ export function KeyForm({ refused, onKey }) {
   </form>`;
 }
 
-/** What is there, where no tab can show it. */
+/** Show the models if no tab can show them. */
 export function Overview({ context }) {
   if (!context.served) {
     return html`<${Notice}>This file contains no data that a view could show.<//>`;

@@ -1,4 +1,4 @@
-// The page's home, which an address without a tab opens: what this is, and things to try.
+// The page's home, which opens for an address without a tab: a description, and things to try.
 
 import { html } from "page/dom.js";
 
@@ -10,7 +10,7 @@ export function examplesOf(tabs, context) {
   return found.filter((each) => each.says).slice(0, MOST);
 }
 
-/** A sentence and a button for each example. onTry is called with the example that was chosen. */
+/** Show a sentence and a button for each example. onTry is called with the chosen example. */
 export function Home({ tabs, context, onTry }) {
   const where = context.served ? "on this server while it runs" : "in recorded runs";
   return html`<section class="home" aria-label="What this is">

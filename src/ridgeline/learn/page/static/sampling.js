@@ -1,13 +1,12 @@
-// What becomes of a model's candidates before one is drawn: steps 5 to 9 of engine/sampling/sampler.py, on the
-// likeliest few that an answer tells of.
+// The processing of a model's candidates before one is drawn: steps 5 to 9 of engine/sampling/sampler.py, for the most
+// likely candidates, which a response contains.
 
 const GREEDY_BELOW = 1e-5;
 
 /**
- * The chance of each candidate to be drawn, and whether that is exact.
- *
- * candidates: with the model's own `logprob`, likeliest first. rules: temperature, top_k (0 = off), top_p, min_p. What
- * is not among the candidates counts for nothing, which is exact where top-k keeps no more than there are.
+ * Return the probability of each candidate to be drawn, and whether that is exact. candidates: with the model's own
+ * `logprob`, in order. rules: temperature, top_k (0 = off), top_p, min_p. Other tokens count as probability 0, which is
+ * exact if top-k keeps no more tokens than there are candidates.
  */
 export function chances(candidates, { temperature, top_k: k, top_p: p, min_p: least = 0 }) {
   if (temperature < GREEDY_BELOW) return { shares: candidates.map((_, at) => (at === 0 ? 1 : 0)), exact: true };

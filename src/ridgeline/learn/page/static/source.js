@@ -1,14 +1,15 @@
-// Where the page's data comes from: a server's routes, or blocks in the file that the page is. Tabs ask only a Source.
-//
-// Data that both have is asked for by name, `await source.data("cards.json")`; what only a server can do by its
-// address, relative to the page, `await source.post("v1/completions", body)`. Errors are RequestErrors, whose message
+// The source of the page's data: a server's routes, or blocks in the file that is the page. Tabs only use a Source.
+// Data that both have is read by name, `await source.data("cards.json")`. What only a server can do is requested by its
+// address, relative to the page: `await source.post("v1/completions", body)`. Errors are RequestErrors, whose message
 // is one line.
 
 const KEY = "ridgeline.key";
 const BLOCKS = 'script[type="application/json"][data-name], script[type="application/gzip"][data-name]';
 
-/** What a model's table is called. stored: weights and kv by format, null as its config says; devices; attention: whether
- * each card has requests of its own. learn/page/data.py calls it so too. */
+/**
+ * Return the name of a model's table. stored: the formats of weights and KV, null for those of the config; devices;
+ * attention: whether each card has requests of its own. learn/page/data.py uses the same names.
+ */
 export function tableName(model, { weights = null, kv = null, devices = 1, attention = false } = {}) {
   const said = { weights, kv, devices: devices === 1 ? null : devices, attention: attention ? 1 : null };
   const query = Object.entries(said).filter(([, value]) => value !== null);
@@ -16,7 +17,7 @@ export function tableName(model, { weights = null, kv = null, devices = 1, atten
   return `tables/${encodeURIComponent(model)}.json` + (parts.length ? `?${parts.join("&")}` : "");
 }
 
-/** A request that was not answered as it was meant. status: 0 where no answer came; code: the server's, or "". */
+/** An error of a request. status: 0 if no response came. code: the server's error code, or "". */
 export class RequestError extends Error {
   constructor(message, status = 0, code = "") {
     super(message.replace(/\s+/g, " ").trim());
@@ -25,12 +26,12 @@ export class RequestError extends Error {
   }
 }
 
-/** What a page was opened from. */
+/** Return the source from which the page was opened. */
 export function openSource() {
   return location.protocol === "file:" || document.querySelector(BLOCKS) ? new FileSource() : new ServerSource();
 }
 
-/** A page that is one file: its blocks, and nobody to ask. */
+/** A page that is one file with its data and has no server. */
 class FileSource {
   served = false;
 
@@ -38,12 +39,12 @@ class FileSource {
     this.blocks = new Map([...document.querySelectorAll(BLOCKS)].map((block) => [block.dataset.name, block]));
   }
 
-  /** Names of the data that there is. */
+  /** Return the names of the available data. */
   names() {
     return [...this.blocks.keys()];
   }
 
-  /** Data by its name, unpacked each time that it is asked for. */
+  /** Return data by its name. It is unpacked at each call. */
   async data(name) {
     const block = this.blocks.get(name);
     if (!block) throw new RequestError(`this file has no ${name}; export the page again with this data`);
@@ -54,7 +55,7 @@ class FileSource {
   }
 }
 
-/** A server, which may want a key. It is kept while the browser's tab is open, and goes nowhere else. */
+/** A server, which may require a key. The key is kept while the browser's tab is open, and sent to no other server. */
 class ServerSource {
   served = true;
   #key = kept();
@@ -69,40 +70,44 @@ class ServerSource {
     keep(key);
   }
 
-  /** Data by its name. */
+  /** Return data by its name. */
   data(name, options) {
     return this.get(`page/${name}`, options);
   }
 
-  /** JSON from an address. options: as fetch has them (`signal`). */
+  /** Return JSON from an address. options: those of fetch (`signal`). */
   async get(address, options = {}) {
     return json(await this.#fetch(address, options));
   }
 
-  /** The answer to a body in JSON. */
+  /** Send a JSON body and return the response. */
   async post(address, body, options = {}) {
     return json(await this.#fetch(address, { ...posted(body), ...options }));
   }
 
-  /** What an address has, as it is. */
+  /** Return the contents of an address as a blob. */
   async blob(address) {
     return (await this.#fetch(address, {})).blob();
   }
 
-  /** Have what an address has removed. */
+  /** Send a DELETE request. */
   async remove(address) {
     await this.#fetch(address, { method: "DELETE" });
   }
 
-  /** The table of the model that the text of a config.json describes. name: of the table (tableName), which says how it is
-   * stored. */
+  /**
+   * Return the table of the model that the text of a config.json describes. name: that of the table (tableName), which
+   * says how the model is stored.
+   */
   async price(config, name) {
     const query = name.includes("?") ? name.slice(name.indexOf("?")) : "";
     return json(await this.#fetch(`page/tables${query}`, { ...posted(null), body: config }));
   }
 
-  /** The objects that a server sends as events, one after the other, each as soon as it is there. body: of a POST; a
-   * GET without one. An error among them is thrown. */
+  /**
+   * Yield the objects that a server sends as events, each as soon as it arrives. body: that of a POST; without one it
+   * is a GET. An error event is thrown.
+   */
   async *events(address, body, options = {}) {
     const response = await this.#fetch(address, { ...(body === undefined ? {} : posted(body)), ...options });
     try {
@@ -142,21 +147,21 @@ async function json(response) {
   }
 }
 
-/** A server's own words, where it has some. */
+/** Return an error with the server's own message, if it has one. */
 async function refused(response) {
   const said = await response.json().catch(() => null);
   const message = said?.error?.message ?? `the server responded with status ${response.status}`;
   return new RequestError(String(message), response.status, said?.error?.code ?? "");
 }
 
-/** An abort stays what it is: whoever asked for it knows. */
+/** Return a RequestError. An abort is returned unchanged, because the caller caused it. */
 function asRequestError(error) {
   if (error instanceof RequestError || error.name === "AbortError") return error;
   if (error instanceof SyntaxError) return new RequestError("the server's response cannot be read");
   return new RequestError("the server cannot be reached or has closed the connection");
 }
 
-/** The data of server-sent events; comments and other fields are passed over. */
+/** Yield the data of server-sent events; comments and other fields are skipped. */
 async function* frames(body) {
   let rest = "";
   for await (const text of pieces(body.pipeThrough(new TextDecoderStream()))) {
@@ -169,7 +174,7 @@ async function* frames(body) {
   }
 }
 
-/** Not every browser has streams that are iterable by themselves. */
+/** Yield the chunks of a stream. Not every browser has streams that are iterable themselves. */
 async function* pieces(stream) {
   const reader = stream.getReader();
   try {
@@ -179,7 +184,7 @@ async function* pieces(stream) {
   }
 }
 
-// A browser may refuse storage; the key is then typed again after a reload.
+// A browser may refuse storage. The key is then typed again after a reload.
 
 function kept() {
   try {
@@ -194,6 +199,6 @@ function keep(key) {
     if (key) sessionStorage.setItem(KEY, key);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // Nothing to do: it stays in memory.
+    // Nothing to do: the key stays in memory.
   }
 }

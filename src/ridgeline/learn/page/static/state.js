@@ -1,17 +1,19 @@
-// The page's state and the address that says it: `#v=1&tab=chat&chat.temperature=0.7`.
+// The page's state, and the address that contains it: `#v=1&tab=chat&chat.temperature=0.7`.
 //
-// Each tab states its fields, made by the codecs below; an address has those that differ from the usual values. Addresses
-// are typed by hand, come from strangers, and outlive versions of the page. `readState` leaves out the parts that no field
-// takes, and `unreadIn` names them, so that the page can say so.
+// Each tab declares its fields with the codecs below. An address has those that differ from their defaults. Addresses
+// are typed by hand, come from strangers, and outlive versions of the page. `readState` skips the parts that no field
+// accepts, and `unreadIn` names them, so that the page can report them.
 
 export const VERSION = 1;
 
-/** Return a field with these functions: read returns undefined for a text that is no value; takes says what values it has. */
+/**
+ * Return a field with these functions. read returns undefined for an invalid text; takes says which values are valid.
+ */
 function codec(usual, read, write, takes) {
   return { usual, read, write, takes, formerly: [] };
 }
 
-/** Return the field with other names that an address may have for it: its earlier ones, or those of a command line. */
+/** Return the field with other names that an address may use: its earlier ones, or those of a command line. */
 export function formerly(field, ...names) {
   return { ...field, formerly: names };
 }
@@ -21,12 +23,12 @@ function range(what, least, most) {
   return least === -Infinity ? `${what} up to ${most}` : `${what} from ${least} to ${most}`;
 }
 
-/** A text of at most so many characters. */
+/** Return a field for a text of at most `longest` characters. */
 export function text(usual = "", longest = 4096) {
   return codec(usual, (said) => (said.length <= longest ? said : undefined), (value) => value, `at most ${longest} characters`);
 }
 
-/** A number between two bounds; `usual` may be null, for none. */
+/** Return a field for a number within bounds. `usual` may be null, for none. */
 export function number(usual, least = -Infinity, most = Infinity) {
   const read = (said) => {
     const value = Number(said);
@@ -35,23 +37,23 @@ export function number(usual, least = -Infinity, most = Infinity) {
   return codec(usual, read, (value) => (Object.is(value, -0) ? "-0" : String(value)), range("a number", least, most));
 }
 
-/** A whole number between two bounds; `usual` may be null, for none. */
+/** Return a field for an integer within bounds. `usual` may be null, for none. */
 export function whole(usual, least = Number.MIN_SAFE_INTEGER, most = Number.MAX_SAFE_INTEGER) {
   const any = number(usual, least, most);
   return codec(usual, (said) => [any.read(said)].find(Number.isSafeInteger), any.write, range("a whole number", least, most));
 }
 
-/** Yes or no. */
+/** Return a field for yes or no. */
 export function flag(usual = false) {
   return codec(usual, (said) => ({ 0: false, 1: true })[said], (value) => (value ? "1" : "0"), "0 or 1");
 }
 
-/** One of these texts. */
+/** Return a field for one of these texts. */
 export function oneOf(choices, usual = choices[0]) {
   return codec(usual, (said) => (choices.includes(said) ? said : undefined), (value) => value, choices.filter(Boolean).join(" or "));
 }
 
-/** An empty text in a list: a list of one of them is no empty list. */
+/** An empty text in a list, so that a list of one empty text differs from an empty list. */
 const EMPTY = "%";
 
 function readPart(part, each) {
@@ -59,7 +61,7 @@ function readPart(part, each) {
   return said === null ? undefined : each.read(said);
 }
 
-/** Values of another field, in order. */
+/** Return a field for a list of another field's values. */
 export function list(each, usual = []) {
   const read = (said) => {
     const values = said === "" ? [] : said.split(",").map((part) => readPart(part, each));
@@ -69,7 +71,7 @@ export function list(each, usual = []) {
   return codec(usual, read, write, `${each.takes}, with commas between`);
 }
 
-/** What a page shows to who comes without an address. fields: of each tab, by its id. */
+/** Return the state for an address without parameters. fields: those of each tab, by its id. */
 export function usualState(fields) {
   const state = { tab: null };
   for (const [tab, own] of Object.entries(fields)) {
@@ -78,7 +80,7 @@ export function usualState(fields) {
   return state;
 }
 
-/** The state that an address says. `newer` is true where a page of a later version wrote it. */
+/** Return the state in an address. `newer` is true if a later version of the page wrote it. */
 export function readState(hash, fields) {
   const { state, newer } = read(hash, fields);
   return { state, newer };
@@ -89,7 +91,7 @@ export function unreadIn(hash, fields) {
   return read(hash, fields).unread;
 }
 
-const SHOWN = 60; // characters of a part
+const SHOWN = 60; // maximum characters of a part in the message
 
 function read(hash, fields) {
   const { said, unread } = parameters(hash);
@@ -115,7 +117,7 @@ function read(hash, fields) {
   return { state, newer: version > VERSION, unread };
 }
 
-/** The address of a state, which begins with #. */
+/** Return the address of a state, which begins with #. */
 export function writeState(state, fields) {
   const said = [["v", String(VERSION)]];
   if (state.tab) said.push(["tab", state.tab]);
@@ -132,7 +134,7 @@ function has(object, name) {
   return Object.prototype.hasOwnProperty.call(object, name);
 }
 
-/** The usual value of a field as an address would say it; null where there is none. */
+/** Return the default of a field as an address writes it, or null if there is none. */
 function write(field) {
   return field.usual === null ? null : field.write(field.usual);
 }
@@ -166,7 +168,7 @@ function parameters(hash) {
   return { said, unread };
 }
 
-/** null for what is no encoding of a text. */
+/** Return null for an invalid encoding. */
 function decode(part) {
   try {
     return decodeURIComponent(part);

@@ -1,13 +1,14 @@
-// What teaching texts say, beside what the ledger says of the same case, and why they differ. Pure.
+// Statements of teaching texts, next to the figures of the cost model for the same case, and why they differ. Pure
+// functions.
 //
-// A statement is {id, text, find, ledger, why, state, beside}: find(setting) gives the figures that ledger(figures) says in
-// words. state: the case that it is about, which the page can be set to; beside: another to compare with, which find takes
-// second. One without a state has no table to be computed from: with find it is arithmetic, without it a fact.
+// A statement is {id, text, find, ledger, why, state, compared}: find(setting) returns the figures, and ledger(figures)
+// describes them. state: the case, to which the page can be set. compared: a second case, which is the second argument of
+// find. A statement without a state needs no table: with find it is arithmetic, without it a fact.
 //
 //   GROUPS                            [{title, statements}]
-//   statesOf(statement)               states whose tables it needs
-//   figuresOf(statement, tables, all) its figures. tables: of those states, in their order
-//   sourceOf(statement)               where they are from, in words
+//   statesOf(statement)               the states whose tables it needs
+//   figuresOf(statement, tables, all) its figures. tables: those of its states, in order
+//   sourceOf(statement)               the origin of the figures, in words
 
 import { settingOf } from "page/calc_case.js";
 import { KEYS_AND_VALUES, MODELS } from "page/statements_models.js";
@@ -23,7 +24,7 @@ export const GROUPS = [
   { title: "Images", statements: PICTURES },
 ];
 
-export const statesOf = ({ state, beside }) => [state, beside].filter(Boolean);
+export const statesOf = ({ state, compared }) => [state, compared].filter(Boolean);
 
 export function figuresOf(statement, tables, all) {
   const states = statesOf(statement);

@@ -1,5 +1,5 @@
-// What texts say of keys and values and of models' configs, beside what the tables have. Pure; a statement is as
-// statements.js has it.
+// Statements about keys and values and about models' configs, next to the figures of the tables. Pure functions.
+// statements.js describes a statement.
 
 import { fixed, grouped, sayGB, saySeconds, three } from "page/numbers.js";
 import { priceStep, stepCost, touchedBy } from "page/price.js";
@@ -10,7 +10,7 @@ const billions = (count, places = 2) => `${fixed(count / 1e9, places)} billion`;
 const add = (values) => values.reduce((sum, value) => sum + value, 0);
 const upTo = (count) => Array.from({ length: count }, (_, at) => at + 1);
 
-/** Bytes of keys and values that a step of one user reads at a context. */
+/** Return the bytes of keys and values that a step of one user reads at a context. */
 const readAt = ({ table, ranks }, context) => stepCost(table, decodeWork(table, 1, context), ranks).kv_read_bytes;
 
 export const KEYS_AND_VALUES = [
@@ -26,7 +26,7 @@ export const KEYS_AND_VALUES = [
     id: "grouped-heads",
     text: "Grouped-query attention saves a factor of four of KV memory.",
     state: { ...SMALL, input: 1999, output: 1 },
-    beside: { ...SMALL, model: "llama-2-7b", input: 1999, output: 1 },
+    compared: { ...SMALL, model: "llama-2-7b", input: 1999, output: 1 },
     find: ({ table }, other) => ({ token: table.memory.token, ungrouped: other.table.memory.token }),
     ledger: ({ token, ungrouped }) => `Llama-2-7B, of the same depth and width, has a KV head for each query head: ${grouped(ungrouped)} bytes per token compared with ${grouped(token)}, ${three(ungrouped / token)} times as many.`,
     why: "Several query heads share one KV head, and the cache stores only keys and values.",
@@ -127,7 +127,7 @@ export const MODELS = [
     id: "tying",
     text: "GPT-2 and Llama 2 tie the embedding to the head.",
     state: { ...SMALL, model: "gpt2", input: 500, output: 500 },
-    beside: { ...SMALL, model: "llama-2-7b" },
+    compared: { ...SMALL, model: "llama-2-7b" },
     find: (...both) => ({ heads: both.map(({ table }) => table.parameters.by_part.head) }),
     ledger: ({ heads: [gpt2, llama] }) => `GPT-2 ${gpt2 ? "does not" : "does"}; Llama 2 ${llama ? `does not: its head has ${grouped(llama)} separate parameters` : "does"}.`,
     why: "Each config states it (tie_word_embeddings). Earlier models of a family do not tell.",

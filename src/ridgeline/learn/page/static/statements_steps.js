@@ -1,5 +1,5 @@
-// What texts say of steps, one user's and many users', beside what the price says of the same case. Pure; a statement is
-// as statements.js has it.
+// Statements about steps of one user and of many, next to the predicted figures for the same case. Pure functions.
+// statements.js describes a statement.
 
 import { computeBoundPrompt, criticalBatch } from "page/critical.js";
 import { first_from } from "page/formulas.js";

@@ -1,18 +1,18 @@
-// What texts say of words, chances and pictures, which no price is asked for: arithmetic done here, or a fact. Pure; a
-// statement is as statements.js has it.
+// Statements about words, probabilities and images, which need no prices: arithmetic done here, or facts. Pure
+// functions. statements.js describes a statement.
 
 import { fixed, grouped, percent, three } from "page/numbers.js";
 
 const dot = (a, b) => a.reduce((sum, each, at) => sum + each * b[at], 0);
 
-/** Shares of scores, as chances: e to each, over their sum. */
+/** Return the probabilities of scores: e to the power of each, divided by their sum. */
 export function softmax(scores) {
   const powers = scores.map(Math.exp);
   const all = powers.reduce((sum, each) => sum + each, 0);
   return powers.map((each) => each / all);
 }
 
-/** What a query takes of values by its keys, and the shares that it takes them in. */
+/** Return the attention of a query over keys and values, and its weights. */
 export function attend(query, keys, values) {
   const shares = softmax(keys.map((key) => dot(query, key) / Math.sqrt(query.length)));
   return { shares, taken: values[0].map((_, at) => dot(shares, values.map((value) => value[at]))) };

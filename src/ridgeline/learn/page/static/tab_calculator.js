@@ -1,4 +1,4 @@
-// The tab *Calculator*: what a model does on a card.
+// The tab *Calculator*: the predicted speed of a model on a card.
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { Bar } from "page/calc_bar.js";
@@ -23,8 +23,11 @@ import { inTurn } from "page/turns.js";
 export const id = "calculator";
 export const title = "Calculator";
 
-/** The fields of the address. model: "" is the served one; weights, kv: "" is as released; ttft, tpot: seconds, 0 is no
- * target; use: share of the memory; rival: the GPU of the race. Other names are those of `ridgeline plan`. */
+/**
+ * The fields of the address. model: "" is the served one; weights, kv: "" is the released format; ttft, tpot: seconds,
+ * 0 is no target; use: the share of memory; rival: the GPU of the race. Their other names are those of `ridgeline
+ * plan`.
+ */
 export const fields = {
   model: text("", 200),
   card: formerly(text("a100-sxm-80gb", 100), "device"),
@@ -40,7 +43,7 @@ export const fields = {
   rival: text("h100-sxm", 100),
 };
 
-/** Whether there are prices: not on a server that writes no text. */
+/** Return whether there are prices: a server without a language model has none. */
 export function available(context) {
   if (context.served) return context.models.some((model) => model.routes?.includes("/v1/completions"));
   return context.names.includes("cards.json") && context.names.includes("models.json");
@@ -48,7 +51,7 @@ export function available(context) {
 
 const WELL_KNOWN = { model: "llama-3-8b", card: "h100-sxm", input: 1500, output: 1000 };
 
-/** A well-known model on a well-known GPU; a file may lack that model. */
+/** Return a well-known model on a well-known GPU; a file may lack that model. */
 export function example(context) {
   const { model, ...rest } = WELL_KNOWN;
   const has = context.served || context.names.includes(tableName(model, { devices: 1 }));
@@ -56,9 +59,9 @@ export function example(context) {
   return { says: `Plan ${has ? model : "a model"} on an H100`, shows: "memory, users, speed and cost, predicted", own };
 }
 
-const QUIET = 200; // milliseconds from a change to the address: browsers slow down pages that write it more
+const QUIET = 200; // milliseconds from a change to the address: browsers slow down pages that write it more often
 
-/** The state, ahead of the address. */
+/** Return the state during a drag, before it is in the address. */
 function useDragged(state, set) {
   const [ahead, setAhead] = useState({});
   const waiting = useRef({ own: {}, timer: 0 });
@@ -78,7 +81,7 @@ function useDragged(state, set) {
 
 const SEEN = "ridgeline.seen";
 
-/** Whether the dot is to show that it moves. */
+/** Return whether the dot should show that it can be moved. */
 function firstVisit() {
   try {
     const seen = sessionStorage.getItem(SEEN);
@@ -91,7 +94,7 @@ function firstVisit() {
 
 const [PAUSE, TRAVEL, STEP_TO] = [1600, 1100, 32];
 
-/** The dot goes from one user to 32. Returns what ends that. */
+/** Move the dot from one user to 32. Returns a function that ends it. */
 function useFirstStep(ready, active, state, change) {
   const own = useRef({ timer: 0, done: false });
   const stop = useCallback(() => {
@@ -115,7 +118,7 @@ function useFirstStep(ready, active, state, change) {
   return stop;
 }
 
-// What follows a drag, after those that are dragged themselves.
+// Parts that follow a drag after the dragged ones are drawn.
 const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Folklore].map(inTurn);
 
 export function view({ source, context, active, state: said, set }) {
@@ -124,7 +127,7 @@ export function view({ source, context, active, state: said, set }) {
   const [asked, dragOn] = useDragged(said, set);
   const model = asked.model || (models && (models.models.find((each) => each.served)?.name ?? "llama-3-8b"));
   const table = model && tableOf({ ...asked, model });
-  const cut = useRef({}); // the usual workload, to what the served model has room for
+  const cut = useRef({}); // the default workload, reduced to the context of the served model
   cut.current = table?.context < 2500 && asked.input === 1500 && asked.output === 1000 && !asked.model ? withContext(asked, longestContext(table, asked)) : {};
   const state = { ...asked, model, ...cut.current };
   const drag = useCallback((own) => dragOn(own.model ? own : { ...cut.current, ...own }), []);
@@ -136,7 +139,7 @@ export function view({ source, context, active, state: said, set }) {
   const last = useRef(null);
   const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;
-  // The figures of the choice before keep their place while those of this one are read; they are hidden if that takes longer.
+  // The figures of the previous choice stay while those of the new one are read. They are hidden if that takes longer.
   const shown = setting ?? (trouble ? null : last.current);
   const waits = all && !setting && !trouble;
   const stop = useFirstStep(Boolean(setting), active, state, drag);
@@ -187,7 +190,7 @@ function whatOf({ model, weights, kv, cards }) {
   return [model, ...stored].join(", ");
 }
 
-/** A Setting, or what is in the way of it, in words. */
+/** Return a Setting, or the reason why there is none, in words. */
 function attempt(table, all, state, before) {
   if (!table || !all) return [null, ""];
   if (table.error) return [null, table.error];

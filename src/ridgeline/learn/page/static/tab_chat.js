@@ -1,4 +1,4 @@
-// The tab *Chat*: a conversation with the served model, what its answers took, and what its sampling chooses from.
+// The tab *Chat*: a conversation with the served model, the time of its responses, and the candidates of its sampling.
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Answer, Question } from "page/chat_answer.js";
@@ -11,7 +11,7 @@ import { flag, number, text, whole } from "page/state.js";
 export const id = "chat";
 export const title = "Chat";
 
-/** What the address says: the model and how it is asked, nothing of what is said. null: as the model has it. */
+/** The fields of the address: the model and its parameters, but not the conversation. null: the model's own. */
 export const fields = {
   model: text("", 200),
   temperature: number(null, 0, 100),
@@ -22,7 +22,7 @@ export const fields = {
   candidates: flag(true),
 };
 
-/** Whether some model writes text. */
+/** Return whether a model generates text. */
 export function available(context) {
   return context.served && modelsOf(context, "/v1/completions").length > 0;
 }
@@ -33,14 +33,14 @@ export function example(context) {
   return { says, shows: "and see what each response took" };
 }
 
-/** The turns of a conversation that is kept nowhere else, and what can be done with it. */
+/** Return the turns of a conversation, which is stored nowhere else, and the functions that change it. */
 function useConversation(source, model, rules) {
   const turns = useRef([]);
   const running = useRef(null);
   const [revision, setRevision] = useState(0);
   const planned = useRef(0);
   const show = () => setRevision((count) => count + 1);
-  // Tokens come faster than pictures of a screen do.
+  // Tokens come faster than the screen is drawn.
   const news = () => {
     planned.current ||= requestAnimationFrame(() => {
       planned.current = 0;
@@ -124,14 +124,14 @@ export function view({ context, source, active, state, set }) {
   `;
 }
 
-/** For who listens: that an answer comes, and then the whole of it, not each token. */
+/** Return the text for screen readers: that a response is coming, and then the whole response, but not each token. */
 function announced(talk, last) {
   if (talk.writing) return "The model is generating.";
   if (last?.role !== "assistant") return "";
   return last.error ? "" : `The model wrote: ${last.text.slice(0, 2000)}`;
 }
 
-/** Keeps the end of the conversation in sight for who has not scrolled away from it. Returns what goes there. */
+/** Keep the end of the conversation visible, unless the user has scrolled away. Returns the element that goes there. */
 function useFollowed(talk, active) {
   const near = useRef(true);
   useEffect(() => {

@@ -19,10 +19,10 @@ export const title = "Engine";
 const RUNS = "runs.json";
 const DARK = "(prefers-color-scheme: dark)";
 
-/** Of a file: which recorded run, and where in it. */
+/** For a file: the recorded run, and the position in it. */
 export const fields = { run: text("", 40), step: whole(0, 0, 1e6) };
 
-/** Whether there is an engine to look at, or a recorded one. */
+/** Return whether there is an engine or a recorded one. */
 export function available(context) {
   return context.served ? modelsOf(context, "/v1/completions").length > 0 : context.names.includes(RUNS);
 }
@@ -77,7 +77,7 @@ function Replayed({ runs, active, state, set }) {
   `;
 }
 
-/** What moves, side by side where there is room. */
+/** Show the moving parts, next to each other if there is room. */
 function Panels({ engine, revision }) {
   const [dark, setDark] = useState(() => matchMedia(DARK).matches);
   useEffect(() => {

@@ -1,5 +1,5 @@
-// The tab *Pictures*: what pipelines of a server draw, with how far each stage is beside its price, what it may become, and
-// a hand to stop it; in a file one that was recorded, step by step.
+// The tab *Pictures*: the images and videos of a server's pipelines, with the progress of each stage next to its
+// predicted time, a preview, and a button to stop. In a file it shows a recorded one, step by step.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { modelsOf } from "page/context.js";
@@ -14,10 +14,13 @@ export const title = "Pictures";
 const RECORDED = "pictures.json";
 const [IMAGES, VIDEOS] = ["/v1/images/generations", "/v1/videos"];
 const PREVIEWS = 3;
-const [FEWEST, MOST] = [250, 3000]; // milliseconds between two looks at a clip
-const PACE = 250; // milliseconds that a recorded event is shown
+const [FEWEST, MOST] = [250, 3000]; // milliseconds between two requests for the state of a video
+const PACE = 250; // milliseconds for which a recorded event is shown
 
-/** What the address says: how is asked, nothing of the prompt. null: as the model has it. at: of a recorded one. */
+/**
+ * The fields of the address: the parameters, but not the prompt. null: the model's own. at: the position in a recorded
+ * one.
+ */
 export const fields = {
   model: text("", 200),
   size: text("", 20),
@@ -29,7 +32,7 @@ export const fields = {
 
 const drawersOf = (context) => [...modelsOf(context, IMAGES), ...modelsOf(context, VIDEOS)];
 
-/** Whether somebody draws, or a file has what was drawn. */
+/** Return whether a server has a pipeline, or a file a recorded generation. */
 export function available(context) {
   return context.served ? drawersOf(context).length > 0 : context.names.includes(RECORDED);
 }
@@ -77,7 +80,7 @@ function Live({ context, source, state, set }) {
     <${Said}>${busy ? "The image is being drawn." : drawing?.file || drawing?.clip ? "The image is finished." : ""}<//>`;
 }
 
-/** One drawing at a time: how far it is, and ways to begin and to end it. */
+/** Return the current generation, of which there is one at a time, and functions that start and end it. */
 function useDrawing(source) {
   const [drawing, setDrawing] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -108,7 +111,7 @@ async function followPicture(source, body, show, signal) {
   for await (const event of source.events(IMAGES.slice(1), asked, { signal })) show((drawing) => after(drawing, event));
 }
 
-/** A clip is a job, which is looked at until it is there; whoever stops has it removed. */
+/** Follow a video job until it is finished. An abort deletes it. */
 async function followJob(source, body, show, signal) {
   let job = await source.post(VIDEOS.slice(1), body);
   const address = `${VIDEOS.slice(1)}/${encodeURIComponent(job.id)}`;

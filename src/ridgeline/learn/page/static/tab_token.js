@@ -1,5 +1,5 @@
-// The tab *One token*: the way of a text through the model, op by op, as it was recorded: typed into a served page, or
-// in the file that the page is.
+// The tab *One token*: the path of a text through the model, op by op, as recorded: typed into a served page, or in the
+// file that is the page.
 
 import { html, useCallback, useEffect, useMemo, useState } from "page/dom.js";
 import { DrawChart } from "page/chart_draw.js";
@@ -21,7 +21,7 @@ export const title = "One token";
 const RECORDED = "recordings.json";
 const ROUTE = "page/trace";
 
-/** What the address says: where one looks, nothing of the text. null: the last. */
+/** The fields of the address: the selection, but not the text. null: the last. */
 export const fields = {
   step: oneOf(["decode", "prefill"]),
   op: whole(0, 0, 2 ** 20),
@@ -29,7 +29,7 @@ export const fields = {
   head: whole(null, 0, 2 ** 16),
 };
 
-/** Whether a server can record a text, or a file has some that were. */
+/** Return whether a server can record a text, or a file has recorded ones. */
 export function available(context) {
   return context.served ? modelsOf(context, `/${ROUTE}`).length > 0 : context.names.includes(RECORDED);
 }
@@ -39,7 +39,7 @@ export function example(context) {
   return { says: `Follow one token through ${name}`, shows: "op by op, predicted next to measured" };
 }
 
-/** Recordings, the one that is looked at, and a way to have another made. */
+/** Return the recordings, the selected one, and a function that requests another. */
 function useRecordings(context, source) {
   const [{ list, place }, setRecordings] = useState({ list: [], place: 0 });
   const [busy, setBusy] = useState(false);
@@ -82,7 +82,7 @@ function Recorded({ recordings }) {
   return html`<${Choice} name="Recorded" value=${recordings.place} choices=${choices} onInput=${onInput} />`;
 }
 
-/** One recording. */
+/** Show one recording. */
 function Way({ recording, active, state, set }) {
   const step = recording.steps.find((each) => each.name === state.step) ?? recording.steps[0];
   const at = recording.steps.indexOf(step);

@@ -1,5 +1,6 @@
-// The tab *Traffic*: what a server did under load, as `bench serve --json` wrote it, or a simulation; two results side by
-// side. Files are dropped on the page, chosen by a button, or in the file that the page is.
+// The tab *Traffic*: the results of a server under load, written by `bench serve --json`, or of a simulation; two
+// results next to each other. Files are dropped on the page, chosen by a button, or contained in the file that is the
+// page.
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Lines } from "page/chart_lines.js";
@@ -14,10 +15,13 @@ export const fields = {};
 
 const RESULTS = "traffic.json";
 const MOST_BYTES = 1 << 27;
-const SIDES = 2; // results that are compared
+const SIDES = 2; // maximum number of compared results
 const SORTS = ["one", "other"];
 
-/** A server that writes text can be put under load; a file has results that it was exported with. */
+/**
+ * Return whether there is something to show: a server that generates text can be put under load, and a file contains
+ * its results.
+ */
 export function available(context) {
   return context.served ? context.models.some((model) => model.routes?.includes("/v1/completions")) : context.names.includes(RESULTS);
 }
@@ -74,7 +78,7 @@ function commandOf(context) {
   return `ridgeline bench serve ${url} --rate 4 --duration 30s --slo ttft=500ms,tpot=50ms --json > result.json`;
 }
 
-/** What the runs came to, a column each. */
+/** Show the results of the runs, one column each. */
 function Answers({ results }) {
   const rows = [
     ["completed requests", (result) => `${grouped(result.metrics.ok ?? 0)} of ${grouped(result.metrics.requests ?? result.count)}`],
@@ -116,7 +120,7 @@ function goodOf({ metrics: { goodput } }) {
   return all > 0 ? `${three(goodput.rate)} (${percent(goodput.good / all)})` : three(goodput.rate);
 }
 
-/** A percentile, and what holds the true one 95 times of 100. */
+/** Return a percentile with its 95 % confidence interval. */
 function quantile(found, at) {
   const { low, mid, high } = found?.[at] ?? {};
   if (!Number.isFinite(mid)) return "";
@@ -124,7 +128,7 @@ function quantile(found, at) {
   return between ? html`${saySeconds(mid)} <small>${saySeconds(low)} to ${saySeconds(high)}</small>` : saySeconds(mid);
 }
 
-/** Seconds of a step of the server's own, on average. */
+/** Return the mean seconds of a step of the server itself. */
 function stepOf(steps, seconds, count) {
   return Number.isFinite(steps?.[seconds]) && steps[count] > 0 ? saySeconds(steps[seconds] / steps[count]) : "";
 }
@@ -152,7 +156,7 @@ function Charts({ results }) {
   `;
 }
 
-/** What the price said of users who ask again at once, beside what was measured. */
+/** Show the predictions for users who send their next request at once, next to the measurements. */
 function Predicted({ results }) {
   const said = results.filter((result) => result.predicted);
   if (said.length === 0) return null;

@@ -1,5 +1,5 @@
-// The tabs, in their order. Each is a module that exports `id`, `title`, `fields` (what the address says of it, as
-// state.js has it), `available(context)` and `view`, a component. docs/page.md says what a view is given.
+// The tabs, in order. Each is a module that exports `id`, `title`, `fields` (its part of the address, as in state.js),
+// `available(context)` and `view`, a component. docs/page.md lists the props of a view.
 
 import * as calculator from "page/tab_calculator.js";
 import * as chat from "page/tab_chat.js";

@@ -1,4 +1,5 @@
-// What a served page asks for: a text, how its tokens are drawn, and that everybody else waits while it is measured.
+// The form of a served page: a text, its sampling parameters, and the notice that other requests wait during the
+// measurement.
 
 import { html, useState } from "page/dom.js";
 import { Grown, Slider } from "page/controls.js";
@@ -7,7 +8,7 @@ import { three } from "page/numbers.js";
 
 const ROUTE = "/page/trace";
 
-/** onAsk: told the body of a request. */
+/** onAsk: called with the body of a request. */
 export function TraceForm({ context, busy, onAsk }) {
   const model = modelsOf(context, ROUTE)[0];
   const usual = model?.sampling ?? { temperature: 1, top_p: 1, top_k: 0 };

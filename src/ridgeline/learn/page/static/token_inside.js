@@ -1,5 +1,5 @@
-// Inside the model at one token: whom it looked at, what each layer would have said, which neurons fired and which
-// experts were asked.
+// The inside of the model at one token: its attention, the prediction of each layer, and the active neurons and
+// experts.
 
 import { html } from "page/dom.js";
 import { AttentionChart } from "page/chart_attention.js";
@@ -7,7 +7,7 @@ import { shown } from "page/chart_candidates.js";
 import { percent, three } from "page/numbers.js";
 import { meanOf, rowsOf } from "page/token_recording.js";
 
-/** Which layer and head are looked at, the last layer and the mean of its heads by default, and the row they give. */
+/** Return the selected layer and head, and their row. The default is the last layer and the mean of its heads. */
 export function layerAndHead(recording, position, state) {
   const rows = rowsOf(recording.attention, position);
   if (!rows) return { layer: 0, head: null, row: null };
@@ -27,7 +27,7 @@ export function Inside({ recording, position, state, set }) {
   `;
 }
 
-/** The logit lens; the chart is a table. */
+/** Show the logit lens; the chart is a table. */
 function Lens({ lens }) {
   return html`<section class="card" aria-label="Lens">
     <h2>Logit lens: what each layer predicts</h2>

@@ -1,4 +1,4 @@
-// One op of a step: shapes, FLOPs and bytes with their numbers, the roof that follows from them, and its times.
+// One op of a step: shapes, FLOPs and bytes with their numbers, the limit that follows, and the times.
 
 import { html } from "page/dom.js";
 import { percent, say, saySeconds, three } from "page/numbers.js";
@@ -40,12 +40,12 @@ function bytesOf(op) {
   return there.length > 1 ? `${sum} = ${say(op.nbytes, "B")}` : sum;
 }
 
-/** What one roof alone would take: an amount over a rate. */
+/** Return the time that one limit alone would allow: an amount over a rate. */
 function alone(amount, seconds, unit) {
   return seconds > 0 ? `${say(amount, unit)} ÷ ${say(amount / seconds, `${unit}/s`)} = ${saySeconds(seconds)}` : "none";
 }
 
-/** Floor, bound, expected and measured as bars; the chart is a table. */
+/** Show floor, bound, predicted and measured time as bars; the chart is a table. */
 function Times({ op }) {
   const rows = [["floor", op.floor], ["bound", op.bound], ["expected", op.expected], ["measured", op.measured]];
   const widest = Math.max(...rows.map(([, value]) => value), 1e-12);

@@ -1,13 +1,14 @@
-// A recording as the tab plays it: learn/page/request_recording.py wrote it. Draws nothing. Seconds, bytes, FLOPs.
+// A recording as the tab plays it, written by learn/page/request_recording.py. Nothing is drawn here. Seconds, bytes,
+// FLOPs.
 
-/** A recording with its steps taken apart. */
+/** Return a recording with its steps in the form of `readStep`. */
 export function readRecording(raw) {
   return { ...raw, steps: raw.steps.map((step) => readStep(raw, step)) };
 }
 
 /**
- * A step: `ops` with their numbers by name, `parts` in the order of time with what no op has among them, `length` of
- * them all, and `lanes`: the ops of each layer, and those before and after.
+ * Return a step: `ops` with their numbers by name; `parts` in the order of time, including the time outside ops; their
+ * total `length`; and `lanes`: the ops of each layer, and those before and after.
  */
 function readStep(raw, step) {
   const ops = step.entries.map((values, at) => readOp(raw, step, values, at)).filter((op) => op.outputs.length);
@@ -29,14 +30,14 @@ function readOp(raw, step, values, at) {
   return op;
 }
 
-/** What it is called in its layer: `mlp.gate_up` of `model.layers.0.mlp.gate_up`. */
+/** Return the name of an op within its layer: `mlp.gate_up` for `model.layers.0.mlp.gate_up`. */
 function nameOf(op) {
   const parts = op.path.split(".");
   const at = op.layer === null ? 0 : parts.indexOf(String(op.layer));
   return parts.slice(at + 1).join(".") || op.path;
 }
 
-/** Ops and what lies between them, each with its beginning. A gap that hooks made negative is none. */
+/** Return ops and the gaps between them, each with its start. A negative gap, which hooks can cause, is left out. */
 function partsOf(step, ops) {
   const parts = [];
   let time = 0;
@@ -57,7 +58,7 @@ function partsOf(step, ops) {
   return parts;
 }
 
-/** places: of its ops in the step. measured, expected: seconds of all of them. */
+/** Return the lanes. places: the indices of their ops in the step. measured, expected: the total seconds. */
 function lanesOf(ops) {
   const lanes = [];
   ops.forEach((op, at) => {
@@ -74,17 +75,19 @@ function lanesOf(ops) {
   return lanes;
 }
 
-/** The part of a step that runs at a moment. */
+/** Return the part of a step that runs at a moment. */
 export function partAt(step, time) {
   return step.parts.find((part) => time < part.begin + part.seconds) ?? step.parts[step.parts.length - 1];
 }
 
-/** How many times slower than life a step is played, a power of ten: so that it takes one to ten seconds. */
+/**
+ * Return how many times slower than real time a step is played: a power of ten, so that it takes one to ten seconds.
+ */
 export function slowness(seconds) {
   return 10 ** Math.max(0, Math.ceil(-Math.log10(seconds)));
 }
 
-/** The stretch of a step that is seen at a zoom around an op: [from, to] in seconds. */
+/** Return the part of a step that is visible at a zoom around an op: [from, to] in seconds. */
 export function windowAround(step, place, zoom) {
   const width = step.length / zoom;
   const part = step.parts.find((each) => each.op === place);
@@ -93,12 +96,12 @@ export function windowAround(step, place, zoom) {
   return [from, from + width];
 }
 
-/** Rows of attention of the token at a position, by layer and head; null where they were not kept. */
+/** Return the rows of attention of the token at a position, by layer and head, or null if they were not recorded. */
 export function rowsOf(attention, position) {
   return attention?.rows[position] ?? null;
 }
 
-/** The mean of a layer's heads. */
+/** Return the mean of a layer's heads. */
 export function meanOf(rows) {
   return rows[0].map((_, at) => rows.reduce((sum, row) => sum + row[at], 0) / rows.length);
 }

@@ -1,4 +1,4 @@
-// What a step took beside its price, and what makes it up: its ops, and the rows that no op has.
+// The measured and predicted time of a step, and its parts: the ops, and the time outside ops.
 
 import { html } from "page/dom.js";
 import { percent, saySeconds } from "page/numbers.js";

@@ -1,5 +1,5 @@
-// The text and its tokens: chips with ids, control tokens outlined, what the model wrote after them. One of the prompt
-// is chosen, and each chip is as dark as that token's attention to it.
+// The text and its tokens: chips with ids, control tokens outlined, and the model's continuation. One token of the
+// prompt is selected, and the darkness of each chip shows that token's attention to it.
 
 import { html, useState } from "page/dom.js";
 import { shown } from "page/chart_candidates.js";

@@ -1,16 +1,19 @@
-// The result of a run under load, as `bench serve --json` writes it and simulations do: read, checked, and made into what
-// charts show. A file is a stranger's; what is no such result is said in one line. Nothing is drawn here.
+// The result of a run under load, written by `bench serve --json` or a simulation: read, checked, and converted for
+// charts. A file is untrusted, and one that is no such result is refused in one line. Nothing is drawn here.
 
 const FORMAT = 1;
-const POINTS = 200; // of a distribution
-const MOMENTS = 240; // of a run
+const POINTS = 200; // points of a distribution
+const MOMENTS = 240; // moments of a run
 const NEEDED = ["outcome", "intended", "first_token", "last_token", "ttft", "tpot", "e2e"];
 
-/** Latencies by their names in a result, and as they are read. */
+/** The latencies by their names in a result, with their titles. */
 export const LATENCIES = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "E2E" };
 
-/** A result: { name, kind, verdict, reasons, inputs, metrics, requests, seconds, server, levels, predicted, slo }. name: of
- * its file. text: JSON. requests: columns, equally long. levels: of a sweep. slo: seconds by latency. Throws an Error of one line. */
+/**
+ * Return a result: { name, kind, verdict, reasons, inputs, metrics, requests, seconds, server, levels, predicted, slo
+ * }. name: that of its file. text: JSON. requests: columns of equal length. levels: those of a sweep. slo: seconds by
+ * latency. Throws an Error of one line.
+ */
 export function readResult(name, text) {
   const called = name.slice(0, 80);
   let told;
@@ -22,7 +25,7 @@ export function readResult(name, text) {
   return checkedResult(called, told);
 }
 
-/** The same of what was parsed. */
+/** Return the same for parsed JSON. */
 export function checkedResult(name, told) {
   const columns = told?.per_request;
   if (!isObject(told?.metrics) || !isObject(columns)) {
@@ -34,7 +37,7 @@ export function checkedResult(name, told) {
     if (!Array.isArray(columns[column]) || columns[column].length !== count) throw new Error(`${name} lacks the column ${column} of its requests`);
   }
   const { metrics, verdict, inputs, steps, predicted } = told;
-  const levels = told.sweep?.levels ?? told.capacity?.levels; // the latter of a simulation, as advice is
+  const levels = told.sweep?.levels ?? told.capacity?.levels; // the second form is that of a simulation
   const words = [told.reasons, told.advice].flat();
   return {
     ...{ name, kind: said(told.kind), verdict: said(verdict), reasons: words.map(said).filter(Boolean) },
@@ -53,18 +56,18 @@ function said(value) {
   return typeof value === "string" ? value : "";
 }
 
-/** Objectives in seconds; a result has them in nanoseconds, null for none. */
+/** Return the objectives in seconds; a result has them in nanoseconds, or null. */
 function limits(slo) {
   const found = Object.entries(isObject(slo) ? slo : {}).filter(([, limit]) => Number.isFinite(limit) && limit > 0);
   return Object.fromEntries(found.map(([name, limit]) => [name, limit / 1e9]));
 }
 
-/** Whether a latency is the server's: a load generator that was late itself tells none. */
+/** Return whether a latency is the server's. A load generator that was late itself cannot tell. */
 function isTold({ metrics }, latency) {
   return metrics.latencies?.[latency] !== null;
 }
 
-/** Which share of the answered requests had at most so much: [value, share], from the least to the most. */
+/** Return the cumulative distribution over the finished requests: [value, share], from the smallest to the largest. */
 export function cumulative(result, column) {
   const { requests, count } = result;
   const values = [];
@@ -81,7 +84,7 @@ export function cumulative(result, column) {
   return [[values[0], 0], ...steps];
 }
 
-/** Requests that wait for their first token, and all that are under way, over time: [seconds, number] each. */
+/** Return the requests that wait for their first token and all unfinished ones, over time: [seconds, number] each. */
 export function underWay(result) {
   const { requests, count } = result;
   const { intended, first_token: first, outcome, last_token: last, ended = [] } = requests;
@@ -109,7 +112,7 @@ function largest(values) {
   return values.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), 0);
 }
 
-/** How many of sorted values are at most this. */
+/** Return how many of the sorted values are at most this. */
 function upTo(values, most) {
   let [low, high] = [0, values.length];
   while (low < high) {
@@ -120,14 +123,17 @@ function upTo(values, most) {
   return low;
 }
 
-/** Output tokens of each second, [second, tokens]; of what came as parts of a second nothing is left out. */
+/** Return the output tokens of each second: [second, tokens]. Fractions of a second are included. */
 export function tokensOver({ seconds }) {
   const { second, tokens } = seconds;
   if (!Array.isArray(second) || !Array.isArray(tokens)) return [];
   return second.map((at, place) => [at, tokens[place]]).filter((point) => point.every(Number.isFinite));
 }
 
-/** Of a sweep: rate, good requests a second, and the medians of TTFT and TPOT: null where there are none. */
+/**
+ * Return for each level of a sweep the rate, the good requests per second, and the medians of TTFT and TPOT, null if
+ * there are none.
+ */
 export function levelsOf({ levels }) {
   return levels
     .filter((level) => Number.isFinite(level?.rate) && isObject(level.metrics))
@@ -137,7 +143,7 @@ export function levelsOf({ levels }) {
     }));
 }
 
-/** The median of a distribution, or its mean where there are too few for one; null for none. */
+/** Return the median of a distribution, its mean if there are too few values, or null. */
 export function middle(found) {
   const value = found?.p50?.mid ?? found?.mean;
   return Number.isFinite(value) ? value : null;

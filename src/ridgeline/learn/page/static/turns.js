@@ -1,13 +1,13 @@
-// Who draws when. What a hand moves is drawn in the frame that it moves in. What follows from that takes turns, one part
-// after the other for as long as a frame has time, each with what is so when its turn comes. While a hand moves, parts
-// that are out of sight wait until it rests, or until they come into sight.
+// The order of drawing. What the user drags is drawn in the same frame. Parts that follow from it take turns, one after
+// the other for as long as a frame has time, each with the state at its turn. During a drag, hidden parts wait until it
+// ends or until they become visible.
 
 import { Component, h, useLayoutEffect, useRef, useState } from "page/dom.js";
 
-const FREE = 5; // milliseconds of a frame for those that follow
-const REST = 200; // milliseconds without a change after which a hand rests
+const FREE = 5; // milliseconds of a frame for the parts that follow
+const REST = 200; // milliseconds without a change after which a drag has ended
 
-const [near, far] = [new Set(), new Set()]; // those that wait, in and out of sight, in the order of their turns
+const [near, far] = [new Set(), new Set()]; // the waiting parts, visible and hidden, in the order of their turns
 const parts = new WeakMap(); // by element
 let [frame, timer, observer] = [0, 0, null];
 
@@ -26,7 +26,7 @@ function comeNear(part) {
   frame ||= requestAnimationFrame(go);
 }
 
-/** At least one of them; they are drawn before `await` gives back. */
+/** Draw at least one part, before the `await` returns. */
 async function go() {
   const begun = performance.now();
   for (const part of near) {
@@ -38,7 +38,7 @@ async function go() {
   frame = near.size ? requestAnimationFrame(go) : 0;
 }
 
-/** Know whether a part is in sight. Returns what ends that, and its waiting. */
+/** Track whether a part is visible. Returns a function that ends the tracking and the part's waiting. */
 function watch(part, element) {
   observer ??= new IntersectionObserver((found) => {
     for (const { target, isIntersecting } of found) {
@@ -56,7 +56,7 @@ function watch(part, element) {
   };
 }
 
-/** A value as it was at the last turn of the part whose element is in the box, a reference. */
+/** Return a value as it was at the last turn of the part whose element is in `box`, a reference. */
 export function useTurn(value, box) {
   const [shown, show] = useState(value);
   const own = useRef(null);
@@ -69,7 +69,7 @@ export function useTurn(value, box) {
   return shown;
 }
 
-/** The same component, drawn in its turn, and only where what it is given has changed. */
+/** Return the component drawn in its turn, and only if its props have changed. */
 export function inTurn(Drawn) {
   return class InTurn extends Component {
     constructor(given) {

@@ -1,13 +1,14 @@
-// Whole numbers as people type them. Other text is refused in a line that says what the field takes and which value still holds.
+// Integers as people type them. Other text is refused in a line that says what the field accepts and which value still
+// applies.
 
 import { useEffect, useState } from "page/dom.js";
 import { grouped } from "page/numbers.js";
 
-const THOUSANDS = { "": 1, k: 2 ** 10, K: 2 ** 10, M: 2 ** 20 }; // as the command line has them
+const THOUSANDS = { "": 1, k: 2 ** 10, K: 2 ** 10, M: 2 ** 20 }; // as on the command line
 const TYPED = /^([+-]?\d+(?:\.\d+)?(?:e\+?\d+)?)([kKM]?)$/i;
 const GROUPED = /^([+-]?\d{1,3})((?:[,_ \u00a0\u202f']\d{3})+)(?=$|[.kKM])/;
 
-/** Return the whole number of `1500`, `1,500`, `2k` or `1e3`; undefined for other text. */
+/** Return the integer of `1500`, `1,500`, `2k` or `1e3`; undefined for other text. */
 export function readWhole(text) {
   const plain = text.trim().replace(GROUPED, (all, first, rest) => first + rest.replace(/\D/g, ""));
   const found = TYPED.exec(plain);
@@ -15,9 +16,11 @@ export function readWhole(text) {
   return Number.isSafeInteger(value) ? value : undefined;
 }
 
-/** Return {own, trouble} for a field of a whole number. own: the attributes of the input. trouble: a refusal, or "". value: the
- * number that holds, null for none. usual: what holds if the field is empty, in words; without it, the field must not be empty.
- * eager: whether each typed letter counts, not only a finished number. */
+/**
+ * Return {own, trouble} for a field of an integer. own: the attributes of the input. trouble: a message, or "". value:
+ * the current number, null for none. usual: what applies if the field is empty, in words; without it, the field must
+ * not be empty. eager: whether each typed letter counts, not only a finished number.
+ */
 export function useWhole({ name, value, least, most, usual = null, eager = false, onInput }) {
   const [typed, type] = useState(null);
   const [trouble, say] = useState("");
