@@ -1,12 +1,12 @@
-# make demo: the built-in model tells a story; where its time went, predicted next to measured; a plan of a known model.
-# make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
-# make real: trained models from PyPI against transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
-# make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
-# make guide: the guide as a site, in guide/index.html. make guide-check: its numbers, blocks, questions and links, in
-# minutes; make guide-update: its numbers and outputs anew.
-# make formulas: the page's formulas in JavaScript, anew from Python's.
-# make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
-# make bench-gpu: the same of the card that torch sees, beside transformers; writes benchmarks/gpu.md.
+# make demo: run the built-in model, show where its time went (predicted and measured), and plan a known model.
+# make test: linters, types and tests. make check: linters and types only. make slow: tests that take minutes.
+# make real: compare trained models from PyPI with transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
+# make sanitize: run the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
+# make guide: build the guide as a site, in guide/index.html. make guide-check: check its numbers, code blocks, questions
+# and links, in minutes. make guide-update: renew its numbers and outputs.
+# make formulas: renew the page's JavaScript formulas from Python's.
+# make bench: compare the engine with the limits of this machine, in minutes. Let the machine do nothing else meanwhile.
+# make bench-gpu: compare the engine with the limits of the GPU and with transformers; writes benchmarks/gpu.md.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,16 +14,16 @@ BIN := $(VENV)/bin
 PIP_SHOWS := --quiet
 STEPS := 3
 PIP = $(BIN)/python -m pip install $(PIP_SHOWS) --disable-pip-version-check --constraint constraints.txt
-# On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
+# On Linux, a plain `pip install torch` downloads gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update formulas clean
 
-# A stranger waits for it: pip shows its progress here, elsewhere errors alone.
+# A new user waits for this target, so pip shows its progress. In the other targets it only shows errors.
 demo: PIP_SHOWS :=
 demo: STEPS := 4
 demo: $(VENV)/.base
-	@echo '4/4 a story, where its time went, and a plan: three commands, some 20 s'
+	@echo '4/4 three commands, some 20 s: a story, where its time went, and a plan'
 	@printf '\n$$ %s\n%s' 'ridgeline run tales "Once upon a time" --seed 4 --quiet' 'Once upon a time'
 	@$(BIN)/ridgeline run tales "Once upon a time" --seed 4 --quiet
 	@printf '\n$$ %s\n' 'ridgeline trace tales "Once upon a time" --summary'
@@ -36,24 +36,24 @@ bench: $(VENV)/.base
 	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
 	$(BIN)/ridgeline bench engine qwen3-0.6b --dummy-weights --workloads benchmarks/workloads.json single batch8
 
-# torch for CUDA is to be in the environment: TORCH_INDEX=https://download.pytorch.org/whl/cu130 make bench-gpu
+# The environment must have torch for CUDA: TORCH_INDEX=https://download.pytorch.org/whl/cu130 make bench-gpu
 bench-gpu: $(VENV)/.dev
 	$(BIN)/ridgeline calibrate --device cuda
 	$(BIN)/python benchmarks/gpu.py --write
 
-# Tests start dozens of processes, which would each compile every module where Python is told to write none.
+# Tests start dozens of processes. With PYTHONDONTWRITEBYTECODE, each of them would compile every module.
 test: check
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow and not guide and not real"
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
-# A file is run by one process, which loads its models once. Nothing is looked up in Hugging Face's hub.
+# One process runs all tests of a file, so it loads its models once. Nothing is read from Hugging Face's hub.
 real: $(VENV)/.real
 	@PYTHONPATH=tests $(BIN)/python -m real.fetch
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m real tests/real
 
-# The second library is for the exceptions of the first, which looks for them before Python has any C++.
+# libasan intercepts C++ exceptions. It looks for them before Python loads C++, so libstdc++ is loaded as well.
 sanitize: $(VENV)/.dev
 	CXXFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined' \
 		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized
@@ -61,7 +61,7 @@ sanitize: $(VENV)/.dev
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
 
-# From the beginning: no page is left of a chapter that is gone.
+# Build from scratch, so that no page of a deleted chapter remains.
 guide: $(VENV)/.docs
 	@rm -rf guide build/guide
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/guide docs/guide/source guide
@@ -84,30 +84,30 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 $(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/backends/cpu/kernel_sources.py $(wildcard src/ridgeline/backends/cpu/native/*)
-	@echo '1/$(STEPS) an environment in $(VENV)'
+	@echo '1/$(STEPS) creating an environment in $(VENV)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo '2/$(STEPS) torch without CUDA, some 200 MB, from $(TORCH_INDEX)'
+	@echo '2/$(STEPS) installing torch without CUDA, some 200 MB, from $(TORCH_INDEX)'
 	@$(PIP) --no-deps --timeout 5 --retries 0 --index-url $(TORCH_INDEX) torch \
-		|| echo 'torch cannot be had there: pip chooses it in the next step, on Linux with gigabytes of CUDA'
-	@echo '3/$(STEPS) ridgeline and what it needs; its kernels are compiled here, which takes up to two minutes'
+		|| echo 'torch is not available there: pip chooses it in the next step, on Linux with gigabytes of CUDA'
+	@echo '3/$(STEPS) installing ridgeline and its dependencies; compiling the kernels takes up to two minutes'
 	@$(PIP) --editable .
 	@$(BIN)/python -c 'import torch; from ridgeline.backends.cpu import library; print("torch", torch.__version__); print("kernels", library.state())'
 	@touch $@
 
-# By the package's name, which is installed: what an extra asks for, and no second compilation.
+# Naming the installed package adds the packages of an extra without compiling the kernels again.
 $(VENV)/.dev: $(VENV)/.base
-	@echo 'installing what the tests need into $(VENV)'
+	@echo 'installing the packages of the tests into $(VENV)'
 	@$(PIP) 'ridgeline[dev]'
 	@touch $@
 
 # If no index can be reached, the tests that need these packages are skipped.
 $(VENV)/.real: $(VENV)/.dev
-	@echo 'installing what the tests of real models need into $(VENV)'
+	@echo 'installing the packages of the tests of real models into $(VENV)'
 	@if $(PIP) 'ridgeline[dev,real]' 2>/dev/null; then touch $@; \
-		else echo 'peft and sentence-transformers cannot be installed: their tests are skipped'; fi
+		else echo 'peft and sentence-transformers cannot be installed, so their tests are skipped'; fi
 
 $(VENV)/.docs: $(VENV)/.dev
-	@echo 'installing what the guide is built with into $(VENV)'
+	@echo 'installing the packages that build the guide into $(VENV)'
 	@$(PIP) 'ridgeline[dev,docs]'
 	@touch $@
 

@@ -1,7 +1,7 @@
-"""Compiles the kernels of `src/ridgeline/backends/cpu/native` into the package when it is built.
+"""Build the package with the kernels of `src/ridgeline/backends/cpu/native`; pyproject.toml holds everything else.
 
-pyproject.toml says all else. They are plain C functions that ctypes calls, so one wheel serves every
-Python of a platform. Where there is no compiler the package is built without them, and runs on torch alone.
+The kernels are plain C functions that ctypes calls, so one wheel serves every Python version of a platform. Without a
+compiler, the package is built without them and runs on torch alone.
 """
 
 import os
@@ -42,13 +42,15 @@ SETS = {
         "avx512": f"-DLANES=16 -DREGISTERS=32 {AVX512}",
         "avx512_bf16": f"-DLANES=16 -DREGISTERS=32 -DBF16_DOTS {AVX512} -mavx512bf16 -mavx512vnni",
     },
-    # For aarch64 g++ orders instructions before it hands out registers: loads move up until there are none left. And it
-    # notes what it passes otherwise than g++ 9 did, though nothing of another compiler calls it.
+    # On aarch64 g++ schedules instructions before it allocates registers, and moves loads up until no register is left.
+    # It also warns that g++ 9 passed vectors differently, but no code of another compiler calls these functions.
     "aarch64": {"neon": "-DLANES=4 -DREGISTERS=32 -fno-schedule-insns -Wno-psabi"},
 }
-"""The instruction sets of a processor, and what compiles the kernels for each; any other processor has the plain one.
-That comes first: of an inline function that several of them contain the linker takes the first, which every processor
-can run."""
+"""The instruction sets of each processor architecture, with the compiler's flags; others have the plain set.
+
+The plain set comes first: if several sets contain an inline function, the linker takes the first one, which every
+processor can run.
+"""
 
 PROBE = """
 #if !__has_builtin(__builtin_shufflevector)
@@ -59,36 +61,49 @@ x86_64
 aarch64
 #endif
 """
-"""What a compiler refuses that is too old for the kernels (g++ has that builtin since version 12), and what any other
-makes the name of the processor that it compiles for, which need not be this machine's."""
+"""Source that prints the architecture for which a compiler compiles, which need not be this machine's.
+
+A compiler that is too old for the kernels refuses it: g++ has the builtin since version 12.
+"""
 
 
 def compiler() -> tuple[list[str], str]:
-    """The C++ compiler, with what it is always told, and the processor that it compiles for: the words of $CXX, or one
-    of the usual names. Raises OSError where it is not there or too old."""
+    """Return the command of the C++ compiler, from $CXX or the usual names, and the architecture that it compiles for.
+
+    Raises:
+        OSError: If there is no compiler, or it is too old.
+    """
     cxx = words("CXX") or list(filter(shutil.which, ("g++", "c++")))[:1]
     if not cxx:
-        raise FileNotFoundError("no C++ compiler; the kernels take g++ 12 or newer")
+        raise FileNotFoundError("no C++ compiler was found; install g++ 12 or newer, or name one in CXX")
     command = [*cxx, "-std=gnu++20", "-E", "-P", "-x", "c++", "-"]
     probed = subprocess.run(command, input=PROBE, text=True, capture_output=True, check=False)
     if probed.returncode:
         raise OSError(
-            f"{shlex.join(cxx)} is too old for the kernels, which take g++ 12 or newer; CXX names another compiler"
+            f"{shlex.join(cxx)} is too old for the kernels, which need g++ 12 or newer; name another compiler in CXX"
         )
     return cxx, probed.stdout.strip()
 
 
 def words(variable: str) -> list[str]:
-    """What an environment variable holds, in words of a shell. Raises OSError for a quotation without an end."""
+    """Split the value of an environment variable into words, as a shell does.
+
+    Raises:
+        OSError: If a quotation has no end.
+    """
     try:
         return shlex.split(os.environ.get(variable, ""))
     except ValueError as error:
-        raise OSError(f"{variable} cannot be taken apart as a shell would: {error}") from None
+        raise OSError(f"cannot split ${variable} into words: {error}; correct its quotation marks") from None
 
 
 def compile_kernels(source: Path, library: Path) -> None:
-    """Compile the kernels for each instruction set and link them, with $CXXFLAGS behind our own. Raises
-    CalledProcessError or OSError."""
+    """Compile the kernels for each instruction set and link them. $CXXFLAGS follows our own flags.
+
+    Raises:
+        CalledProcessError: If the compiler fails.
+        OSError: If there is no suitable compiler, or a file cannot be written.
+    """
     (cxx, processor), added = compiler(), words("CXXFLAGS")
     digest = runpy.run_path(str(source.parent / "kernel_sources.py"))["digest_of"](source)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,20 +121,20 @@ def compile_kernels(source: Path, library: Path) -> None:
 
 
 class BuildWithKernels(build_py):
-    """The package's Python files, and the kernels beside them."""
+    """Builds the package's Python files and the kernels."""
 
     def run(self) -> None:
         super().run()
         self.library = Path("src" if self.editable_mode else self.build_lib) / FOLDER / LIBRARY
-        # One of an earlier build may be of other sources, whose structures Python no longer fills in.
+        # A library of an earlier build may have been compiled from other sources, with other structures than Python's.
         self.library.unlink(missing_ok=True)
         try:
             compile_kernels(Path("src") / FOLDER / "native", self.library)
         except (OSError, subprocess.CalledProcessError) as error:
-            print(f"ridgeline is built without its own kernels, on torch alone: {error}", file=sys.stderr)
+            print(f"ridgeline is built without its own kernels and will run on torch alone: {error}", file=sys.stderr)
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        """As build_py.get_outputs."""
+        """Return the files that the build writes, including the library of the kernels."""
         own = [str(self.library)] if self.library.exists() else []
         return [*super().get_outputs(include_bytecode), *own]
 
@@ -132,7 +147,7 @@ class PlatformWheel(bdist_wheel):
 
 
 class WithKernels(Distribution):
-    """A distribution with compiled parts, if there is a compiler."""
+    """A distribution that has compiled parts if there is a compiler."""
 
     def has_ext_modules(self) -> bool:
         try:

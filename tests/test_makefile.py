@@ -38,7 +38,7 @@ def write_program(path: Path, text: str) -> None:
         ("near", ""),
         (
             "out-of-reach",
-            "torch cannot be had there: pip chooses it in the next step, on Linux with gigabytes of CUDA\n",
+            "torch is not available there: pip chooses it in the next step, on Linux with gigabytes of CUDA\n",
         ),
     ],
 )
@@ -48,9 +48,9 @@ def test_where_torch_comes_from(tmp_path: Path, index: str, says: str) -> None:
     done = make(tmp_path, f"TORCH_INDEX={index}", f"{tmp_path}/.base")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        f"1/3 an environment in {tmp_path}\n"
-        f"2/3 torch without CUDA, some 200 MB, from {index}\n{says}"
-        "3/3 ridgeline and what it needs; its kernels are compiled here, which takes up to two minutes\n"
+        f"1/3 creating an environment in {tmp_path}\n"
+        f"2/3 installing torch without CUDA, some 200 MB, from {index}\n{says}"
+        "3/3 installing ridgeline and its dependencies; compiling the kernels takes up to two minutes\n"
         f"torch {torch.__version__}\nkernels torch's (RIDGELINE_KERNELS=off)\n"
     )
     first, second, _ = (tmp_path / "bin" / "asked").read_text().splitlines()
@@ -84,7 +84,7 @@ def test_what_the_demo_shows(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     heading, *shown, following = done.stdout.split("\n\n$ ")
     plan, _, last = following.rpartition("\n\n")
-    assert heading == "4/4 a story, where its time went, and a plan: three commands, some 20 s"
+    assert heading == "4/4 three commands, some 20 s: a story, where its time went, and a plan"
     story, trace = (part.partition("\n")[2] for part in shown)
     assert story.startswith("Once upon a time, there was a little girl named ")
     assert len(story.split()) > 100

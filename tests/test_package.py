@@ -65,9 +65,9 @@ def build(tree: Path, into: Path, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("compiler", "says"),
     [
-        ("too-old", "too-old is too old for the kernels, which take g++ 12 or newer"),
+        ("too-old", "too-old is too old for the kernels, which need g++ 12 or newer; name another compiler in CXX"),
         ("gone", "No such file"),
-        ("'gone", "CXX cannot be taken apart as a shell would: No closing quotation"),
+        ("'gone", "cannot split $CXX into words: No closing quotation; correct its quotation marks"),
     ],
 )
 def test_a_build_without_kernels_says_why_in_a_line(tree: Path, tmp_path: Path, compiler: str, says: str) -> None:
@@ -81,7 +81,7 @@ def test_a_build_without_kernels_says_why_in_a_line(tree: Path, tmp_path: Path, 
     script.chmod(0o755)
     done = build(tree, tmp_path / "lib", CXX=f"{tmp_path}/{compiler}")
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("ridgeline"))
-    assert line.startswith("ridgeline is built without its own kernels, on torch alone: ")
+    assert line.startswith("ridgeline is built without its own kernels and will run on torch alone: ")
     assert says in line
     assert (done.returncode, "refused" in done.stderr) == (0, False)
     assert (tmp_path / "lib" / "ridgeline" / "__main__.py").exists()
