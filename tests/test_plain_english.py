@@ -58,6 +58,16 @@ def test_a_phrase_is_found_in_docstrings_and_messages(phrase: str) -> None:
     assert rules_of(f"size = 3  # {text}\n") == ["phrase"]
 
 
+@pytest.mark.parametrize("comment", ["// a page\n// {} it", "/** A page\n * {} it. */", "f(); // {}"])
+@pytest.mark.parametrize("name", ["page.js", "page.h", "page.cpp"])
+def test_a_phrase_is_found_in_comments_of_other_languages(tmp_path: Path, name: str, comment: str) -> None:
+    path = tmp_path / name
+    phrase = next(iter(plain_english.PHRASES))
+    text = f'const text = "{phrase} // {phrase}", address = "http://{phrase}";\n'
+    path.write_text(text + comment.format(phrase) + "\n")
+    assert [(finding.line, finding.rule) for finding in plain_english.check([tmp_path])] == [(2, "phrase")]
+
+
 def test_a_phrase_is_found_across_lines_and_not_within_words() -> None:
     words = next(phrase for phrase in plain_english.PHRASES if " " in phrase).split()
     broken = "\n".join(words)
@@ -105,6 +115,7 @@ def test_outside_src_only_new_lines_are_checked(tmp_path: Path, monkeypatch: pyt
 
     (tmp_path / "tests").mkdir()
     (tmp_path / "src").mkdir()
+    (tmp_path / "setup.py").touch()
     file = tmp_path / "tests" / "example.py"
     file.write_text(function("What is old."), encoding="utf-8")
     git("init", "-q")

@@ -1,8 +1,8 @@
 """A linter for the English of docstrings and messages: `python tools/plain_english.py [FILE or FOLDER ...]`.
 
 It complements ruff's D rules, which know the form of a docstring. Each finding is a line `path:line: rule: text`.
-Without arguments it reads src/ as a whole, and of tests/, benchmarks/, zoo/ and tools/ the lines that are newer than
-`SINCE`.
+Without arguments it reads src/ and setup.py as a whole, and of tests/, benchmarks/, zoo/ and tools/ the lines that are
+newer than `SINCE`. In C++ and JavaScript it reads the comments for phrases to avoid.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from syntax import text_of
 ROOT = Path(__file__).resolve().parents[1]
 SINCE = "bd47a547"
 """New lines outside src/ follow the rules from this commit on."""
-WHOLE = ("src",)
+WHOLE = ("src", "setup.py")
 NEW_LINES = ("tests", "benchmarks", "zoo", "tools")
 
 RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -38,6 +38,10 @@ ENTRIES = 3
 """The number of `name:` entries in prose from which on a list is easier to read."""
 _PHRASE = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, PHRASES))})(?![\w-])|\bof it(?=\s*(?:[.,;:)]|$))")
 _ENTRY = re.compile(r"(?:^|[\s(])[a-z_][a-z0-9_]*(?:(?:, | and )[a-z_][a-z0-9_]*)*: ")
+_COMMENT = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`)|/\*.*?\*/|(?:(?<![:\w])//[^\n]*(?:\n\s*(?=//))?)+""", re.S
+)
+"""A comment of C++ or JavaScript; lines that follow each other are one. The first group is a string instead."""
 _SECTION = re.compile(rf"({'|'.join(RULES['sections'].split())}):$")
 
 Documented: TypeAlias = "ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef"
@@ -78,6 +82,16 @@ def check_source(path: Path, source: str) -> list[Finding]:
             found += [Finding(path, node.lineno, *rule) for rule in phrase_faults(node.value)]
     found += [Finding(path, line, *rule) for line, text in comments_of(source) for rule in phrase_faults(text)]
     return sorted(found, key=lambda finding: finding.line)
+
+
+def check_comments(path: Path, source: str) -> list[Finding]:
+    """Return the phrases to avoid in the comments of a C++ or JavaScript file."""
+    comments = (match for match in _COMMENT.finditer(source) if not match[1])
+    texts = [
+        (source.count("\n", 0, each.start()) + 1, re.sub(r"(?m)^\s*(//|/?\*+/?) ?|\*/", "", each[0]))
+        for each in comments
+    ]
+    return [Finding(path, line, *rule) for line, text in texts for rule in phrase_faults(text)]
 
 
 def docstrings_of(tree: ast.Module) -> Iterator[Docstring]:
@@ -170,14 +184,19 @@ def new_lines(folders: Sequence[str]) -> dict[Path, set[int]] | None:
     return found
 
 
+CHECKERS = {".py": check_source} | dict.fromkeys((".cpp", ".h", ".js"), check_comments)
+"""The function that checks a file, by the file's suffix."""
+
+
 def check(paths: Sequence[Path]) -> list[Finding]:
-    """Return the findings in files and in the Python files of folders."""
-    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
-    return [finding for file in files for finding in check_source(file, file.read_text(encoding="utf-8"))]
+    """Return the findings in files, and in the files of folders that have a checker and are not vendored."""
+    files = [file for path in paths for file in (sorted(path.rglob("*.*")) if path.is_dir() else [path])]
+    own = [file for file in files if file.suffix in CHECKERS and "vendored" not in file.parts]
+    return [finding for file in own for finding in CHECKERS[file.suffix](file, file.read_text(encoding="utf-8"))]
 
 
 def check_repository() -> list[Finding]:
-    """Return the findings in src/, and those in new lines elsewhere."""
+    """Return the findings in src/ and setup.py, and those in new lines elsewhere."""
     found = check([ROOT / folder for folder in WHOLE])
     added = new_lines(NEW_LINES)
     if added is None:
