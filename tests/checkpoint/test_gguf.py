@@ -20,6 +20,8 @@ from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.library import Library
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
+from ridgeline.core.checkpoint.gguf_config import tensor_names
+from ridgeline.core.checkpoint.gguf_header import read_gguf_header
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import ModelRefused, build
 from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
@@ -258,6 +260,22 @@ def bare(path: Path, **keys: int) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def test_unknown_tensors_keep_their_names(tmp_path: Path) -> None:
+    """Check a name with a dot and one without."""
+    path, extra = tmp_path / "model.gguf", np.zeros(32, dtype=np.float32)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    for name in ("token_embd.weight", "alone", "of.ours.weight"):
+        writer.add_tensor(name, extra)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert tensor_names(read_gguf_header(path)) == {
+        "token_embd.weight": "model.embed_tokens.weight", "alone": "alone", "of.ours.weight": "of.ours.weight",
+    }  # fmt: skip
 
 
 def test_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

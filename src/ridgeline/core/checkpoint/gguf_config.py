@@ -91,9 +91,9 @@ def tensor_names(header: GGUFHeader) -> dict[str, str]:
     theirs = {known.get_name(module): module for module in modules}
     found: dict[str, str] = {}
     for tensor in header.tensors:
-        module, _, last = tensor.rpartition(".")
+        module, dot, last = tensor.rpartition(".")
         if tensor != ROPE_FACTORS:
-            found[tensor] = f"{theirs.get(module, module)}.{last}"
+            found[tensor] = f"{theirs.get(module, module)}{dot}{last}"
     return found
 
 
