@@ -3,6 +3,7 @@ changes, but for what rests on a clock; and a page, a picture and JSON of each."
 
 import json
 import math
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,6 +54,34 @@ def test_it_comes_out_as_expected(name: str) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_is_short_enough_to_be_read(name: str) -> None:
     assert len(code_lines(Path(EXPERIMENTS[name].file))) <= 115
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("attention-by-hand", set(range(6))),
+        ("change-a-word", set()),
+        ("order", set()),
+        ("two-places", set()),
+        ("heads", {0, 2, 4}),
+    ],
+)
+def test_layers_and_heads_are_numbered_from_0(name: str, heads: set[int]) -> None:
+    """Check that the page and its image number them like the names of the model's tensors."""
+    outcome = EXPERIMENTS[name].run()
+    page = EXPERIMENTS[name].report(outcome)
+    said = plain(page, 100) + svg(*page.figures)
+    assert {int(number) for number in re.findall(r"layer (\d+)", said)} == set(range(5))
+    assert {int(number) for number in re.findall(r"head (\d+)", said)} == heads
+
+
+def test_the_named_head_attends_to_the_token_before(tales: InstrumentedModel) -> None:
+    """Check that both experiments name the head with most weight below the diagonal."""
+    weights_LHTT = torch.stack(tales.weights(tales.ids(STORY)))
+    before_LH = weights_LHTT.diagonal(-1, 2, 3)[..., 1:].mean(-1)
+    layer, head = divmod(int(before_LH.argmax()), before_LH.shape[1])
+    assert EXPERIMENTS["heads"].run().data["holders"]["the token before"] == (layer, head)
+    assert EXPERIMENTS["distance"].run().held[-1][1].startswith(f"layer {layer}, head {head} gives it ")
 
 
 def test_what_is_expected_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:

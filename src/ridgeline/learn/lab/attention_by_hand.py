@@ -76,12 +76,12 @@ def _figure(pieces: list[str], layers: list[torch.Tensor]) -> Panels:
     bands = tuple(
         Band(
             f"layer {number}",
-            tuple(Panel(f"head {head}", tuple(map(tuple, w_TT.tolist()))) for head, w_TT in enumerate(w_HTT, 1)),
+            tuple(Panel(f"head {head}", tuple(map(tuple, w_TT.tolist()))) for head, w_TT in enumerate(w_HTT)),
             ""
-            if number < len(layers)
+            if number < len(layers) - 1
             else f"Rows are queries, columns are keys: {' '.join(p.strip() or p for p in pieces[1:])}",
         )
-        for number, w_HTT in enumerate(layers, 1)
+        for number, w_HTT in enumerate(layers)
     )
     return Panels("Attention weights: six heads in each of five layers", bands)
 

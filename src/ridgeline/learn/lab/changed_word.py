@@ -56,8 +56,8 @@ def run() -> ExperimentOutcome:
             (
                 among[0] < _ALIKE < 0.01 < min(among[1:]),
                 (
-                    f"attention weights among the other tokens change by at most {among[0]:.0e} in layer 1, "
-                    f"{among[1]:.2f} in layer 2"
+                    f"attention weights among the other tokens change by at most {among[0]:.0e} in layer 0, "
+                    f"{among[1]:.2f} in layer 1"
                 ),
             ),
             (
@@ -73,7 +73,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("token", "table", *(f"layer {n}" for n in range(1, len(states)))), tuple(rows)),
+            DocumentTable(columns("token", "table", *(f"layer {n}" for n in range(len(states) - 1))), tuple(rows)),
             _figure(moved, pieces),
         ),
         {"word": word, "states": [change_T.tolist() for change_T in states], "among": among, "then": then},
@@ -84,7 +84,7 @@ def _figure(moved: list[torch.Tensor], pieces: list[str]) -> Panels:
     """Return a figure of the change of each attention weight, the largest over the heads of a layer."""
     panels = tuple(
         Panel(f"layer {number}", tuple(map(tuple, change_HTT.amax(0).clamp(max=1.0).tolist())))
-        for number, change_HTT in enumerate(moved, 1)
+        for number, change_HTT in enumerate(moved)
     )
     note = f"Rows are queries, columns are keys: {' '.join(pieces[1:])}"
     return Panels(

@@ -13,8 +13,8 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 FARTHEST, PLACES = 48, (48, 100, 211, 463)
 """The maximum distance between query and key in tokens, and the positions of the query."""
-DRAWN = ((2, 3), (3, 3), (4, 1))
-"""The layers and heads of the model that the figure shows, counted from 1."""
+DRAWN = ((1, 2), (2, 2), (3, 0))
+"""The layers and heads of the model that the figure shows, numbered from 0 as in its tensors' names."""
 
 _ALIKE = 1e-4  # fp32 rounding error of angles at large positions
 
@@ -45,11 +45,11 @@ def run() -> ExperimentOutcome:
     alike = curve(table, torch.ones_like(some_D), torch.ones_like(some_D))
     own = {
         (layer, head): curve(table, q_D, k_D)
-        for layer, (q_HD, k_HD) in enumerate(layers, 1)
-        for head, (q_D, k_D) in enumerate(zip(q_HD, k_HD, strict=True), 1)
+        for layer, (q_HD, k_HD) in enumerate(layers)
+        for head, (q_D, k_D) in enumerate(zip(q_HD, k_HD, strict=True))
     }
     weights = tales.weights(ids)
-    before = {(layer, head): float(weights[layer - 1][head - 1].diagonal(-1)[1:].mean()) for layer, head in own}
+    before = {(layer, head): float(weights[layer][head].diagonal(-1)[1:].mean()) for layer, head in own}
     most = max(before, key=before.__getitem__)
     best = {name: max(range(FARTHEST + 1), key=line.__getitem__) for name, line in own.items()}
     turns = [float(radians) * tales.model.context / math.tau for radians in table.frequencies]

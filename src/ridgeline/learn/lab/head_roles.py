@@ -33,13 +33,13 @@ Head = tuple[int, int]
 def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, float]]:
     """Return each attention head's mean weight on the target of each role (own, previous or first token).
 
-    Heads are pairs of layer and number, both counted from 1.
+    Heads are pairs of layer and number, both counted from 0 as in the names of the model's tensors.
     """
     return {
         role: {
             (layer, head): float(of(w_TT).mean())
-            for layer, w_HTT in enumerate(tales.weights(ids), 1)
-            for head, w_TT in enumerate(w_HTT, 1)
+            for layer, w_HTT in enumerate(tales.weights(ids))
+            for head, w_TT in enumerate(w_HTT)
         }
         for role, of in ROLES.items()
     }
@@ -77,8 +77,8 @@ def run() -> ExperimentOutcome:
     copied, first, second = copying(tales)
     layers = len(tales.blocks)
     off = {"none": tales.loss(ids)}
-    off |= {f"layer {n + 1}": tales.loss(ids, ExperimentContext(len(ids), without=(n,))) for n in range(layers)}
-    off["layers 2 to 4"] = tales.loss(ids, ExperimentContext(len(ids), without=(1, 2, 3)))
+    off |= {f"layer {n}": tales.loss(ids, ExperimentContext(len(ids), without=(n,))) for n in range(layers)}
+    off["layers 1 to 3"] = tales.loss(ids, ExperimentContext(len(ids), without=(1, 2, 3)))
     all_on, lowest, *middle, _, three = off.values()
     rows = []
     for role, (layer, head) in holder.items():

@@ -43,17 +43,19 @@ def run() -> ExperimentOutcome:
             (max(nothing) < _ALIKE, f"the change is at most {max(nothing):.0e} in any layer, which is only rounding"),
             (
                 mask[1] < _ALIKE < 0.01 < mask[2],
-                f"{mask[1]:.0e} after layer 1, {mask[2]:.3f} after layer 2, {mask[-1]:.3f} after the last layer",
+                f"{mask[1]:.0e} after layer 0, {mask[2]:.3f} after layer 1, {mask[-1]:.3f} after the last layer",
             ),
-            (both[1] > 0.01, f"{both[1]:.3f} after layer 1"),
+            (both[1] > 0.01, f"{both[1]:.3f} after layer 0"),
             (
                 without > 1.5 * with_turns,
                 f"{without:.2f} nats per token without rotary embedding, {with_turns:.2f} with it",
             ),
         ),
         (
-            DocumentTable(columns("", "table", *(f"layer {n}" for n in range(1, len(mask)))), tuple(rows)),
-            Chart("Relative change of the last word's state when two words are swapped", "layer", "change", lines),
+            DocumentTable(columns("", "table", *(f"layer {n}" for n in range(len(mask) - 1))), tuple(rows)),
+            Chart(
+                "Relative change of the last word's state when two words are swapped", "layers passed", "change", lines
+            ),
         ),
         {"changes": found, "nats": {"with": with_turns, "without": without}},
     )

@@ -82,7 +82,7 @@ def run() -> ExperimentOutcome:
                 ranks[0] > 100 and settled > 1,
                 (
                     f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 from layer "
-                    f"{settled} on"
+                    f"{settled - 1} on"
                 ),
             ),
             (
@@ -95,7 +95,7 @@ def run() -> ExperimentOutcome:
         ),
         (
             DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "share"), tuple(rows)),
-            Chart(f"{TEXT} ...: probability of the next word after each layer", "layers", "percent", lines),
+            Chart(f"{TEXT} ...: probability of the next word after each layer", "layers passed", "percent", lines),
         ),
         {"ranks": ranks, "settled": settled, "read": read},
     )

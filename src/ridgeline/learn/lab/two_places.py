@@ -39,12 +39,12 @@ def run() -> ExperimentOutcome:
             (abs(same - 1) < 1e-6, f"cosine {same:.6f} for the least similar of {len(found)} words"),
             (
                 all(cosines[1] > cosines[-1] for cosines in found.values()) and max(last) < 0.85,
-                f"after layer {layers} the cosine is between {min(last):.2f} and {max(last):.2f}",
+                f"after layer {layers - 1} the cosine is between {min(last):.2f} and {max(last):.2f}",
             ),
         ),
         (
-            DocumentTable(columns("word", "embedding", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
-            Chart("Cosine of one word's states in two sentences", "layer (0: the embedding)", "cosine", lines),
+            DocumentTable(columns("word", "embedding", *(f"layer {n}" for n in range(layers))), tuple(rows)),
+            Chart("Cosine of one word's states in two sentences", "layers passed (0: the embedding)", "cosine", lines),
         ),
         {"cosines": found},
     )
