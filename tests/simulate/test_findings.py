@@ -179,7 +179,7 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], ApiServerO
     calm, slow = through(1 / 3), through(1.5)
     assert calm.verdict == "steady"
     assert calm.metrics.front == pytest.approx(calm.metrics.offered / rate / 3, rel=1e-4)
-    assert f"core (--front) is busy {percent(calm.metrics.front)} of the time" in dict(answer(calm))["limit"]
+    assert f"core (--front) is busy {percent(calm.metrics.front)} of the run" in dict(answer(calm))["limit"]
     lines = dict(answer(slow))
     assert slow.verdict == "overloaded"
     assert lines["limit"].startswith("the API server's CPU core (--front), which gets 1.")
@@ -382,6 +382,26 @@ def test_loads_are_those_of_all_steps_where_all_come_at_once() -> None:
     assert found.batch == pytest.approx((took * np.asarray(steps.sequences)).sum() / took.sum())
     assert found.held["requests"] == pytest.approx(took[np.asarray(steps.held) == 1].sum() / log.end)
     assert found.longest == took.max() / 1e9
+    assert found.draining
+
+
+def test_each_rate_names_its_window(steady: SimulationFindings) -> None:
+    """Check the rates against the log: completed requests and tokens to the last token, arrivals to the last one."""
+    metrics, found, lines = steady.metrics, Columns(steady.log), dict(answer(steady))
+    counted = found.arrived >= metrics.warm_up * 1e9
+    seconds = (found.last[counted].max() - found.arrived[counted].min()) / 1e9
+    coming = (found.arrived.max() - found.arrived[counted].min()) / 1e9
+    window = "from the first counted arrival to the last token"
+    assert metrics.left_out
+    assert metrics.requests_per_second == pytest.approx(counted.sum() / seconds)
+    assert metrics.tokens_per_second == pytest.approx(found.made[counted].sum() / seconds)
+    assert metrics.offered == pytest.approx((counted.sum() - 1) / coming)
+    assert f"; {three_digits(metrics.requests_per_second)} per second {window}, of " in lines["verdict"]
+    assert f"{three_digits(metrics.offered)} offered per second until the last arrival" in lines["verdict"]
+    assert lines["goodput"].endswith(f"both rates {window}")
+    assert not metrics.steps.draining
+    assert "(from the end of the warm-up to the last arrival)" in lines["load"]
+    assert "used on average until the last arrival" in lines["pages"]
 
 
 def test_how_far_prices_are_off() -> None:

@@ -44,6 +44,8 @@ class StepShares:
     """The share of the replicas' time in which requests wait, by reason (`WAIT_REASONS`)."""
     longest: float
     """The duration of the longest step in seconds."""
+    draining: bool
+    """Whether the statistics also cover the steps after the last arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,11 @@ class SimulationMetrics:
     duration: float
     """The seconds from the first counted arrival to the last token."""
     offered: float
-    """The arrival rate in requests per second."""
+    """The arrival rate in requests per second, from the first to the last counted arrival."""
     requests_per_second: float
+    """The completed requests per second of `duration`."""
     tokens_per_second: float
+    """The output tokens per second of `duration`."""
     input: float
     """Average prompt tokens of a completed request."""
     output: float
@@ -331,13 +335,13 @@ def _shares(log: RunLog, since: int) -> StepShares:
     steps = log.steps
     started, took = ints(steps.started), ints(steps.took)
     last = log.requests.arrived[-1] if len(log.requests) else 0
-    within = started >= since
-    if last - since > _COMING * (log.end - since):
+    within, draining = started >= since, last - since <= _COMING * (log.end - since)
+    if not draining:
         within &= started <= last
     if not within.any():
-        within = np.ones(len(started), dtype=bool)
+        within, draining = np.ones(len(started), dtype=bool), True
     if not within.any():
-        return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(WAIT_REASONS[1:], 0.0), 0.0)
+        return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(WAIT_REASONS[1:], 0.0), 0.0, draining)
     longest, took = float(took.max()) / 1e9, took[within]
     busy = float(took.sum())
     begun, over = int(started[within][0]), int(started[within][-1] + took[-1])
@@ -360,6 +364,7 @@ def _shares(log: RunLog, since: int) -> StepShares:
         if whole
         else {},
         longest,
+        draining,
     )
 
 

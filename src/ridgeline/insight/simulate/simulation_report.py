@@ -116,7 +116,8 @@ def _classes(findings: SimulationFindings) -> DocumentTable:
         rows.append(TableRow(cells))
     heads = ("class", "requests", "good per second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
     notes = (
-        (f"kept: at least {percent(ATTAIN)} of the class's requests are good, even at the lower end of the interval."),
+        f"good per second: {_window(findings.metrics)}",
+        f"kept: at least {percent(ATTAIN)} of the class's requests are good, even at the lower end of the interval.",
     )
     return DocumentTable(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
 
@@ -135,7 +136,9 @@ def _together(findings: SimulationFindings) -> DocumentTable:
         for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.colocated))
     ]
     heads = ("", "tokens per step", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "tokens/s")
-    notes = ("tail: the highest percentile with enough samples.",)
+    notes = (
+        "tail: the highest percentile with enough samples. tokens/s: from the first counted arrival to the last token.",
+    )
     return DocumentTable(columns(*heads, words=(0,)), tuple(rows), notes)
 
 
@@ -216,7 +219,7 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     within = f"{percent(found.min_good_share)} of the requests within {findings.query.slo}"
     if not found.rate.mid:
         return f"at no rate down to {three_digits(found.levels[0].rate)} {rated} per second are {within}"
-    sentence = f"at {_plain(found.rate)} {rated} per second, {within}"
+    sentence = f"with arrivals of {_plain(found.rate)} {rated} per second, {within}"
     above = found.above
     if above is None:
         return f"{sentence}, and no higher rate was tried"
@@ -242,15 +245,25 @@ def _verdict(findings: SimulationFindings) -> str:
     )
     if metrics.limited:
         sentence += f" ({metrics.limited:,} cut short because the context was full)"
-    sentence += f", {three_digits(metrics.requests_per_second)} per second"
+    sentence += f"; {three_digits(metrics.requests_per_second)} per second {_window(metrics)}"
     if metrics.offered and findings.query.open_loop:
-        sentence += f" of {three_digits(metrics.offered)} offered"
+        sentence += f", of {three_digits(metrics.offered)} offered per second until the last arrival"
     if findings.verdict == "overloaded":
         assert metrics.stationarity is not None
         return f"{sentence}; {60 * metrics.stationarity.growth:,.0f} more are in flight each minute"
     if metrics.left_out:
         sentence += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
     return sentence
+
+
+def _window(metrics: SimulationMetrics) -> str:
+    """Return the time over which requests, good requests and tokens per second are counted."""
+    return f"from the first {'counted ' * (metrics.left_out > 0)}arrival to the last token"
+
+
+def _end_of_steps(metrics: SimulationMetrics) -> str:
+    """Return the event up to which the shares of steps are counted."""
+    return "the last step" if metrics.steps.draining else "the last arrival"
 
 
 def _latency(findings: SimulationFindings, name: str) -> str:
@@ -288,23 +301,24 @@ def _parts(figure: Interval) -> tuple[float, float, float]:
 
 
 def _goodput(findings: SimulationFindings) -> str:
-    good = findings.metrics.goodput
+    good, window = findings.metrics.goodput, _window(findings.metrics)
     tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens per second"
     if good is None:
-        return f"not measured without --slo; {tokens}"
+        return f"not measured without --slo; {tokens} {window}"
     apart = f", {good.unknown:,} lack a metric" if good.unknown else ""
     return (
         f"{_plain(FIGURES['goodput'](findings))} per second, {percent(findings.metrics.good_share)} of all, within "
-        f"{findings.query.slo}{apart}; {tokens}"
+        f"{findings.query.slo}{apart}; {tokens}; both rates {window}"
     )
 
 
 def _load(findings: SimulationFindings) -> str:
     steps = findings.metrics.steps
+    start = "the end of the warm-up" if findings.metrics.left_out else "the first arrival"
     return (
         f"{three_digits(steps.batch)} sequences per step; steps run {percent(steps.busy)} of the time, "
-        f"{percent(steps.prompts)} of that with prompts; the longest takes "
-        f"{say_seconds(steps.longest)}{_replicas(findings)}"
+        f"{percent(steps.prompts)} of that with prompts (from {start} to {_end_of_steps(findings.metrics)}); "
+        f"the longest of the run takes {say_seconds(steps.longest)}{_replicas(findings)}"
     )
 
 
@@ -313,14 +327,15 @@ def _replicas(findings: SimulationFindings) -> str:
     if findings.query.fleet.scaling is None:
         return ""
     most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
-    return f"; {three_digits(findings.metrics.replicas)} replicas on average, {most:,} at most"
+    return f"; {three_digits(findings.metrics.replicas)} replicas on average over the run, {most:,} at most"
 
 
 def _pages(findings: SimulationFindings) -> str:
     metrics, steps = findings.metrics, findings.metrics.steps
     return (
-        f"{percent(steps.pages)} used on average, {percent(steps.most_pages)} at most; {percent(metrics.found)} of "
-        f"prompt tokens found in the prefix cache; {metrics.preemptions:,} preemptions"
+        f"{percent(steps.pages)} used on average until {_end_of_steps(metrics)}, {percent(steps.most_pages)} at most "
+        f"in the run; {percent(metrics.found)} of prompt tokens found in the prefix cache; {metrics.preemptions:,} "
+        "preemptions"
     )
 
 
@@ -351,7 +366,7 @@ def _limit(findings: SimulationFindings) -> str:
         return f"{core}, which gets {three_digits(front)} s of work per second; {sentence}"
     if front > 1:
         return f"{sentence}; {core} gets {three_digits(front)} s of work per second"
-    return f"{sentence}; {core} is busy {percent(front)} of the time"
+    return f"{sentence}; {core} is busy {percent(front)} of the run"
 
 
 def _cost(findings: SimulationFindings) -> str:
@@ -389,7 +404,7 @@ def _law(findings: SimulationFindings) -> str:
     if findings.loop is not None:
         rate = three_digits(findings.metrics.tokens_per_second)
         tokens = f"{three_digits(findings.loop)} output tokens a second"
-        return f"{tokens} by the law of a closed loop without think time, simulated {rate}"
+        return f"{tokens} by the law of a closed loop without think time, simulated {rate} {_window(findings.metrics)}"
     if findings.shares:
         return "none, because the load law does not cover prefix cache hits"
     if law is None or findings.law_saturation_rate is None:
