@@ -2,7 +2,18 @@
 
 import pytest
 
-from ridgeline.util.document.humanize import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import (
+    GB,
+    GiB,
+    digits,
+    gb_cell,
+    gib_cell,
+    say,
+    say_gb,
+    say_gib,
+    say_seconds,
+    three_digits,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +47,15 @@ def test_memory_of_a_small_model() -> None:
     assert [say_gb(GB(value)) for value in (1234.5, 15.014, 1.0, 0.134, 0.00485)] == [
         "1,234.50 GB", "15.01 GB", "1.00 GB", "134 MB", "4.85 MB",
     ]  # fmt: skip
-    assert [say_gib(GiB(value)) for value in (12.346, 0.23, 0.0045, 0)] == [
-        "12.35 GiB", "0.23 GiB", "4.61 MiB", "0.00 GiB",
+    assert [say_gib(GiB(value)) for value in (12.346, 1, 0.23, 0.0045, 48 / 2**20, 300 / 2**30, 0)] == [
+        "12.35 GiB", "1.00 GiB", "236 MiB", "4.61 MiB", "48.0 KiB", "300 B", "0 B",
     ]  # fmt: skip
+    assert [say_gib(GiB(value)) for value in (-2.5, -0.25)] == ["-2.50 GiB", "-256 MiB"]
+
+
+def test_a_cell_of_a_small_size_has_its_unit() -> None:
+    """Check that other cells leave the unit to the column's heading."""
+    assert [gib_cell(GiB(value)) for value in (79.647, 0.49, 0.05, -1.5, 0)] == [
+        "79.65", "0.49", "51.2 MiB", "-1.50", "0 B",
+    ]  # fmt: skip
+    assert [gb_cell(GB(value)) for value in (1085.5, 0.53, 0.05)] == ["1,085.50", "0.53", "50.0 MB"]

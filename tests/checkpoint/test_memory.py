@@ -98,7 +98,7 @@ def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: 
     write_folder(tmp_path, TOO_LARGE[what])
     load = load_model if what == "10 M wide" else load_engine
     with pytest.raises(
-        ModelRefused, match=r"needs [\d,.]+ GiB of weights.*, but only 20\.0 GiB of memory is available"
+        ModelRefused, match=r"needs [\d,.]+ GiB of weights.*, but only 20\.00 GiB of memory is available"
     ) as caught:
         load(str(tmp_path), dummy_weights=True)
     assert len(str(caught.value).splitlines()) == 1
@@ -108,24 +108,26 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
     """Each of them counts; what is asked for KV is the user's to lower, the rest is the model's."""
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 1e6)
     with pytest.raises(
-        ModelRefused, match=r"tales needs 0\.0045 GiB of weights, but only 0\.00093 GiB of memory is available"
+        ModelRefused, match=r"tales needs 4\.63 MiB of weights, but only 977 KiB of memory is available"
     ):
         load_model("tales")
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 5.5e6)
     load_model("tales")
-    recorded = "" if library() is None else r", 0\.0\d+ GiB of recorded decode steps"
-    needs = rf"GiB of activations in a step of 2,048 tokens{recorded}, but only 0\.0051 GiB of memory"
+    recorded = "" if library() is None else r", [\d.]+ MiB of recorded decode steps"
+    needs = rf"MiB of activations in a step of 2,048 tokens{recorded}, but only 5\.25 MiB of memory"
     with pytest.raises(ModelRefused, match=needs):
         load_engine("tales")
     monkeypatch.setattr(weight_loader, "available_memory", lambda: 50e6)
-    with pytest.raises(ValueError, match=r"--kv-memory is [\d.]+ GiB, but only .* lower --kv-memory") as caught:
+    with pytest.raises(
+        ValueError, match=r"--kv-memory is [\d.]+ MiB, but only [\d.]+ MiB .* lower --kv-memory"
+    ) as caught:
         load_engine("tales", EngineSettings(kv_bytes=60e6))
     assert not isinstance(caught.value, ModelRefused)
 
 
 def test_what_takes_nothing_is_not_listed() -> None:
     with pytest.raises(
-        ModelRefused, match=r"^tales needs 1\.00 GiB of weights, but only 0\.50 GiB of memory is available"
+        ModelRefused, match=r"^tales needs 1\.00 GiB of weights, but only 512 MiB of memory is available"
     ):
         weight_loader.remaining_memory(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
 
@@ -157,4 +159,4 @@ def test_a_ulimit_smaller_than_the_machine(tmp_path: Path) -> None:
     seen, mapped, random = done.stdout.splitlines()
     assert "GiB of weights" in seen
     assert "out of memory: an allocation was refused" in mapped
-    assert "out of memory: an allocation of 0.03 GiB was refused" in random
+    assert "out of memory: an allocation of 32.0 MiB was refused" in random

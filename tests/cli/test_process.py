@@ -156,7 +156,7 @@ def test_what_escapes_is_one_line(
 
 def test_torch_says_how_much_it_could_not_have(ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ridgeline.cli.tokenize.tokenizer_of", lambda _: torch.empty(1 << 60, dtype=torch.uint8))
-    says = f"out of memory: an allocation of {2**30}.00 GiB was refused"
+    says = f"out of memory: an allocation of {2**30:,}.00 GiB was refused"
     assert_one_line(ridgeline("tokenize", folder, "hi"), USAGE, says)
 
 

@@ -19,7 +19,7 @@ from models.covered import check_covered
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
-from ridgeline.core.models import FAMILIES, Fields, ModelRefused, build
+from ridgeline.core.models import FAMILIES, Fields, ModelRefused, build, family_of
 from ridgeline.core.models.common.decoder import Backbone, SelfAttention
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
@@ -68,6 +68,21 @@ def built_or_refusal_of(fields: Fields) -> Model | str:
 def changed(family: str, **changes: Any) -> dict[str, Any]:
     """A valid config of a family with fields changed, or MISSING."""
     return {name: value for name, value in {**CONFIGS[family], **changes}.items() if value is not MISSING}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"model_type": None}, "the config has neither architectures nor model_type"),
+        ({"architectures": None, "model_type": 5}, "the config has neither architectures nor model_type"),
+        ({"model_type": "unheard"}, "model_type unheard is not supported;"),
+        ({"architectures": ["UnheardForCausalLM"]}, "architecture UnheardForCausalLM is not supported;"),
+        ({"architectures": ["UnheardForCausalLM"], "model_type": None}, "architecture UnheardForCausalLM is not"),
+    ],
+)
+def test_a_refusal_names_what_the_config_states(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ModelRefused, match=f"^config.json: {says}"):
+        family_of(Fields(values, "config.json"))
 
 
 def test_every_family_has_a_valid_config() -> None:

@@ -23,8 +23,6 @@ from ridgeline.util.document.elements import Document, DocumentTable, Facts, Tab
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three_digits
 from ridgeline.util.json_data import json_data, json_object
 
-_SMALL = 1e9  # bytes; smaller sizes need MB to keep their digits
-
 
 def show(
     model: options.ConfigName,
@@ -231,9 +229,7 @@ def _format_shares(model: Model) -> str:
 
 
 def _bytes(nbytes: float) -> str:
-    if nbytes >= _SMALL:
-        return f"{nbytes:,.0f} bytes = {say_gb(gb(nbytes))} = {say_gib(gib(nbytes))}"
-    return f"{nbytes:,.0f} bytes = {nbytes / 1e6:.2f} MB = {nbytes / 2**20:.2f} MiB"
+    return f"{nbytes:,.0f} bytes = {say_gb(gb(nbytes))} = {say_gib(gib(nbytes))}"
 
 
 def _parameters(counted: ParameterBreakdown) -> DocumentTable:

@@ -17,8 +17,8 @@ from ridgeline.engine.placement import available_gpu_memory, memory_backend
 from ridgeline.engine.speculation.speculation_setup import Draft
 from ridgeline.price.activations import activation_peak, replayed_bytes
 from ridgeline.price.price import Price
-from ridgeline.util.document.humanize import three_digits
-from ridgeline.util.host import GIB, MIB
+from ridgeline.util.document.humanize import gib, say_gib, three_digits
+from ridgeline.util.host import MIB
 
 
 def fit_kv_layout(
@@ -84,8 +84,8 @@ def fit_kv_layout(
     )
     if layout.nbytes > share * free:
         raise ValueError(
-            f"--kv-memory is {three_digits(layout.nbytes / share / GIB)} GiB, but only {three_digits(free / GIB)} "
-            "GiB are free next to the weights and a step: lower --kv-memory"
+            f"--kv-memory is {say_gib(gib(layout.nbytes / share))}, but only {say_gib(gib(free))} are free next to "
+            "the weights and a step: lower --kv-memory"
         )
     return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
 
@@ -114,7 +114,7 @@ def _with_whole_context(
         return replace(layout, pages=needed)
     most = layout.capacity(chunk, encoded)
     raise ValueError(
-        f"KV memory of {three_digits(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, but "
+        f"KV memory of {say_gib(gib(layout.nbytes / share))} holds {most:,} positions of one request, but "
         f"the context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
         f"{ceil(needed * layout.page_bytes / share / MIB)}MiB"
     )

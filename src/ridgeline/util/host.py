@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ridgeline.util.document.humanize import gib, say_gib
+
 MIB, GIB = 1 << 20, 1 << 30
 
 # Weights below this size stay in the caches of a core, and a second thread costs more than it saves.
@@ -204,7 +206,7 @@ def out_of_memory(error: BaseException) -> str | None:
     if not (isinstance(error, MemoryError) or any(word in text for word in _NO_MEMORY)):
         return None
     wanted = re.search(r"tried to allocate (\d+) bytes", text)
-    size = f" of {int(wanted[1]) / GIB:.2f} GiB" if wanted is not None else ""
+    size = f" of {say_gib(gib(int(wanted[1])))}" if wanted is not None else ""
     return f"{_REFUSED}{size} was refused; use a smaller model or batch, or raise the limit (ulimit)"
 
 

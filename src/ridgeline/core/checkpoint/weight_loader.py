@@ -20,9 +20,8 @@ from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.registry import family_of
 from ridgeline.core.ops.stored_module import StoredModule, dtype_mismatch
-from ridgeline.util.document.humanize import three_digits
+from ridgeline.util.document.humanize import gib, say_gib
 from ridgeline.util.host import (
-    GIB,
     available_memory,
     disk_bytes,
     out_of_memory,
@@ -65,9 +64,9 @@ def remaining_memory(source: ModelSource, needs: Mapping[str, float], available:
             available = total_memory()
     left = available - sum(needs.values())
     if left < 0:
-        parts = ", ".join(f"{three_digits(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
+        parts = ", ".join(f"{say_gib(gib(need))} of {name}" for name, need in needs.items() if need)
         raise ModelRefused(
-            f"{source.name} needs {parts}, but only {three_digits(available / GIB)} GiB of memory is available; "
+            f"{source.name} needs {parts}, but only {say_gib(gib(available))} of memory is available; "
             "use a smaller model, or a machine that has more"
         )
     return left

@@ -127,7 +127,8 @@ def family_of(fields: Fields) -> Family:
             config is and what is supported.
     """
     name = fields.architecture
-    kind = str(fields.values.get("model_type", ""))
+    stated = fields.values.get("model_type")
+    kind = stated if isinstance(stated, str) else ""
     for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 before its encoder alone
         if family.builds(name) or (not name and kind == family.model_type):
             return family
@@ -154,15 +155,16 @@ def family_of(fields: Fields) -> Family:
         raise fields.refuse(
             "the config has neither architectures nor model_type; give the config.json of a language model"
         )
+    key = "architecture" if name else "model_type"
     missing = unsupported_reason(called) or (unsupported_reason(kind) if kind else None)
     if missing is not None:
-        raise fields.refuse(f"architecture {missing}")
+        raise fields.refuse(f"{key} {missing}")
     families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # by stem
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
     known = "`ridgeline plan --list` shows supported models"
-    raise fields.refuse(f"architecture {called} is not supported{_text_inside(fields)}{nearest} {known}")
+    raise fields.refuse(f"{key} {called} is not supported{_text_inside(fields)}{nearest} {known}")
 
 
 def _text_inside(fields: Fields) -> str:

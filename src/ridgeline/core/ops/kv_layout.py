@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.core.ops.number_formats import KVFormat, format_of
 from ridgeline.core.ops.work import RECURRENT, AttentionPattern
+from ridgeline.util.document.humanize import gib, say_gib
 
 if TYPE_CHECKING:
     import torch
@@ -331,7 +332,7 @@ class KVLayout:
         """
         padding, read = self.padding(context, encoded), f" and {encoded:,} of the encoder" if encoded else ""
         return (
-            f"KV cache: {self.holds()} ({self.nbytes / 2**30:.2f} GiB); "
+            f"KV cache: {self.holds()} ({say_gib(gib(self.nbytes))}); "
             f"maximum concurrency for {context:,} tokens{read}: {self.concurrency(context, encoded):.2f}x"
             + (f"; {len(self.groups)} groups of layers, {padding:.1%} is padding" if padding >= 0.0005 else "")
         )

@@ -7,7 +7,7 @@ from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import answer_json, image_or_video, refusals
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
@@ -22,7 +22,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
             f"other sellers have prices for some of the GPUs without one: --seller {', '.join(unpriced.elsewhere)}"
         )
     if unable := [plan for plan in plans if plan.fit.verdict == "no"]:
-        short = (f"{p.device.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
+        short = (f"{p.device.name} by {gib_cell(gib(p.fit.least - p.fit.budget))}" for p in unable)
         notes.append(f"do not fit, missing GiB per GPU: {', '.join(short)}")
     notes += refusals(some)
     heads = (f"per {image_or_video(some)}", "per hour", "$/h", f"$/{image_or_video(some)}")

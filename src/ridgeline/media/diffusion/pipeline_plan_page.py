@@ -22,7 +22,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, say_gib, say_seconds, three_digits
 
 _MORE = "more: --full, --section NAME; as JSON: --json"
 
@@ -226,7 +226,7 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
         ("total, parts taking turns", fit.taking_turns + fit.overhead),
         ("available", fit.budget),
     ]
-    cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    cells = (TableRow((name, gib_cell(gib(nbytes)), gb_cell(gb(nbytes)))) for name, nbytes in rows)
     return DocumentTable(columns("per GPU", "GiB", "GB"), tuple(cells))
 
 

@@ -57,9 +57,10 @@ class SpeechVocabulary:
             ModelRefused: If it is not a speech model, it has no tokenizer, or a special token is missing or invalid.
         """
         config, stated = source.config, source.generation
-        if family_of(config) not in SPEECH:
+        family = family_of(config)
+        if family not in SPEECH:
             raise ModelRefused(
-                f"{source.title} is not a speech model ({config.architecture}); give the folder of a speech model, "
+                f"{source.title} is not a speech model ({family.architecture}); give the folder of a speech model, "
                 "such as Whisper's"
             )
         if isinstance(tokenizer, ByteTokenizer):

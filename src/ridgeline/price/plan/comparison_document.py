@@ -8,7 +8,7 @@ from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
 
 # The label of each origin of kernel times; NONE is in capitals to be noticed.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
@@ -129,7 +129,7 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if missed:
         yield f"serves no user within the targets (missed target): {', '.join(map(_missed, missed))}"
     if lacking:
-        short = (f"{_devices_text(o.device_name, o.devices)} {gib(o.missing_bytes):,.1f}" for o in lacking)
+        short = (f"{_devices_text(o.device_name, o.devices)} {gib_cell(gib(o.missing_bytes))}" for o in lacking)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
 
 

@@ -10,7 +10,7 @@ from ridgeline.price.plan.embedding_document import embedding_json
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +115,5 @@ def _notes(compared: EmbeddingComparison) -> Iterator[str]:
             f"{', '.join(compared.unpriced.elsewhere)}"
         )
     if compared.unable:
-        short = (f"{p.case.device.name} {gib(p.taken - p.budget):,.1f}" for p in compared.unable)
+        short = (f"{p.case.device.name} {gib_cell(gib(p.taken - p.budget))}" for p in compared.unable)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"

@@ -9,7 +9,7 @@ from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
-from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say_gib, say_seconds, three_digits
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
@@ -67,7 +67,7 @@ def _memory(plan: EmbeddingPlan) -> DocumentTable:
     parts = ("weights", plan.weights), ("activations per step", plan.activations), ("overhead", plan.overhead)
     kept = (("KV of the texts of a step", plan.kv),) if plan.kv else ()
     rows = (*parts, *kept, ("total", plan.taken), ("usable", plan.budget))
-    cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    cells = (TableRow((name, gib_cell(gib(nbytes)), gb_cell(gb(nbytes)))) for name, nbytes in rows)
     return DocumentTable(columns("per device", "GiB", "GB"), tuple(cells))
 
 

@@ -24,7 +24,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three_digits
+from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, say_gb, say_seconds, three_digits
 
 _MORE = "more: --full, --section NAME; other devices: --compare; replicas: --users N, --rate R; JSON: --json"
 
@@ -113,7 +113,7 @@ def _memory(plan: DeploymentPlan) -> DocumentTable:
         ("- overhead", m.overhead, _overhead(plan)),
         ("= left for KV", m.left, _pages(plan)),
     )
-    cells = ((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}", note) for name, nbytes, note in rows)
+    cells = ((name, *_gib_and_gb(nbytes), note) for name, nbytes, note in rows)
     return DocumentTable(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(TableRow, cells)))
 
 
@@ -162,7 +162,7 @@ def _weights(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _gib_and_gb(nbytes: float) -> tuple[str, str]:
-    return f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}"
+    return gib_cell(gib(nbytes)), gb_cell(gb(nbytes))
 
 
 def _times(plan: DeploymentPlan) -> DocumentTable:
@@ -374,7 +374,7 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
             three_digits(row.tokens_per_second.expected),
             f"x {three_digits(row.gain)}",
             three_digits(row.intensity),
-            f"{gib(row.kv_bytes):,.2f}",
+            gib_cell(gib(row.kv_bytes)),
             "yes" if row.fits else "no",
             *([three_digits(row.experts)] if row.experts is not None else []),
         )

@@ -1,4 +1,4 @@
-"""The formatting of numbers for people, in narrow columns and in sentences, with decimal prefixes except GiB and MiB.
+"""The formatting of numbers for people, in narrow columns and in sentences, with decimal prefixes except GiB to KiB.
 
 GiB and GB are different types, so that mixing them is a type error rather than a 7 % error in a capacity.
 """
@@ -12,6 +12,7 @@ GB = NewType("GB", float)
 """A type for amounts of data as floats in gigabytes (10^9 bytes), the unit of data sheets and bandwidths."""
 
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
+_BINARY = ((1.0, "GiB"), (2**-10, "MiB"), (2**-20, "KiB"))
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -84,10 +85,23 @@ def gb(nbytes: float) -> GB:
 
 
 def say_gib(amount: GiB) -> str:
-    """Return an amount as `13.27 GiB`, or in MiB if it is below 0.01 GiB: `4.62 MiB`."""
-    return f"{three_digits(amount * 1024)} MiB" if 0 < amount < 0.01 else f"{amount:,.2f} GiB"
+    """Return an amount as `13.27 GiB`, or with a smaller unit if it is below 1 GiB: `4.62 MiB`, `64.0 KiB`, `12 B`."""
+    size, unit = next(((size, unit) for size, unit in _BINARY if abs(amount) >= size * 0.9995), (2**-30, "B"))
+    if unit == "B":
+        return f"{amount / size:.0f} B"
+    return f"{amount:,.2f} GiB" if unit == "GiB" else f"{three_digits(amount / size)} {unit}"
 
 
 def say_gb(amount: GB) -> str:
     """Return an amount as `15.01 GB`, or with a smaller unit if it is below 1 GB: `134 MB`."""
     return f"{amount:,.2f} GB" if amount >= 1 else say(amount * 1e9, "B")
+
+
+def gib_cell(amount: GiB) -> str:
+    """Return an amount for a column of GiB: `13.27`, `0.49`, or with its unit if it is below 0.1 GiB: `4.62 MiB`."""
+    return f"{amount:,.2f}" if abs(amount) >= 0.1 else say_gib(amount)
+
+
+def gb_cell(amount: GB) -> str:
+    """Return an amount for a column of GB: `15.01`, `0.53`, or with its unit if it is below 0.1 GB: `4.85 MB`."""
+    return f"{amount:,.2f}" if abs(amount) >= 0.1 else say(amount * 1e9, "B")

@@ -74,10 +74,12 @@ export function percent(share) {
   return `${digits(100 * share, share < 0.01 ? 1 : 2)}%`;
 }
 
-/** Bytes as drivers show them: `13.27 GiB`, of what would be none at that precision `4.62 MiB`. */
+/** Bytes as drivers show them: `13.27 GiB`, below one `4.62 MiB`, `64.0 KiB` or `12 B`. */
 export function sayGiB(bytes) {
-  const amount = bytes / 2 ** 30;
-  return amount > 0 && amount < 0.01 ? `${three(amount * 1024)} MiB` : `${grouped(amount, 2)} GiB`;
+  const units = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+  const [size, unit] = units.find(([size]) => Math.abs(bytes) >= size * 0.9995) ?? [1, "B"];
+  if (unit === "B") return `${fixed(bytes, 0)} B`;
+  return unit === "GiB" ? `${grouped(bytes / size, 2)} GiB` : `${three(bytes / size)} ${unit}`;
 }
 
 /** Bytes as data sheets and files count them: `15.01 GB`, below one `134 MB`. */
