@@ -335,6 +335,51 @@ def test_a_rate_gives_cards(plan: Any) -> None:
     assert users["replicas"] == 1
 
 
+@pytest.mark.parametrize("demand", [("--rate", "20"), ("--users", "150"), ("--rate", "1"), ()])
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple[str, ...], engine: str) -> None:
+    """Check that each figure says which of both it is, and is the one that --json has."""
+    words = ("llama-3.1-8b", "--card", "l40s", "--engine", engine, *demand)
+    told, out = json.loads(plan(*words, "--json")[1]), re.sub(r"\s+", " ", plan(*words, "--full")[1])
+    fleet = told["fleet"] or {"replicas": 1, "load": told["load"]["most"]}
+    load, count = fleet["load"], fleet["replicas"]
+    each = " on each replica" if count > 1 else ""
+    assert (count > 1) == (demand not in ((), ("--rate", "1")))
+    total = fleet.get("tokens_per_second", load["tokens_per_second"]["expected"])
+    said = answered(plan(*words)[1])
+    assert said["speed"].startswith(f"{load['users']} users{each}: TTFT ")
+    whole = f" {total:,.0f} in total{f' on {count} replicas' * (count > 1)} [serving]"
+    assert whole in said["speed"]
+    assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]
+    assert told["answer"]["limits"] == {"prefill": "compute", "decode": "memory"}
+    assert (f" per hour for {count} replicas, $" in said["cost"]) == (count > 1)
+    assert said.get("queue", "").startswith("one replica, ") == (count > 1)
+    rate = load["tokens_per_second"]["expected"]
+    row = "tok/s of one replica" if count > 1 else "tok/s in total"
+    assert re.search(rf" {row}( [\d,.]+){{2}} {rate:,.0f} serving", out)
+    assert f"expected figures of {'one replica' if count > 1 else 'the deployment'}; " in out
+    held = f"{told['memory']['users']:,} requests of {told['memory']['tokens_per_user']:,} tokens{each}"
+    assert f"; memory full: {held}" in out
+    if not demand:
+        assert f"memory holds {held}" in said["users"]
+
+
+def test_a_comparison_says_which_figures_are_of_one_replica(plan: Any) -> None:
+    words = ("llama-3.1-8b", "--compare-devices", "l40s")
+    with_demand, without = plan(*words, "--rate", "20")[1], plan(*words)[1]
+    assert "users per replica" in with_demand
+    assert "$/h: of all replicas" in with_demand
+    assert "replica" not in without
+
+
+def test_a_sweep_says_for_which_length_it_fits(plan: Any) -> None:
+    words = ("llama-3.1-8b", "--card", "l40s", "--input", "1000", "--output", "200", "--batch", "1,8")
+    told, out = json.loads(plan(*words, "--json")[1]), plan(*words, "--section", "sweep")[1]
+    assert "at 1,100 tokens of context" in out
+    assert "KV and fits: of requests that are all at their end, with 1,200 tokens" in out
+    assert [row["kv_bytes"] for row in told["sweep"]] == [told["memory"]["request_bytes"] * n for n in (1, 8)]
+
+
 def test_what_is_named_in_other_letters_is_found(plan: Any) -> None:
     for name, card in (("Qwen/Qwen3-8B", "rtx4090"), ("qwen3-8b", "rtx-4090"), ("Qwen3_8B", "4090")):
         code, out, err = plan(name, "--card", card)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from ridgeline.price.device import Device, Efficiency, HourlyPrice
+from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.interconnect import Interconnect, latency_bandwidth_curve
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
-from ridgeline.price.plan.plan_text import describe_ways, scarcest, verdict
+from ridgeline.price.plan.plan_answer import answer
+from ridgeline.price.plan.plan_text import describe_held, describe_ways, scarcest, verdict
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
@@ -64,7 +66,32 @@ def test_a_batch_at_the_ridge_is_not_told_of_a_larger_one() -> None:
 def test_a_batch_that_memory_does_not_hold_is_named_with_that() -> None:
     plan = planned(LLAMA_3_8B, card(memory=20e9), PlanWorkload(600, 8))
     assert plan.crossings.critical_batch is not None
-    assert f"would reach the ridge, but memory holds {plan.memory.users:,} at most" in verdict(plan)
+    assert f"would reach the ridge, but memory holds {describe_held(plan)}." in verdict(plan)
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"), [("vllm", "1,536 tokens (their mean length)"), ("tensorrt-llm", "2,048 tokens")]
+)
+def test_what_memory_holds_is_said_with_its_length(engine: str, says: str) -> None:
+    """Check that an engine's admission rule gives the length, and that it and the number take what memory has."""
+    plan = planned(LLAMA_3_8B, H100, PlanWorkload(1024, 1024), engine=load_engine(engine))
+    memory, tokens = plan.memory, int(says.split()[0].replace(",", ""))
+    assert describe_held(plan) == f"{memory.users:,} requests of {says}"
+    assert memory.users == memory.kv_tokens // tokens
+
+
+def test_the_limits_of_both_phases_are_named() -> None:
+    plan = planned(LLAMA_3_8B, H100)
+    assert (plan.prefill.limit, plan.decode.limit) == ("compute", "memory")
+    said = verdict(plan)
+    assert "In the prefill of a prompt of 1,024 tokens, arithmetic is the limit" in said
+    assert "Memory bandwidth is the limit" in said
+    limit = dict(answer(plan))["limit"]
+    assert limit.startswith(f"prefill ({plan.reported_load.prefill_share:.0%} of the time): arithmetic; ")
+    assert f"; decode: memory bandwidth (a step for {plan.capacity.users:,} users: " in limit
+    linked = planned(LLAMA_3_8B, SLOW_LINK, PlanWorkload(batch=64), devices=8)
+    assert "decode: the link between the devices (a step" in dict(answer(linked))["limit"]
+    assert " of communication" in dict(answer(linked))["limit"]
 
 
 @pytest.mark.parametrize(("batch", "pays"), [(1, True), (256, False)])

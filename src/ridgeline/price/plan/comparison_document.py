@@ -58,7 +58,7 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
     rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("audio hours/h", "$/h of audio")
     return (
         Column("devices", words=True, whole=True),
-        Column("users each" if comparison.demand else "users"),
+        Column("users per replica" if comparison.demand else "users"),
         Column("TTFT"),
         Column("each", group=rate),
         Column("all", group=rate),
@@ -110,6 +110,11 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         "constants of its kind are used (+-50 %). off by: the median error of predictions for this device under load "
         "(number of measurements); ?: no measurements."
     )
+    if comparison.demand:
+        yield (
+            "devices, tok/s of all and $/h: of all replicas; users, TTFT and tok/s of each: on the fullest replica, "
+            "which is one device unless the model is divided over several"
+        )
     if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
         yield (
             "a model that does not fit is divided over the fewest devices that hold it; if it is divided over more "

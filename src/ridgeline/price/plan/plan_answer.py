@@ -4,22 +4,27 @@ Lines for a simulated queue, hours of audio and notes appear only if the plan ha
 of an accuracy metric in brackets, such as `[serving]`. The line `trust` states the prediction error of each metric.
 """
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_audio import AudioWorkload, describe_cost
-from ridgeline.price.plan.plan_text import NOTICED, describe_users, describe_work, lacking, scarcest, without_kernels
+from ridgeline.price.plan.plan_text import (
+    NOTICED,
+    ROOFS,
+    describe_held,
+    describe_users,
+    describe_work,
+    lacking,
+    on_each_replica,
+    scarcest,
+    without_kernels,
+)
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.price.plan.trust import class_of, describe_trust
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
-
-ROOFS: Mapping[str, str] = MappingProxyType(
-    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the devices"}
-)
 
 
 def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
@@ -36,7 +41,7 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
     if queue:
-        yield "queue", queue
+        yield "queue", f"one replica, {queue}" if on_each_replica(plan) else queue
     if plan.audio is not None and plan.memory.fits:
         yield "sound", _sound(plan, plan.audio)
     yield "limit", _limit(plan)
@@ -85,7 +90,7 @@ def _users(plan: DeploymentPlan) -> str:
         f"{stops(plan)}{_tag(plan, 'serving')}"
     )
     held = plan.memory.users
-    return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
+    return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}{_tag(plan, 'memory')}"
 
 
 def _on_each(load: LoadEstimate) -> str:
@@ -122,7 +127,7 @@ def describe_demand(plan: DeploymentPlan) -> str:
     if fleet is None:
         return f"{demand_text}: no number of devices can serve this; {stops(plan)}"
     within = f" within {targets}" if targets else ""
-    each = f"{describe_users(fleet.load.users)} at a time{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
+    each = f"{describe_users(fleet.load.users)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
     return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
 
 
@@ -144,18 +149,27 @@ def _speed(plan: DeploymentPlan) -> str:
         return f"if it fitted, {line}"
     if not plan.capacity.users or load.users == batch == 1:
         return line
-    total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
-        f"{describe_users(load.users)}: TTFT {_ttft(plan)}, then {three_digits(load.tokens_per_user.expected)} tok/s "
-        f"each{_waits(load)}, {three_digits(total)} in total{_tag(plan, 'serving')}; {line}"
+        f"{describe_users(load.users)}{on_each_replica(plan)}: TTFT {_ttft(plan)}, then "
+        f"{three_digits(load.tokens_per_user.expected)} tok/s each{_waits(load)}, {total_tokens(plan)}"
+        f"{_tag(plan, 'serving')}; {line}"
     )
+
+
+def total_tokens(plan: DeploymentPlan) -> str:
+    """Return the tokens per second of all users: `2,147 in total`, or `5,120 in total on 3 replicas`."""
+    if plan.fleet is None:
+        return f"{three_digits(plan.capacity.load.tokens_per_second.expected)} in total"
+    count = plan.fleet.replicas
+    return f"{three_digits(plan.fleet.tokens_per_second)} in total{f' on {count:,} replicas' * (count > 1)}"
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """Return the speech throughput: `512 hours of audio per hour for 8 users, 60.1 for a single user: ...`."""
     loads = plan.reported_load, plan.serving.load(1)
     most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
-    both = f"{most} hours of audio per hour for {describe_users(plan.reported_load.users)}, {alone} for a single user"
+    users = f"{describe_users(plan.reported_load.users)}{' on one replica' * bool(on_each_replica(plan))}"
+    both = f"{most} hours of audio per hour for {users}, {alone} for a single user"
     return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each{_tag(plan, 'serving')}"
 
 
@@ -180,16 +194,20 @@ def _waits(load: LoadEstimate) -> str:
 
 
 def _limit(plan: DeploymentPlan) -> str:
-    phase, scarce = plan.workload_decode, scarcest(plan)
-    who = describe_users(plan.reported_load.users)
-    line = f"{ROOFS[phase.limit]}: a step for {who} has {describe_work(phase)}"
-    if plan.reported_load.users > 1:
-        line += f"; prefill takes {plan.reported_load.prefill_share:.0%} of the time"
+    prefill, decode, scarce, load = plan.prefill, plan.workload_decode, scarcest(plan), plan.reported_load
+    share = f" ({load.prefill_share:.0%} of the time)" if load.users > 1 else ""
+    who = f"{describe_users(load.users)}{on_each_replica(plan)}"
+    line = (
+        f"prefill{share}: {ROOFS[prefill.limit]}; decode: {ROOFS[decode.limit]} (a step for {who}: "
+        f"{describe_work(decode)})"
+    )
     if not plan.capacity.users or not plan.memory.fits:
         return line
     if scarce is None:
         return f"{line}; doubling any single resource would not help noticeably"
-    return f"{line}; {scarce.name} would help most, x {three_digits(scarce.throughput or 1)} tokens"
+    full = f" with {describe_users(plan.capacity.users)}{on_each_replica(plan)}"
+    most = "" if load.users == plan.capacity.users else full
+    return f"{line}; {scarce.name} would help most, x {three_digits(scarce.throughput or 1)} tokens{most}"
 
 
 def _lever(plan: DeploymentPlan) -> str:
@@ -255,12 +273,16 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     fleet = plan.fleet
-    whole = (
-        "" if fleet is None or fleet.dollars_per_hour is None else f"${three_digits(fleet.dollars_per_hour)} per hour, "
-    )
+    whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
     tokens = (
         f"${three_digits(plan.dollars_per_million)} per million output tokens, prompts included{_tag(plan, 'serving')}"
     )
     if plan.audio is not None:
         tokens = f"{describe_cost(plan.dollars_per_million, plan.audio)}{_tag(plan, 'serving')}"
     return f"{whole}{tokens}; {hourly}"
+
+
+def _hourly(fleet: ReplicaCount, dollars: float) -> str:
+    """Return the dollars per hour of all replicas: `$35.4 per hour for 3 replicas, `."""
+    replicas = f" for {fleet.replicas:,} replicas" if fleet.replicas > 1 else ""
+    return f"${three_digits(dollars)} per hour{replicas}, "

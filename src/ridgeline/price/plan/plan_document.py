@@ -9,7 +9,14 @@ from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_answer import answer, describe_targets
-from ridgeline.price.plan.plan_text import DEFINITIONS, describe_users, verdict, without_kernels
+from ridgeline.price.plan.plan_text import (
+    DEFINITIONS,
+    describe_held,
+    describe_users,
+    on_each_replica,
+    verdict,
+    without_kernels,
+)
 from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.plan.short_answer import short_answer
 from ridgeline.price.plan.trust import class_of
@@ -140,8 +147,16 @@ def _pages(plan: DeploymentPlan) -> str:
     pages = f"{m.page_bytes:,} bytes" if m.state_bytes else f"{m.page_size} = {m.kv_tokens:,} tokens"
     return (
         f"{line}: {m.pages:,} pages of {pages}\nmaximum concurrency for {m.request_tokens:,} tokens: "
-        f"{m.concurrency:,.2f}x{' per device' * (m.ranks > 1)}"
+        f"{m.concurrency:,.2f}x{_concurrent_on(plan)}"
     )
+
+
+def _concurrent_on(plan: DeploymentPlan) -> str:
+    """Return the devices that hold the requests of the maximum concurrency, if there are several; otherwise ""."""
+    if plan.memory.ranks > 1:
+        return " per device"
+    devices = plan.case.setup.devices
+    return f", each spread over the {devices} devices" if devices > 1 else ""
 
 
 def _weights(plan: DeploymentPlan) -> DocumentTable:
@@ -188,7 +203,8 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
 
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
-    yield _seconds(f"TTFT, {describe_users(load.users)}, steady state", load.ttft, serving)
+    users = f"{describe_users(load.users)}{on_each_replica(plan)}"
+    yield _seconds(f"TTFT, {users}, steady state", load.ttft, serving)
     yield _seconds("TTFT, if all arrive at once", load.ttft_synchronised, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
@@ -196,8 +212,9 @@ def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
         yield _seconds("TPOT, prompts on all devices at once", load.waits.tpot_together, serving)
         yield _seconds("TPOT, on one device after the other", load.waits.tpot_apart, serving)
     yield _rate("tok/s per user", load.tokens_per_user, serving)
-    yield _rate("tok/s in total", load.tokens_per_second, serving)
-    yield _rate("requests/s", load.requests_per_second, serving)
+    replica = " of one replica" * bool(on_each_replica(plan))
+    yield _rate(f"tok/s{replica or ' in total'}", load.tokens_per_second, serving)
+    yield _rate(f"requests/s{replica}", load.requests_per_second, serving)
 
 
 def _seconds(name: str, e: Estimate, metric: str) -> TableRow:
@@ -248,9 +265,10 @@ def _users(plan: DeploymentPlan) -> DocumentTable:
         loads["memory full"] = plan.fullest
     rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
     heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
-    note = (
-        "expected figures of one replica; within targets: the most users that meet them; memory full: the most that fit"
-    )
+    which = "one replica" if on_each_replica(plan) else "the deployment"
+    note = f"expected figures of {which}; within targets: the most users that meet them"
+    if plan.memory.fits:
+        note += f"; memory full: {describe_held(plan)}"
     return DocumentTable(columns(*heads), tuple(rows), (note,))
 
 
@@ -379,7 +397,9 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
             *([three_digits(row.experts)] if row.experts is not None else []),
         )
         rows.append(TableRow(cells, "" if row.fits else "dim"))
-    return DocumentTable(columns(*heads, *(("experts read",) if mixture else ()), words=()), tuple(rows))
+    each = " on the fullest device" if plan.case.ranks > 1 else " on each device" if plan.case.setup.devices > 1 else ""
+    note = f"KV{each} and fits: of requests that are all at their end, with {plan.memory.request_tokens:,} tokens"
+    return DocumentTable(columns(*heads, *(("experts read",) if mixture else ()), words=()), tuple(rows), (note,))
 
 
 def _changes(plan: DeploymentPlan) -> DocumentTable:
@@ -388,7 +408,10 @@ def _changes(plan: DeploymentPlan) -> DocumentTable:
     rows: list[TableRow | str] = [_change(plan, change) for change in (*first, *plan.levers)]
     rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
     heads = ("", "TTFT", "tok/s per user", "users", "tok/s in total", "$/M tokens", "")
-    return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows))
+    notes = ("users, tok/s in total: of one replica with the most users within the targets",) * bool(
+        on_each_replica(plan)
+    )
+    return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows), notes)
 
 
 def _factor(value: float) -> str:

@@ -1,6 +1,7 @@
 """The plan as a JSON object, with times in seconds and sizes in bytes; some sizes are also in GiB and GB.
 
-The figures of phases, memory and weights are those of one device, throughput is that of all devices together.
+The figures of phases, memory and weights are those of one device. `answer`, `load` and the users that memory holds are
+those of one replica, which is all devices of the deployment. `fleet` is that of all replicas for a demand.
 """
 
 from typing import Any
@@ -179,6 +180,7 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
         "ttft": json_data(plan.prefill.seconds),
         "itl": json_data(plan.decode.seconds),
         "limit": plan.decode.limit,
+        "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
         "dollars_per_million_tokens": plan.dollars_per_million,
         "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
     }
@@ -208,6 +210,7 @@ def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
         "page_bytes": memory.page_bytes,
         "request_bytes": memory.request_bytes,
         "users": memory.users,
+        "tokens_per_user": memory.admitted_tokens,
         "concurrency": memory.concurrency,
         "fits": memory.fits,
         "gib": {name: gib(fields[name]) for name in sizes},

@@ -28,6 +28,11 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+ROOFS: Mapping[str, str] = MappingProxyType(
+    {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the devices"}
+)
+"""The names of the limits of a phase in sentences."""
+
 # The smallest factor that a user would notice, and the smallest that makes batching worth its slower tokens.
 NOTICED, _WORTH = 1.03, 1.5
 # The reading speed of people in tokens per second, about four words.
@@ -36,7 +41,8 @@ _READING = 5.0
 
 def verdict(plan: DeploymentPlan) -> str:
     """Return a paragraph that explains a plan: fit, limits, batching, load and helpful changes."""
-    return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
+    parts = _fit(plan), _prefill(plan), _decode(plan), _ridge(plan), _batch(plan), _load(plan), _levers(plan)
+    return " ".join(sentence for part in parts for sentence in part)
 
 
 def lacking(plan: DeploymentPlan) -> str:
@@ -51,9 +57,39 @@ def describe_ways(ways: Sequence[Deployment]) -> str:
     return "it would fit " + ", or ".join(_way(way) for way in ways)
 
 
+def describe_held(plan: DeploymentPlan) -> str:
+    """Return the requests whose KV fits, with the length that they are counted with and where they are.
+
+    For example `112 requests of 1,536 tokens`, or with an engine that admits requests as long as their current tokens
+    fit `383 requests of 1,152 tokens (their mean length)`.
+    """
+    memory, encoded = plan.memory, plan.workload.encoded
+    tokens = f"{memory.admitted_tokens:,} tokens{f' and {encoded:,} of the encoder' if encoded else ''}"
+    mean = " (their mean length)" if memory.admitted_tokens < memory.request_tokens else ""
+    return f"{memory.users:,} request{'s' * (memory.users != 1)} of {tokens}{on_each_replica(plan)}{mean}"
+
+
+def on_each_replica(plan: DeploymentPlan) -> str:
+    """Return ` on each replica` if a demand takes several replicas, otherwise ""."""
+    return "" if plan.fleet is None or plan.fleet.replicas == 1 else " on each replica"
+
+
+def describe_prompts(plan: DeploymentPlan) -> str:
+    """Return the prompts that the plan's prefill runs, such as `a prompt of 1,024 tokens`."""
+    batch, given = plan.workload.batch, plan.workload.given
+    return f"a prompt of {given:,} tokens" if batch == 1 else f"{batch:,} prompts of {given:,} tokens"
+
+
 def describe_work(phase: PhasePrice) -> str:
-    """Return the minimum times of a phase: `18.1 ms of memory traffic and 4.75 ms of arithmetic`."""
-    return f"{say_seconds(phase.memory)} of memory traffic and {say_seconds(phase.arithmetic)} of arithmetic"
+    """Return the minimum times of a phase: `18.1 ms of memory traffic, 4.75 ms of arithmetic`.
+
+    If the link between devices is the limit, the time of communication follows.
+    """
+    work = f"{say_seconds(phase.memory)} of memory traffic, {say_seconds(phase.arithmetic)} of arithmetic"
+    if phase.limit != "communication":
+        return work
+    linked = sum(row.bound for row in phase.classes if row.limit == "communication")
+    return f"{work}, {say_seconds(linked)} of communication"
 
 
 def describe_users(count: int) -> str:
@@ -92,6 +128,14 @@ def _fit(plan: DeploymentPlan) -> Iterator[str]:
         yield f"It does not fit: {lacking(plan)}. The other figures are those that it would have if it did."
 
 
+def _prefill(plan: DeploymentPlan) -> Iterator[str]:
+    phase = plan.prefill
+    yield (
+        f"In the prefill of {describe_prompts(plan)}, {ROOFS[phase.limit]} is the limit: "
+        f"{three_digits(phase.intensity)} FLOP per byte, and the ridge is at {three_digits(phase.ridge)}."
+    )
+
+
 def _decode(plan: DeploymentPlan) -> Iterator[str]:
     phase = plan.decode
     work = (
@@ -119,8 +163,8 @@ def _ridge(plan: DeploymentPlan) -> Iterator[str]:
     if critical is None:
         yield f"{context} no batch reaches the ridge, because every sequence reads its own KV."
         return
-    held, batch = plan.memory.users, math.ceil(critical)
-    beyond = f", but memory holds {held:,} at most" if plan.memory.fits and batch > held else ""
+    batch = math.ceil(critical)
+    beyond = f", but memory holds {describe_held(plan)}" if plan.memory.fits and batch > plan.memory.users else ""
     yield f"{context} a batch of {batch:,} would reach the ridge{beyond}."
 
 
@@ -132,9 +176,11 @@ def _batch(plan: DeploymentPlan) -> Iterator[str]:
     each = load.tokens_per_user.expected
     worth = "Batching pays" if lever.throughput >= _WORTH else "A larger batch helps little"
     slow = "; that is slower than people read, and --tpot can set a target" if each < _READING else ""
+    users = f"{describe_users(plan.capacity.users)}{on_each_replica(plan)}"
+    whole = "per replica" if on_each_replica(plan) else "in total"
     yield (
-        f"{worth}: {describe_users(plan.capacity.users)} get {three_digits(lever.throughput)} x the tokens of "
-        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} per second in total, "
+        f"{worth}: {users} get {three_digits(lever.throughput)} x the tokens of "
+        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} per second {whole}, "
         f"each of them {three_digits(each)} per second ({say_seconds(load.tpot.expected)} per token){slow}."
     )
 
@@ -145,8 +191,9 @@ def _load(plan: DeploymentPlan) -> Iterator[str]:
     scarce = scarcest(plan)
     listed = ", ".join(f"{_resource(c)} x {three_digits(c.throughput)}" for c in plan.sensitivities if c.throughput)
     advice = "none would help noticeably" if scarce is None else f"more {_resource(scarce)} would help most"
+    users = f"{describe_users(plan.capacity.users)}{on_each_replica(plan)}"
     yield (
-        f"With {describe_users(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
+        f"With {users} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
         f"Doubling one resource multiplies total tokens/s by: {listed}; {advice}."
     )
 

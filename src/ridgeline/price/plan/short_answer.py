@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
-from ridgeline.price.plan.plan_answer import ROOFS, describe_demand, describe_target, stops
+from ridgeline.price.plan.plan_answer import describe_demand, describe_target, stops, total_tokens
 from ridgeline.price.plan.plan_audio import describe_cost
-from ridgeline.price.plan.plan_text import describe_users, describe_work, lacking, scarcest
+from ridgeline.price.plan.plan_text import ROOFS, describe_users, lacking, on_each_replica, scarcest
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
@@ -53,17 +53,15 @@ def _speed(plan: DeploymentPlan) -> str:
         return f"if it fitted, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
         return f"{at_once}, the first after {say_seconds(plan.prefill.seconds.expected)}"
-    total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
-    rate = three_digits(load.tokens_per_user.expected)
-    return f"{describe_users(load.users)}: {rate} tokens per second each, {three_digits(total)} in total; {at_once}"
+    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", three_digits(load.tokens_per_user.expected)
+    return f"{users}: {rate} tokens per second each, {total_tokens(plan)}; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
-    """Return the limiting resource, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
-    phase, scarce = plan.workload_decode, scarcest(plan)
-    if plan.reported_load.users == 1:
-        return f"{ROOFS[phase.limit]}: a step has {describe_work(phase)}"
-    line = f"prompts take {plan.reported_load.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
+    """Return what limits either phase: `prompts (51% of time): arithmetic; output: memory bandwidth`."""
+    prefill, decode, scarce = ROOFS[plan.prefill.limit], ROOFS[plan.workload_decode.limit], scarcest(plan)
+    share = f" ({plan.reported_load.prefill_share:.0%} of time)" if plan.reported_load.users > 1 else ""
+    line = f"prompts{share}: {prefill}; output: {decode}"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
         line += f"; {scarce.name} helps most"
     return line
