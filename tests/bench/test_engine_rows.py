@@ -263,6 +263,21 @@ def test_the_ceiling_stands_first(price: Price) -> None:
     assert re.findall(r"^(prefill|decode|output) ", page, re.MULTILINE) == ["prefill", "decode", "output"]
 
 
+@pytest.mark.usefixtures("torch_only")
+@pytest.mark.parametrize(("share", "said"), [(0.5, False), (0.2, True)])
+def test_what_is_far_below_its_ceiling_is_not_blamed_on_its_roof(price: Price, share: float, said: bool) -> None:
+    """Check the note on the column roof, which names the memory that sets the ceiling even at a share of 3%."""
+    (row,) = rows_of(engine_of(), [alike(1, 4, 3)], price, Said(BOX))
+    figures = {name: replace(figure, seconds=figure.floor / share) for name, figure in row.rounds[0].items()}
+    page = " ".join(plain(document("tales", [replace(row, rounds=(figures,))], Said(BOX))).split())
+    note = (
+        "Neither memory nor arithmetic limited what is under 30% of its ceiling (alike: output, prefill, decode). "
+        "`ridgeline trace` shows where the time went."
+    )
+    assert (note in page) == said
+    assert ("Neither" in page) == said
+
+
 def test_rounds_show_their_spread(price: Price) -> None:
     (row,) = rows_of(engine_of(), [alike(1, 4, 3)], price, Said(BOX, BOX), rounds=2)
     page = plain(document("tales", [row], Said(BOX, calibrated=True)))

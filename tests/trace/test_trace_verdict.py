@@ -10,6 +10,7 @@ from ridgeline.engine import SamplingParams
 from ridgeline.insight.trace.bottleneck import above_roofs, reason, slowest
 from ridgeline.insight.trace.run_stats import RunStats, verdict
 from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpRow
+from ridgeline.price.roof_share import EXPLAINS
 from ridgeline.util.document import humanize
 
 
@@ -25,7 +26,7 @@ def account_of(tiny: Maker, name: str, tokens: int = 5) -> RunStats:
 def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     account = account_of(tiny, "llama")
     decode = account.decode
-    decode.seconds = 4e-6 * decode.steps
+    decode.seconds = 4e-7 * decode.steps
     first, second = verdict(account, DEVICE)
     floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
     assert first.startswith(f"decode reached {humanize.say(decode.nbytes / decode.seconds, 'B/s')} and ")
@@ -39,13 +40,42 @@ def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
 
 def test_verdict_names_the_memory_and_the_other_roof(tiny: Maker) -> None:
     account = account_of(tiny, "gpt2")
+    account.decode.seconds = 1e-9
     assert "are in main memory" in verdict(account, replace(DEVICE, caches=()))[1]
     slow = replace(DEVICE, peaks={"fp32": 1e9})
     assert verdict(account, slow)[1].startswith("decode is compute-bound (fp32, 1.00 GFLOP/s): ")
 
 
+@pytest.mark.parametrize(("share", "bound"), [(EXPLAINS + 0.01, True), (EXPLAINS - 0.01, False)])
+def test_verdict_far_below_both_roofs_blames_neither(tiny: Maker, share: float, bound: bool) -> None:
+    """Check that no reader is sent after faster memory at 5% of the bandwidth."""
+    account = account_of(tiny, "llama")
+    decode = account.decode
+    floor, arithmetic = decode.nbytes / 700e9, decode.flops / 7e12
+    assert arithmetic < floor
+    decode.seconds = floor / share
+    said = verdict(account, DEVICE)[1]
+    assert said.startswith("decode is memory-bound") == bound
+    assert ("bound" in said) == bound
+    if not bound:
+        assert said.startswith(
+            "neither memory nor arithmetic limited decode: 29% of the bandwidth of L2 (700 GB/s), "
+            f"{humanize.percent(arithmetic / decode.seconds)} of the arithmetic (fp32, 7.00 TFLOP/s); "
+            "`ridgeline trace` shows where the time went; roofs not calibrated"
+        )
+
+
+def test_verdict_far_below_both_roofs_blames_no_slow_arithmetic(tiny: Maker) -> None:
+    account, slow = account_of(tiny, "gpt2"), replace(DEVICE, peaks={"fp32": 1e9})
+    account.decode.seconds = account.decode.flops / 1e9 / 0.15
+    said = verdict(account, slow)[1]
+    assert said.startswith("neither memory nor arithmetic limited decode")
+    assert "15% of the arithmetic (fp32, 1.00 GFLOP/s)" in said
+
+
 def test_verdict_of_a_run_without_decode_is_about_its_prefill(tiny: Maker) -> None:
     account = account_of(tiny, "llama", tokens=1)
+    account.prefill.seconds = 1e-9
     first, second = verdict(account, DEVICE)
     assert first.startswith("prefill reached")
     assert second.startswith("prefill is")
@@ -70,7 +100,20 @@ def _step(tiny: Maker) -> LedgerStep:
     [
         ("memory", 2e-3, 1e-3, "memory-bound, 1.00 MB at 500 MB/s, 50% of the bandwidth of L2"),
         ("compute", 2e-3, 1e-3, "compute-bound, 4.00 GFLOP at 2.00 TFLOP/s, 50% of the peak"),
-        ("memory", 10e-3, 1e-3, "which is far from the roof: a better kernel would help"),
+        (
+            "memory",
+            10e-3,
+            1e-3,
+            "limited by neither memory nor arithmetic, 1.00 MB at 100 MB/s, 10% of the bandwidth of L2: a better "
+            "kernel would help",
+        ),
+        (
+            "compute",
+            10e-3,
+            1e-3,
+            "limited by neither memory nor arithmetic, 4.00 GFLOP at 400 GFLOP/s, 10% of the peak: a better "
+            "kernel would help",
+        ),
         (
             "memory",
             1e-3,

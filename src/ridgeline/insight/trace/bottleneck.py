@@ -1,10 +1,11 @@
 """An explanation of a step's duration: its slowest part, and the limit that this part is at."""
 
 from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpGroup, Overhead, StepLedger
+from ridgeline.price.roof_share import explains
 from ridgeline.util.document import humanize
 
-# A roof below NEAR of the measured time explains little; work below SMALL_SECONDS ends before the next launch.
-NEAR, SMALL_SECONDS = 0.3, 50e-6
+# Work below SMALL_SECONDS ends before the next launch.
+SMALL_SECONDS = 50e-6
 _FARTHEST = 3
 
 
@@ -43,14 +44,13 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:
-    """Return a phrase on what limits an op: the overhead of its calls, memory bandwidth or peak FLOP/s.
+    """Return a phrase on what limits an op: the overhead of its calls, memory bandwidth, peak FLOP/s, or its kernel.
 
-    For bandwidth and peak FLOP/s, it contains the share of the limit that the op reached.
+    For all but the first, it contains the share of the bandwidth or of the peak that the op reached.
     """
-    share = total.bound / total.measured
-    moved, flops = total.cost.total_bytes, total.cost.total_flops
+    explained = explains(total.bound, total.measured)
     each, work = total.measured / total.count, total.bound / total.count
-    if share < NEAR and work < SMALL_SECONDS:
+    if not explained and work < SMALL_SECONDS:
         calls = f"{total.count} calls" if total.count > 1 else "one call"
         asking = (
             "most of the time is the overhead of kernel launches"
@@ -58,16 +58,20 @@ def reason(total: LedgerTotal, step: LedgerStep) -> str:
             else ("most of the time is the overhead of Python and torch's dispatch")
         )
         return f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work: {asking}"
+    if explained:
+        return f"{'compute' if total.limit == 'compute' else 'memory'}-bound, {_rate(total, step)}"
+    return f"limited by neither memory nor arithmetic, {_rate(total, step)}: a better kernel would help"
+
+
+def _rate(total: LedgerTotal, step: LedgerStep) -> str:
+    """Return an op's work, its rate and the share of the peak or bandwidth, whichever takes longer."""
+    share, moved, flops = total.bound / total.measured, total.cost.total_bytes, total.cost.total_flops
     if total.limit == "compute":
         rate = humanize.say(flops / total.measured, "FLOP/s")
-        text = f"compute-bound, {humanize.say(flops, 'FLOP')} at {rate}, {humanize.percent(share)} of the peak"
-    else:
-        rate = humanize.say(moved / total.measured, "B/s")
-        place = "the main memory" if step.memory_level == "memory" else step.memory_level
-        text = (
-            f"memory-bound, {humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of the bandwidth of {place}"
-        )
-    return text if share >= NEAR else f"{text}, which is far from the roof: a better kernel would help"
+        return f"{humanize.say(flops, 'FLOP')} at {rate}, {humanize.percent(share)} of the peak"
+    rate = humanize.say(moved / total.measured, "B/s")
+    place = "the main memory" if step.memory_level == "memory" else step.memory_level
+    return f"{humanize.say(moved, 'B')} at {rate}, {humanize.percent(share)} of the bandwidth of {place}"
 
 
 def _share(seconds: float, whole: float) -> str:

@@ -7,6 +7,7 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import under_floor
 from ridgeline.price.price import Price
+from ridgeline.price.roof_share import explains
 from ridgeline.util.document import humanize
 
 
@@ -63,7 +64,8 @@ class RunStats:
 def verdict(account: RunStats, device: Device) -> list[str]:
     """Return two sentences on a run: the share of the hardware limit that it reached, and which limit that is.
 
-    The list is empty if nothing ran.
+    If the phase is far below its roof, the second sentence says that no hardware limit explains its time. The list is
+    empty if nothing ran.
     """
     phases = {"decode": account.decode, "prefill": account.prefill}
     ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
@@ -99,15 +101,20 @@ def _reached(name: str, phase: PhaseThroughput, device: Device, number_format: s
 def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str) -> str:
     compute, memory = _roofs(phase, device, number_format)
     working_set = phase.nbytes / phase.steps
-    place = device.memory_level_of(working_set)
-    where = (
-        f"{humanize.say(working_set, 'B')} of weights and KV per step are in {place.replace('memory', 'main memory')}"
-    )
+    bandwidth = humanize.say(device.bandwidth_of(working_set), "B/s")
+    peak = humanize.say(device.peak(number_format), "FLOP/s")
+    place = device.memory_level_of(working_set).replace("memory", "main memory")
     advice = " (run `ridgeline calibrate`)" if device.basis == "probe" else ""
     calibrated = "" if device.calibrated else f"; roofs not calibrated{advice}"
+    if not explains(max(compute, memory), phase.seconds):
+        moved, computed = (humanize.percent(floor / phase.seconds) for floor in (memory, compute))
+        return (
+            f"neither memory nor arithmetic limited {name}: {moved} of the bandwidth of {place} ({bandwidth}), "
+            f"{computed} of the arithmetic ({number_format}, {peak}); `ridgeline trace` shows where the time went"
+            f"{calibrated}"
+        )
+    where = f"{humanize.say(working_set, 'B')} of weights and KV per step are in {place}"
     if memory >= compute:
-        roof = humanize.say(device.bandwidth_of(working_set), "B/s")
         idle = humanize.percent(compute / memory)
-        return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
-    roof = humanize.say(device.peak(number_format), "FLOP/s")
-    return f"{name} is compute-bound ({number_format}, {roof}): {where}{calibrated}"
+        return f"{name} is memory-bound ({bandwidth}): {where}; arithmetic needs {idle} of that time{calibrated}"
+    return f"{name} is compute-bound ({number_format}, {peak}): {where}{calibrated}"

@@ -12,6 +12,7 @@ from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Be
 from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import under_floor
+from ridgeline.price.roof_share import EXPLAINS
 from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, DocumentTable, columns
 from ridgeline.util.document.elements import TableRow as Line
 from ridgeline.util.document.humanize import percent, say, three_digits
@@ -36,7 +37,7 @@ def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document
     table = DocumentTable(
         columns(*heads, words=(0, len(heads) - 1)),
         tuple(line for row in rows for line in _lines(row, spread=bool(spread))),
-        (*((f"Medians of {count} rounds, with the workloads in turn.",) if spread else ()), *_NOTES),
+        (*((f"Medians of {count} rounds, with the workloads in turn.",) if spread else ()), *_NOTES, *_unlimited(rows)),
     )
     blocks: tuple[DocumentBlock, ...] = (table,)
     warnings = tuple(_warnings(rows, roofs))
@@ -74,6 +75,17 @@ def _lines(row: BenchRow, *, spread: bool) -> Iterator[Line | str]:
                 *between,
                 roof,
             )
+        )
+
+
+def _unlimited(rows: Sequence[BenchRow]) -> Iterator[str]:
+    """Yield a note on the figures that are too far below their ceiling for its roof to be what limits them."""
+    far = [(row, [_WORDS[name] for name in row.names if row.median(name).share < EXPLAINS]) for row in rows]
+    if any(names for _, names in far):
+        which = "; ".join(f"{row.workload.name}: {', '.join(names)}" for row, names in far if names)
+        yield (
+            f"Neither memory nor arithmetic limited what is under {percent(EXPLAINS)} of its ceiling ({which}). "
+            "`ridgeline trace` shows where the time went."
         )
 
 
