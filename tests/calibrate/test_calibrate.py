@@ -15,6 +15,8 @@ from ridgeline import backends, price
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS
 from ridgeline.backends.cpu.library import library
+from ridgeline.cli.bench_serve import _why_unpredicted
+from ridgeline.cli.options import why_uncalibrated
 from ridgeline.core import ops
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import Fields, build
@@ -50,6 +52,7 @@ from ridgeline.insight.calibrate.roofs import (
 from ridgeline.insight.calibrate.steps import VISITS, Stopwatch, TrialRunner, TrialStep, time_steps
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, decode, prefill
+from ridgeline.insight.trace import interference
 from ridgeline.media.diffusion.pipeline_defaults import build_on_meta
 from ridgeline.price.device import Cache, Device
 from ridgeline.price.price import Price, traced_calls
@@ -453,21 +456,77 @@ def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: 
         calibration_file.load(3)
 
 
-@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "kernels", "ops", "pricing"])
+@pytest.mark.parametrize(
+    ("changed", "label"),
+    [
+        ("processor", "the processor"),
+        ("torch", "torch"),
+        ("ridgeline", "Ridgeline"),
+        ("kernels", "the kernels for"),
+        ("ops", "the code of ops and kernels"),
+        ("pricing", "the code of prices and calibration"),
+    ],
+)
 def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
-    calibrated: Calibration, cache: Path, changed: str
+    calibrated: Calibration, cache: Path, changed: str, label: str
 ) -> None:
     calibration_file.save([calibrated])
     stored = json.loads(cache.read_text())
     now, stored["key"][changed] = stored["key"][changed], "another one"
     cache.write_text(json.dumps(stored))
-    with pytest.raises(calibration_file.Uncalibrated) as refused:
+    with pytest.raises(calibration_file.StaleCalibration) as refused:
         this_device(1)
-    assert f"out of date: {changed} was another one and is now {now}; run `ridgeline calibrate`" in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert str(refused.value) == (
+        f"the calibration file {cache} is out of date: it was measured with {label} another one (now {now}); run "
+        "`ridgeline calibrate` (three minutes)"
+    )
     calibration_file.save([dataclasses.replace(calibrated, threads=2)])  # does not keep what is stale
     with pytest.raises(calibration_file.Uncalibrated, match="for 2 threads, not for 1"):
         calibration_file.load(1)
+
+
+def test_all_changes_since_a_calibration_are_named(calibrated: Calibration, cache: Path) -> None:
+    calibration_file.save([calibrated])
+    stored = json.loads(cache.read_text())
+    stored["key"] |= {"processor": "Old, 64 cores", "torch": "1.0"}
+    del stored["key"]["ops"]
+    cache.write_text(json.dumps(stored))
+    now = calibration_file.current_key()
+    with pytest.raises(calibration_file.StaleCalibration) as refused:
+        calibration_file.load(1)
+    assert (
+        f"with the processor Old, 64 cores (now {now['processor']}); with torch 1.0 (now {now['torch']}); with the "
+        f"code of ops and kernels unknown (now {now['ops']}); run"
+    ) in str(refused.value)
+
+
+def test_an_estimate_says_what_changed_since_the_calibration(calibrated: Calibration, cache: Path) -> None:
+    """Check the device of `run`, `trace` and `serve`, which said only that it is not calibrated."""
+    calibration_file.save([calibrated])
+    assert this_device(1, estimate=True).stale_calibration == ""
+    stored = json.loads(cache.read_text())
+    stored["key"]["torch"] = "1.0"
+    cache.write_text(json.dumps(stored))
+    estimated = this_device(1, estimate=True)
+    assert not estimated.calibrated
+    assert estimated.stale_calibration.startswith(f"the calibration file {cache} is out of date")
+    assert estimated.stale_calibration in interference.calibration(estimated)
+    assert (
+        _why_unpredicted() == f"The load is not predicted: {estimated.stale_calibration}, and start the server again."
+    )
+    cache.unlink()
+    assert this_device(1, estimate=True).stale_calibration == ""
+
+
+def test_a_gpu_without_calibration_is_named_with_the_remedy(calibrated: Calibration, cache: Path) -> None:
+    gpu = torch.device("cuda", 1)
+    assert (
+        why_uncalibrated(gpu) == "this machine is not calibrated; run `ridgeline calibrate --device cuda:1` (a minute)"
+    )
+    path = calibration_file.save([dataclasses.replace(calibrated, kind="gpu", host=None)], "gpu-1")
+    assert why_uncalibrated(gpu) == ""
+    path.write_text(path.read_text().replace('"torch": "', '"torch": "0.'))
+    assert f"the calibration file {path} is out of date: it was measured with torch 0." in why_uncalibrated(gpu)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_the_line_in_vllms_words_and_the_steps_prediction(caplog: pytest.LogCapt
         throughput.say(10)
     assert caplog.messages == [
         "Engine 000: Avg prompt throughput: 4.0 tokens/s, Avg generation throughput: 0.2 tokens/s, Running: 1 reqs, "
-        "Waiting: 3 reqs, GPU KV cache usage: 25.0%, Prefix cache hit rate: 40.0%, "
+        "Waiting: 3 reqs, KV cache usage: 25.0%, Prefix cache hit rate: 40.0%, "
         "Predicted step time: 80% of measured"
     ]
     assert caplog.records[0].__dict__["fields"]["generation_throughput"] == pytest.approx(0.2)
@@ -47,7 +47,7 @@ def test_what_there_is_room_for_is_said_first_as_vllm_says_it(caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         throughput.begin()
     assert caplog.messages == [
-        "GPU KV cache size: 1,600 tokens",
+        "KV cache: 1,600 tokens (0.000244 GiB)",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         "Predicted step times are those of scripted card",
     ]
@@ -65,7 +65,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
             ThroughputLog(llm).begin()
     device = "Predicted step times are those of scripted card"
     assert caplog.messages == [
-        "GPU KV cache size: 9 bytes a token, and a state of 7",
+        "KV cache: 9 bytes a token, and a state of 7 (0.000244 GiB)",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         *("The prefix cache is off: there are states", device),
         *("The prefix cache is off: layers store nothing", device),
@@ -89,6 +89,17 @@ def test_whose_step_times_are_predicted_is_said_once(
     with caplog.at_level(logging.INFO):
         ThroughputLog(llm, priced=priced).begin()
     assert caplog.messages[2:] == [said]
+
+
+def test_a_stale_calibration_is_logged_with_what_changed(caplog: pytest.LogCaptureFixture) -> None:
+    llm = Scripted()
+    stale = (
+        "the calibration file c.json is out of date: it was measured with torch 1 (now 2); run `ridgeline calibrate`"
+    )
+    llm.info = msgspec.structs.replace(llm.info, device="a machine", calibrated=False, stale_calibration=stale)
+    with caplog.at_level(logging.INFO):
+        ThroughputLog(llm).begin()
+    assert caplog.messages[2:] == [f"Predicted step times are those of a machine (not calibrated: {stale})"]
 
 
 def test_an_idle_engine_says_so_once() -> None:

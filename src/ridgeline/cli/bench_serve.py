@@ -243,7 +243,7 @@ def _predicted(options_given: _BenchServeOptions, found: BenchFindings, on_progr
         else device_named(options_given.target.predict_on)
     )
     if device is None:
-        return replace(found, unpredicted=_UNCALIBRATED)
+        return replace(found, unpredicted=_why_unpredicted())
     try:
         predicted = predict(name, read_config(name), device, round(given.mean), round(made.mean))
     except ModelRefused:
@@ -251,6 +251,19 @@ def _predicted(options_given: _BenchServeOptions, found: BenchFindings, on_progr
             raise
         return found
     return replace(found, predicted=predicted)
+
+
+def _why_unpredicted() -> str:
+    """Return why the load on a server of this machine is not predicted, and how to change that."""
+    from ridgeline.insight.calibrate.calibration_file import StaleCalibration, Uncalibrated, load_all
+
+    try:
+        load_all()
+    except StaleCalibration as error:
+        return f"The load is not predicted: {error}, and start the server again."
+    except Uncalibrated:
+        pass
+    return _UNCALIBRATED
 
 
 def _calibrated(title: str | None) -> Device | None:

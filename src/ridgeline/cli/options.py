@@ -488,3 +488,14 @@ def calibrated_device(place: "torch.device", threads: int | None) -> Device | No
         return device_named(str(place))
     except ValueError:  # not calibrated; a run is not to fail for want of what it should have taken
         return None
+
+
+def why_uncalibrated(place: "torch.device") -> str:
+    """Return why a GPU of this machine has no usable calibration, with the command that makes one; "" if it has one."""
+    from ridgeline.insight.calibrate.calibration_file import Uncalibrated, gpu_kind, load_all
+
+    try:
+        load_all(gpu_kind(place.index or 0))
+    except Uncalibrated as error:
+        return str(error)
+    return ""

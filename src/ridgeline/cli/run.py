@@ -13,7 +13,7 @@ from ridgeline.cli.console import clean, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.missing_kernels import warn_missing_kernels
-from ridgeline.cli.options import calibrated_device
+from ridgeline.cli.options import calibrated_device, why_uncalibrated
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.text_request import (
     SamplingFlags,
@@ -211,7 +211,7 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
     if llm.engine.speculator is not None:
         say(llm.engine.stats.guessed() or "speculation: no tokens were drafted")
     if device is None:
-        say("run `ridgeline calibrate --device cuda` once to see what limits the speed", style="dim")
+        say(f"what limits the speed is unknown: {why_uncalibrated(llm.loaded.device)}", style="dim")
     if llm.loaded.price.devices > 1:
         say(f"{llm.loaded.price.devices} ranks: bytes and FLOPs are per rank", style="dim")
     for adapter in llm.loaded.adapters:

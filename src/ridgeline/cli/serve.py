@@ -354,8 +354,10 @@ def say_images_ready(url: str, diffusion_engine: "DiffusionEngine", settings: Se
         else settings.models or diffusion_engine.pipelines
     )
     _say_serving(url, names, diffusion_engine.loop.threads, settings)
-    how = "" if diffusion_engine.device.calibrated else " (not calibrated: ridgeline calibrate)"
-    logger.info(f"Predicted step times are those of {diffusion_engine.device.title}{how}")
+    device = diffusion_engine.device
+    missing = device.stale_calibration or "ridgeline calibrate"
+    how = "" if device.calibrated else f" (not calibrated: {missing})"
+    logger.info(f"Predicted step times are those of {device.title}{how}")
     logger.info(f"limits: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 

@@ -138,6 +138,7 @@ class LoadedEngine:
             kv_bytes=layout.nbytes * self.price.devices,
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
+            stale_calibration="" if device is None else device.stale_calibration,
             dtype=str(self.model.storage.dtype).removeprefix("torch."),
             adapters=tuple(adapter.name for adapter in self.adapters),
             vectors=self.vectors,

@@ -73,6 +73,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """The device for which step times are predicted; None if nothing is predicted."""
     calibrated: bool = False
     """Whether the performance constants of the device for predictions were measured on this machine."""
+    stale_calibration: str = ""
+    """The changes since this machine was calibrated, if it counts as not calibrated because of them."""
     dtype: str = "float32"
     """The dtype of the weights; if they have several, that of the embedding."""
     adapters: tuple[str, ...] = ()

@@ -28,8 +28,23 @@ _PRICING = (
 )  # the code that gives the constants their meaning
 
 
+_LABELS = {
+    "processor": "the processor",
+    "torch": "torch",
+    "ridgeline": "Ridgeline",
+    "kernels": "the kernels for",
+    "ops": "the code of ops and kernels",
+    "pricing": "the code of prices and calibration",
+}
+"""The names of the entries of a key, for messages."""
+
+
 class Uncalibrated(ValueError):
     """An error that there is no usable calibration; its one-line message says why and how to get one."""
+
+
+class StaleCalibration(Uncalibrated):
+    """An error that a calibration was made on another machine, or with other versions or code."""
 
 
 def cache_folder() -> Path:
@@ -117,7 +132,8 @@ def load(threads: int) -> Calibration:
     """Return the calibration of the CPU for a number of threads.
 
     Raises:
-        Uncalibrated: If there is none or it is stale; the message says what changed.
+        Uncalibrated: If there is none. `StaleCalibration` if there is one of another machine or of other code; the
+            message says what changed.
     """
     found = {c.threads: c for c in load_all()}
     if threads not in found:
@@ -133,7 +149,7 @@ def load_all(kind: str = "cpu") -> list[Calibration]:
     """Return the calibrations of the CPU or a GPU, one per number of threads.
 
     Raises:
-        Uncalibrated: If there is none or it is stale.
+        Uncalibrated: If there is none. `StaleCalibration` if there is one of another machine or of other code.
     """
     path, key, run = file_path(kind), current_key(kind), _how(kind)
     if not path.exists():
@@ -144,12 +160,14 @@ def load_all(kind: str = "cpu") -> list[Calibration]:
     except (ValueError, KeyError, TypeError):
         raise Uncalibrated(f"the calibration file {path} cannot be read; {run}") from None
     changed = [
-        (f"{name} was {stored.get(name)} and is now {value}")
+        f"{_LABELS[name]} {stored.get(name, 'unknown')} (now {value})"
         for name, value in key.items()
         if stored.get(name) != value
     ]
     if changed:
-        raise Uncalibrated(f"the calibration of this machine is out of date: {'; '.join(changed)}; {run}")
+        raise StaleCalibration(
+            f"the calibration file {path} is out of date: it was measured with {'; with '.join(changed)}; {run}"
+        )
     try:
         return [Calibration.from_json(entry) for entry in values["calibrations"]]
     except (AttributeError, KeyError, TypeError, ValueError):

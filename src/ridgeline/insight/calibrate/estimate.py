@@ -2,7 +2,6 @@
 
 import datetime
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -35,19 +34,14 @@ class _CachedProbe(msgspec.Struct):
     device: Device
 
 
-def estimate_device(threads: int, reason: str) -> Device:
-    """Return the CPU with a number of threads as probed now or earlier; it is not calibrated.
-
-    Args:
-        threads: The number of threads.
-        reason: Why there is no calibration, for the device's sources.
-    """
+def estimate_device(threads: int) -> Device:
+    """Return the CPU with a number of threads as probed now or earlier; it is not calibrated."""
     path, key = cache_folder() / f"probe-{threads}.json", current_key()
     device = _kept(path, key)
     if device is None:
         device = probed(Timer(torch.device("cpu"), threads), PROBE_SECONDS)
         _keep(path, _CachedProbe(key, device))
-    return replace(device, sources={**device.sources, "efficiency": f"not calibrated, only a rough estimate: {reason}"})
+    return device
 
 
 def probed(timer: Timer, seconds: float) -> Device:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from ridgeline.insight.calibrate.calibration_file import Uncalibrated, gpu_kind, load, load_all
+from ridgeline.insight.calibrate.calibration_file import StaleCalibration, Uncalibrated, gpu_kind, load, load_all
 from ridgeline.insight.calibrate.estimate import estimate_device
 from ridgeline.insight.calibrate.gpu_calibration import probe_gpu
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.price.device import Device
+from ridgeline.price.device import STALE, Device
 from ridgeline.util.host import cores
 
 
@@ -29,11 +29,11 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     except Uncalibrated as error:
         if not estimate:
             raise
-        reason = str(error)
+        reason = error
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return estimate_device(threads, reason)
+        return _estimated(estimate_device(threads), reason)
     finally:
         torch.set_num_threads(before)
 
@@ -60,6 +60,11 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
         if not estimate:
             raise
         probed = probe_gpu(Timer(torch.device("cuda", index), 1), 1.0)
-        return replace(
-            probed, sources={**probed.sources, "efficiency": (f"not calibrated, only a rough estimate: {error}")}
-        )
+        return _estimated(probed, error)
+
+
+def _estimated(device: Device, reason: Uncalibrated) -> Device:
+    """Return a probed device with the reason for its missing calibration in its sources."""
+    sources = {**device.sources, "efficiency": f"not calibrated, only a rough estimate: {reason}"}
+    stale = {STALE: str(reason)} if isinstance(reason, StaleCalibration) else {}
+    return replace(device, sources={**sources, **stale})

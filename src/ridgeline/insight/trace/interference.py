@@ -47,6 +47,8 @@ def calibration(device: Device) -> str:
     """Return whether the predictions for a device are calibrated, and for this machine how to calibrate them."""
     if device.calibrated:
         return "calibrated"
+    if device.stale_calibration:
+        return f"not calibrated, so expected times are rough: {device.stale_calibration}"
     here = "; run `ridgeline calibrate` to measure this machine" if device.basis == "probe" else ""
     return f"not calibrated, so expected times are rough{here}"
 

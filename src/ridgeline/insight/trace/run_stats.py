@@ -104,8 +104,7 @@ def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str
     bandwidth = humanize.say(device.bandwidth_of(working_set), "B/s")
     peak = humanize.say(device.peak(number_format), "FLOP/s")
     place = device.memory_level_of(working_set).replace("memory", "main memory")
-    advice = " (run `ridgeline calibrate`)" if device.basis == "probe" else ""
-    calibrated = "" if device.calibrated else f"; roofs not calibrated{advice}"
+    calibrated = "" if device.calibrated else f"; roofs not calibrated{_advice(device)}"
     if not explains(max(compute, memory), phase.seconds):
         moved, computed = (humanize.percent(floor / phase.seconds) for floor in (memory, compute))
         return (
@@ -118,3 +117,10 @@ def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str
         idle = humanize.percent(compute / memory)
         return f"{name} is memory-bound ({bandwidth}): {where}; arithmetic needs {idle} of that time{calibrated}"
     return f"{name} is compute-bound ({number_format}, {peak}): {where}{calibrated}"
+
+
+def _advice(device: Device) -> str:
+    """Return why a device is not calibrated and how to calibrate it; "" if it is no machine at hand."""
+    if device.stale_calibration:
+        return f": {device.stale_calibration}"
+    return " (run `ridgeline calibrate`)" if device.basis == "probe" else ""

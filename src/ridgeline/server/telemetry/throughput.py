@@ -1,4 +1,7 @@
-"""The throughput log: a line every ten seconds in the wording of vLLM, unless the engine is idle."""
+"""The throughput log: a line every ten seconds, nearly in the wording of vLLM, unless the engine is idle.
+
+vLLM writes "GPU KV cache" even if the cache is in the memory of a CPU; these lines write "KV cache" on every device.
+"""
 
 import logging
 from collections import deque
@@ -11,6 +14,7 @@ from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.telemetry.engine_metrics import StatsSource
+from ridgeline.util.document.humanize import gib, say_gib
 
 _RECENT = 1000  # requests in the hit rate
 logger = logging.getLogger(__name__)
@@ -49,12 +53,13 @@ class ThroughputLog:
         """Log the capacity of the KV cache and the source of predictions."""
         info = self.llm.info
         if info.held:
-            logger.info(f"GPU KV cache size: {info.held}")
+            logger.info(f"KV cache: {info.held} ({say_gib(gib(info.kv_bytes))})")
             logger.info(f"Maximum concurrency for {info.context:,} tokens per request: {info.concurrency:.2f}x")
         if info.unshared:
             logger.info(f"The prefix cache is off: {info.unshared}")
         if info.device is not None:
-            how = "" if info.calibrated or self._priced else " (not calibrated: ridgeline calibrate)"
+            missing = info.stale_calibration or "ridgeline calibrate"
+            how = "" if info.calibrated or self._priced else f" (not calibrated: {missing})"
             logger.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
@@ -113,7 +118,7 @@ def worded(fields: dict[str, Any], engine: int = 0) -> str:
         f"Engine {engine:03d}: Avg prompt throughput: {fields['prompt_throughput']:.1f} tokens/s, "
         f"Avg generation throughput: {fields['generation_throughput']:.1f} tokens/s, "
         f"Running: {fields['running']} reqs, Waiting: {fields['waiting']} reqs, "
-        f"GPU KV cache usage: {fields['kv_cache_usage']:.1%}, "
+        f"KV cache usage: {fields['kv_cache_usage']:.1%}, "
         f"Prefix cache hit rate: {fields['prefix_cache_hit_rate']:.1%}"
     )
     share = fields["predicted_share"]
