@@ -10,6 +10,7 @@ import typer.main
 
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import commands_of
+from ridgeline.cli.completion import words_of
 from ridgeline.cli.examples import EXAMPLES, PURPOSES, first_lines
 from ridgeline.cli.main import build_app
 from ridgeline.learn.lab.exercise import EXERCISES
@@ -68,10 +69,25 @@ def test_a_group_alone_lists_its_commands(ridgeline: Run, commands: dict[str, An
     ended = ridgeline(group)
     assert (ended.code, ended.err) == (OK, "")
     listed = [line.split()[0] for line in ended.out.splitlines() if line.startswith("  ") and line[2:3].strip()]
-    own = [name.removeprefix(f"{group} ") for name in commands if name.startswith(f"{group} ")]
+    own = [
+        name.removeprefix(f"{group} ")
+        for name, command in commands.items()
+        if name.startswith(f"{group} ") and not command.hidden
+    ]
     assert listed[: len(own)] == own
     assert "\x1b" not in ended.out, "colours are for terminals"
     assert_one_line(ridgeline(group, "nonsense"), USAGE, f"(see ridgeline {group} --help)")
+
+
+def test_an_old_name_of_a_command_works_but_is_not_listed(ridgeline: Run) -> None:
+    """Check `page cards`, which was listed next to `page devices`."""
+    assert ridgeline("page", "cards").out == ridgeline("page", "devices").out != ""
+    for listed in (ridgeline("page", "--help").out, ridgeline("page").out, ridgeline("page", "nonsense").err):
+        assert "devices" in listed
+        assert "cards" not in listed
+    words = words_of(typer.main.get_command(build_app(["page"])))["page"]
+    assert "devices" in words
+    assert "cards" not in words
 
 
 def test_lab_alone_names_experiments_and_exercises(ridgeline: Run) -> None:

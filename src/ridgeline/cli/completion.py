@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli.aliases import OptionNames
+from ridgeline.cli.help import shown_commands
 
 Words = Mapping[str, Sequence[str]]
 """The completions that may follow each command: subcommands and options. The key "" is for the top level."""
@@ -62,7 +63,7 @@ def words_of(group: Any, name: str = "") -> Words:
     options = OptionNames(group.params).names()
     if not hasattr(group, "commands"):
         return {name: sorted(set(options))}
-    words: dict[str, Sequence[str]] = {name: [*sorted(group.commands), *sorted(set(options))]}
+    words: dict[str, Sequence[str]] = {name: [*sorted(shown_commands(group)), *sorted(set(options))]}
     for each, command in group.commands.items():
         words |= words_of(command, f"{name} {each}".strip())
     return words

@@ -43,9 +43,9 @@ class PlainGroup(TyperGroup):
         """Return the command that the arguments name, or report an unknown name with similar ones or all of them."""
         name = str(args[0])
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = get_close_matches(name, self.commands, 3)
+            near = get_close_matches(name, shown_commands(self), 3)
             group = ctx.command_path.removeprefix("ridgeline").strip()
-            known = f"; {group} has {_listed(self.commands)}" if group else ""
+            known = f"; {group} has {_listed(shown_commands(self))}" if group else ""
             meant = f"; did you mean {' or '.join(near)}?" if near else known
             ctx.fail(f"no such command: {name}{meant}")
         return super().resolve_command(ctx, args)
@@ -66,7 +66,12 @@ class PlainGroup(TyperGroup):
 
     def _write_commands(self, formatter: Any) -> None:
         with _section(formatter, "Commands"):
-            formatter.write_dl([(_name(name), _summary(command)) for name, command in self.commands.items()])
+            formatter.write_dl([(_name(name), _summary(command)) for name, command in shown_commands(self).items()])
+
+
+def shown_commands(group: Any) -> dict[str, Any]:
+    """Return the commands of a group by name, without hidden ones, such as old names of a command."""
+    return {name: command for name, command in group.commands.items() if not command.hidden}
 
 
 def _listed(names: Iterable[str]) -> str:
