@@ -11,7 +11,7 @@ import typer.main
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import commands_of
 from ridgeline.cli.completion import words_of
-from ridgeline.cli.examples import EXAMPLES, PURPOSES, first_lines
+from ridgeline.cli.examples import EXAMPLES, PURPOSES, first_lines, help_examples
 from ridgeline.cli.main import build_app
 from ridgeline.learn.lab.exercise import EXERCISES
 from ridgeline.learn.lab.experiments import EXPERIMENTS
@@ -48,6 +48,30 @@ def test_an_example_is_a_command_line_that_its_command_reads(ridgeline: Run, nam
     assert (program, arguments[: len(name.split())]) == ("ridgeline", name.split())
     ended = ridgeline(*arguments, "--print-config")
     assert (ended.code, ended.err) == (OK, "")
+
+
+def test_every_help_ends_with_examples_that_its_command_reads(ridgeline: Run, commands: dict[str, Any]) -> None:
+    """Parse each example of each help as a shell does, comment included."""
+    for name, command in commands.items():
+        if command.hidden:
+            continue
+        *_, examples = ridgeline(*name.split(), "--help").out.partition("\nExamples:\n")
+        lines = examples.splitlines()
+        assert 2 <= len(lines) <= 3, name
+        for line in lines:
+            program, *arguments = shlex.split(line, comments=True)
+            assert (program, arguments[: len(name.split())]) == ("ridgeline", name.split()), line
+            assert 0 < len(line.partition("  # ")[2].split()) <= 6, line
+            words = len(name.split())  # first, so that no option takes it for its value
+            ended = ridgeline(*arguments[:words], "--print-config", *arguments[words:])
+            assert (ended.code, ended.err) == (OK, ""), line
+
+
+@pytest.mark.parametrize("name", ["check", "show", "tokenize", "env", "completion"])
+def test_the_examples_of_quick_commands_run(ridgeline: Run, name: str) -> None:
+    for command, _ in help_examples(name):
+        ended = ridgeline(*shlex.split(command)[1:])
+        assert (ended.code, bool(ended.out)) == (OK, True), command
 
 
 def test_a_command_without_its_arguments_offers_its_example(ridgeline: Run, commands: dict[str, Any]) -> None:

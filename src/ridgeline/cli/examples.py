@@ -26,6 +26,51 @@ EXAMPLES = {
 }
 """An example of each command that needs arguments."""
 
+_FURTHER: dict[str, tuple[tuple[str, str], ...]] = {
+    "bench engine": (("--probe", "measure the roofs meanwhile"), ("--rounds 3 --json", "medians, as JSON")),
+    "bench serve": (("--rate 4 --duration 60s", "an open load"), ("--sweep", "look for the knee")),
+    "calibrate": (("--show", "show the last result"), ("--device cuda", "measure the GPU")),
+    "chat": (('--system "Be brief."', "with a system message"), ("--temperature 0", "always the likeliest token")),
+    "check": (("--json", "for a script"),),
+    "completion": (),
+    "embed": (("--json", "with the vectors"),),
+    "env": (("--json", "for a script"),),
+    "guide": (("--path", "print where it is"),),
+    "image": (("-n 4 --seed 7 -o sevens", "four, repeatable"), ("--steps 10 --quiet", "fewer steps, no report")),
+    "lab exercise": (("--check", "check your solution"),),
+    "page devices": (),
+    "page export": (("--models llama-3-8b --force", "one model, replace the file"),),
+    "page tables": (("--weights int8 --devices 2", "quantized, on two GPUs"),),
+    "plan": (("--weights fp8 --json", "quantized, as JSON"), ("--users 100 --tpot 50ms", "how many GPUs?")),
+    "quantize": (("--force", "replace the folder"),),
+    "quiz": (),
+    "run": (("--temperature 0 --max-tokens 50", "short and repeatable"), ("--quiet", "the text alone")),
+    "serve": (("--port 9000 --api-key SECRET", "with a key"), ("--log-format json", "a log for programs")),
+    "show": (("--json", "for a script"),),
+    "simulate": (("--slo ttft=1s --json", "with a target, as JSON"), ("--devices 2", "on two GPUs")),
+    "tokenize": (("--json", "for a script"),),
+    "trace": (("--layer 0", "op by op"), ("--roofline -", "draw the roofline")),
+    "transcribe": (("--timestamps", "with times"), ("--srt", "as subtitles")),
+    "translate": (("--json", "for a script"),),
+    "video": (("--frames 8 -o seven", "a short one"), ("--seed 7 --quiet", "repeatable, no report")),
+}
+"""The options that further examples add to a command's first one, each with a comment."""
+
+_FIRST_COMMENTS = {
+    "completion": "for ~/.bashrc",
+    "serve": "http://127.0.0.1:8000",
+}
+_WITHOUT_ARGUMENTS = {"lab exercise": "ridgeline lab exercise attention", "quiz": "ridgeline quiz roofline"}
+
+
+def help_examples(name: str) -> list[tuple[str, str]]:
+    """Return the examples at the end of a command's help, each with a comment of a few words."""
+    first = EXAMPLES.get(name) or _WITHOUT_ARGUMENTS.get(name) or f"ridgeline {name}"
+    further = _FURTHER.get(name, (("--json", "as JSON"),))
+    found = [(first, _FIRST_COMMENTS.get(name, "the defaults")), *((f"{first} {more}", why) for more, why in further)]
+    return found if len(found) > 1 else [*found, (f"{first} --print-config", "show its options and values")]
+
+
 PURPOSES = (
     ("choose hardware", EXAMPLES["plan"], "users and cost"),
     ("run a model", EXAMPLES["run"], "text and speed"),

@@ -14,6 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
+from ridgeline.cli.examples import help_examples
+
 WIDEST = 100
 """The maximum width of a help page in columns, for readability."""
 
@@ -25,6 +27,15 @@ class PlainCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the arguments, then that of the options panel by panel."""
         _write_parameters(self, ctx, formatter)
+
+    @override
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples of the command, each on a line of its own so that it can be copied."""
+        shown = help_examples(" ".join(ctx.command_path.split()[1:]))
+        widest = max(len(command) for command, _ in shown)
+        with _section(formatter, "Examples"):
+            for command, comment in shown:
+                formatter.write(f"  {command:{widest}}  # {comment}\n")
 
 
 class PlainGroup(TyperGroup):
