@@ -231,3 +231,14 @@ def test_interrupts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert terminal.end() == OK
     finally:
         terminal.kill()
+
+
+@pytest.mark.parametrize("template", ["{% for %}", "{{ 'a' * 10**9 }}"])
+def test_a_bad_chat_template_file_is_a_wrong_option_in_every_command(
+    ridgeline: Run, tmp_path: Path, template: str
+) -> None:
+    """Check the exit code: one of these said that the model is refused, the other that an option is wrong."""
+    file = tmp_path / "chat.jinja"
+    file.write_text(template, encoding="utf-8")
+    for command in (("run", "tales", "Once"), ("chat", "tales"), ("serve", "tales")):
+        assert_one_line(ridgeline(*command, "--chat-template", file), USAGE, f"{file}: ")

@@ -207,8 +207,9 @@ def test_templates_that_walk_loop_or_grow_are_refused_as_the_model_is_loaded(tmp
     assert str(folder) in str(refused.value)
     alone = tmp_path / "template.jinja"
     alone.write_text(template)
-    with pytest.raises(ModelRefused, match=r"template\.jinja: chat template: "):
+    with pytest.raises(ValueError, match=r"template\.jinja: chat template: ") as wrong:
         load_engine("tales", EngineSettings(chat_template=str(alone)))
+    assert not isinstance(wrong.value, ModelRefused), "the option is wrong, not the model: exit code 2"
 
 
 @EXPLODING
@@ -217,7 +218,10 @@ def test_templates_that_do_so_with_some_conversations(tmp_path: Path, template: 
     late = "{% if messages | length > 1 %}" + template + "{% endif %}"
     with attacked(model=str(write_model(tmp_path / "model", template=late))) as server:
         reply = server.chat(GREET * 2)
-        assert (reply.status, reply.json()["error"]["code"]) == (400, "template")
+        error = reply.json()["error"]
+        assert (reply.status, error["code"], error["param"]) == (400, "template", "messages")
+        assert str(tmp_path) not in error["message"]
+        assert "; send other messages, or their text as the prompt of /v1/completions" in error["message"]
         server.check()
 
 

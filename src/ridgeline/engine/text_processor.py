@@ -163,7 +163,7 @@ def load_text_processor(
 
     Raises:
         ModelRefused: (a ValueError) If the model's files cannot be used; in one line.
-        ValueError: If the chat template file holds no template.
+        ValueError: If the chat template file holds no template, or one that cannot be used.
     """
     source = as_source(model)
     embedding = read_embedding(source)
@@ -172,7 +172,12 @@ def load_text_processor(
         templates = templates_of(source, tokenizer)
     else:
         templates = read_template(Path(chat_template), tokenizer)
-    _check(templates, chat_template or str(source.folder))
+    try:
+        _check(templates, chat_template or str(source.folder))
+    except ModelRefused as error:
+        if chat_template is None:
+            raise
+        raise ValueError(str(error)) from None  # the option is wrong, not the model
     try:
         defaults = SamplingParams.from_generation_config(source.generation)
         server_defaults = defaults

@@ -70,7 +70,10 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
         return await offload_if_long(_weight(fields, size), encode)
     except ModelRefused as error:  # the template is at fault, not the request
         raise invalid(
-            f"the model's chat template fails on this conversation: {error}", "messages", code="template"
+            f"messages: the model's chat template fails on this conversation: {error}; send other messages, or their "
+            "text as the prompt of /v1/completions",
+            "messages",
+            code="template",
         ) from None
     except ValueError as error:  # the template rejects the messages, or they are too long or no Unicode
         raise invalid(str(error), "messages") from None

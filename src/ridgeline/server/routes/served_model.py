@@ -99,15 +99,22 @@ class ServedModel:
         """Return the chat template, for a conversation with or without tools.
 
         Raises:
-            ApiError: If the model has no chat template.
+            ApiError: If the model has no chat template, or several without a default.
         """
         if self.texts.templates is None:
             raise invalid(
-                "the model has no chat template; give the server one (--chat-template FILE), or use /v1/completions",
+                "messages: the model has no chat template; send a prompt to /v1/completions instead",
                 "messages",
                 code="no_chat_template",
             )
-        return self.texts.templates.pick(tools=tools)
+        try:
+            return self.texts.templates.pick(tools=tools)
+        except ValueError:
+            raise invalid(
+                "messages: the model has several chat templates and no default; send a prompt to /v1/completions",
+                "messages",
+                code="no_chat_template",
+            ) from None
 
     async def encode(self, text: str, *, add_special: bool = True, among: int = 0) -> list[int]:
         """Return the token ids of a text, in which the spelling of a control token is ordinary text.
