@@ -15,12 +15,11 @@ from typing_extensions import override
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.modulation import AddModulatedLayerNorm, Factor, GatedAddNorm, ModulatedLayerNorm
 from ridgeline.core.ops.norm import AddLayerNorm
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.op import TypedOp
 from ridgeline.core.ops.stored_module import weight
 
 
-class ConditionTable(Op):
+class ConditionTable(TypedOp):
     """The modulation factors of a block: a condition that all blocks share plus a learned table of this block.
 
     Attributes:
@@ -33,7 +32,7 @@ class ConditionTable(Op):
 
     def __init__(self, factors: Sequence[Factor], width: int, dtype: torch.dtype, *, spread: bool = False) -> None:
         super().__init__()
-        self.factors, self.width, self.spread = tuple(factors), width, spread
+        self.factors, self.width, self.spread, self.dtype = tuple(factors), width, spread, dtype
         self.scale_shift_table = weight(len(factors), width, dtype=dtype)
 
     @override
@@ -66,14 +65,9 @@ class ConditionTable(Op):
             activation_bytes=moved * self.scale_shift_table.element_size(),
         )
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.scale_shift_table.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.factors, self.width, self.spread, self.scale_shift_table.dtype
+        return self.factors, self.width, self.spread, self.dtype
 
     @override
     def extra_repr(self) -> str:

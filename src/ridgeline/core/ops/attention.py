@@ -21,7 +21,7 @@ from ridgeline.core.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.kv_quantisation import NO_SCALES
 from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op, OpBackend, kernel_by_head_dim
+from ridgeline.core.ops.op import Launch, OpBackend, TypedOp, kernel_by_head_dim
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import StorageShare, weight
@@ -44,7 +44,6 @@ class AttentionContext(Protocol):
 
         The context reads scale, softcap, sinks and the like from the op.
         """
-        ...
 
 
 class FusedRotaryKV(ABC):
@@ -71,7 +70,7 @@ class AttentionBackend(OpBackend):
         return op.rotated(q_THD, k_TKD, angles, start)
 
 
-class Attention(Op):
+class Attention(TypedOp):
     """Attention, softmax(q k^T x scale) v over the keys of the mask (GQA: Ainslie et al., arXiv:2305.13245).
 
     One op covers rotating, storing and attending, so that a kernel may fuse them. If v is not stored (`spec.v_dim` is
@@ -125,6 +124,7 @@ class Attention(Op):
         super().__init__()
         assert spec.v_dim or value_dim, "a latent spec needs the width of its values"
         self.layer, self.heads, self.spec, self.rope, self.shard = layer, heads, spec, rope, shard
+        self.dtype = spec.dtype
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
@@ -337,11 +337,6 @@ class Attention(Op):
     def rotate_launch(self, total: AttentionSum) -> Launch:
         """Return the kernel launch that rotates queries and keys by their positions."""
         return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.spec.dtype).name
 
     @property
     @override

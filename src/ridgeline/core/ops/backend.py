@@ -62,11 +62,9 @@ class ReplayedSteps(Protocol):
 
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the size with which a step of `work` is replayed, padding included, or None if it is not replayed."""
-        ...
 
     def largest(self, tokens: int) -> ReplayShape:
         """Return the size of the largest replayed step, if no step of the engine has more than `tokens` tokens."""
-        ...
 
     def held_bytes(self, model: nn.Module) -> int | None:
         """Return the bytes of op results that replayed steps hold between steps, if each result has memory of its own.
@@ -74,7 +72,6 @@ class ReplayedSteps(Protocol):
         Return None if results share memory, as in any other step: the replayed steps then keep the activations of the
         largest.
         """
-        ...
 
 
 class Backend(

@@ -12,12 +12,11 @@ from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.op import TypedOp
 from ridgeline.core.ops.stored_module import weight
 
 
-class Convolution(Op):
+class Convolution(TypedOp):
     """A convolution over time, act(conv(x) + bias), of inputs of equal length with zero padding on both sides.
 
     A row holds several consecutive positions. So a convolution with stride 2 has one row per result, and the rows of
@@ -51,7 +50,7 @@ class Convolution(Op):
         assert kernel % 2 == 1
         assert positions % stride == 0
         self.inputs, self.outputs, self.kernel_size, self.stretch = inputs, outputs, kernel, stretch
-        self.positions, self.stride = positions, stride
+        self.positions, self.stride, self.dtype = positions, stride, dtype
         self.activation, self.function = activation, ACTIVATIONS[activation]
         self.weight = weight(outputs, inputs, kernel, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype)
@@ -85,14 +84,9 @@ class Convolution(Op):
         )
         return product + Cost({"fp32": float(self.FLOPS_PER_ELEMENT * results)})
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.weight.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.inputs, self.outputs, self.kernel_size, self.positions, self.stride, self.weight.dtype
+        return self.inputs, self.outputs, self.kernel_size, self.positions, self.stride, self.dtype
 
     @override
     def extra_repr(self) -> str:

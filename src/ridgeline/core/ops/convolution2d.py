@@ -14,13 +14,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.elementwise import RowOp
+from ridgeline.core.ops.op import TypedOp
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 
-class Convolution2d(Op):
+class Convolution2d(TypedOp):
     """A convolution of images with a bias and zero padding, which keeps the image size; the kernel size is odd."""
 
     kind = "convolution"
@@ -29,7 +29,7 @@ class Convolution2d(Op):
     def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, *, kernel: int = 3) -> None:
         super().__init__()
         assert kernel % 2 == 1
-        self.inputs, self.outputs, self.kernel_size = inputs, outputs, kernel
+        self.inputs, self.outputs, self.kernel_size, self.dtype = inputs, outputs, kernel, dtype
         self.weight = weight(outputs, inputs, kernel, kernel, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype)
 
@@ -64,14 +64,9 @@ class Convolution2d(Op):
         """Return the kernel class of a convolution of images: a convolution, or a plain product for a 1 x 1 kernel."""
         return "convolution.images" if self.kernel_size > 1 else "convolution.pixels"
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.weight.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.inputs, self.outputs, self.kernel_size, self.weight.dtype
+        return self.inputs, self.outputs, self.kernel_size, self.dtype
 
     @override
     def extra_repr(self) -> str:
@@ -99,37 +94,23 @@ class Downsample(Convolution2d):
         return halved.to_rows(functional.conv2d(x_BIHW, self.weight, self.bias, self.stride))
 
 
-class Upsample(Op):
+class Upsample(RowOp):
     """Nearest-neighbour upsampling, which doubles the lines and columns of images."""
 
-    kind = "elementwise"
     kernel_name = "elementwise.upsample"
-
-    def __init__(self, channels: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.channels, self.dtype = channels, dtype
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """Repeat each pixel of x_PC [pixels of the grid, channels] in a 2 x 2 square of the doubled grid."""
         if x_PC.is_meta:
-            return x_PC.new_empty(doubled.rows, self.channels)
+            return x_PC.new_empty(doubled.rows, self.width)
         return doubled.to_rows(functional.interpolate(grid.to_images(x_PC), scale_factor=2.0, mode="nearest"))
 
     @override
     def cost_of(self, rows: int) -> Cost:
         """Return the cost of doubling an image's lines and columns: one pixel read and four written, without FLOPs."""
-        return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
-
-    @override
-    def signature(self) -> Hashable:
-        return self.channels, self.dtype
+        return Cost(activation_bytes=5 * rows * self.width * self.dtype.itemsize)
 
     @override
     def extra_repr(self) -> str:
-        return str(self.channels)
+        return str(self.width)

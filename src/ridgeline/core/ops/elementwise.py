@@ -1,4 +1,4 @@
-"""The base class of ops that combine two tensors number by number."""
+"""The base classes of ops on rows of one width, among them those that combine two tensors number by number."""
 
 from collections.abc import Hashable
 from typing import ClassVar
@@ -7,19 +7,27 @@ import torch
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.op import TypedOp
 
 
-class Elementwise(Op):
-    """An op that combines two tensors [rows, width] into one, number by number."""
+class RowOp(TypedOp):
+    """An op on rows of `width` numbers, whose cost depends on nothing else but the dtype."""
 
     kind = "elementwise"
-    FLOPS_PER_ELEMENT: ClassVar[int]
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.width, self.dtype = width, dtype
+
+    @override
+    def signature(self) -> Hashable:
+        return self.width, self.dtype
+
+
+class Elementwise(RowOp):
+    """An op that combines two tensors [rows, width] into one, number by number."""
+
+    FLOPS_PER_ELEMENT: ClassVar[int]
 
     @override
     def cost_of(self, rows: int) -> Cost:
@@ -28,15 +36,6 @@ class Elementwise(Op):
         return Cost(
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
         )
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
-
-    @override
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
 
     @override
     def extra_repr(self) -> str:

@@ -13,8 +13,8 @@ from typing_extensions import override
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
 from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
-from ridgeline.core.ops.number_formats import WeightFormat, format_of
-from ridgeline.core.ops.op import Op, OpBackend
+from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.op import OpBackend, TypedOp
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import StorageShare, weight
 from ridgeline.core.ops.weight_slot import WeightSlot
@@ -28,7 +28,7 @@ class EmbeddingBackend(OpBackend):
         return functional.embedding(numbers_N, table_ED)
 
 
-class Embedding(Op):
+class Embedding(TypedOp):
     """A lookup in a table [entries, width], of token embeddings or learned positions (GPT-2).
 
     If ranks divide the entries, rows of other ranks are zero, so that an AllReduce adds up to the result.
@@ -97,10 +97,6 @@ class Embedding(Op):
         return (StorageShare(self.stored, count, float(nbytes)),)
 
     @override
-    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        return {name: self.shard.slice(full, 0)}
-
-    @override
     def forward(self, ids_T: Tensor) -> Tensor:
         """Return the embeddings of token ids or positions, int64 [rows]: [rows, width]."""
         if ids_T.is_meta:
@@ -129,11 +125,6 @@ class Embedding(Op):
         row = self.width * self.dtype.itemsize
         read = row if self.stored is None else self.stored.nbytes(1, self.width)
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
 
     @override
     def signature(self) -> Hashable:

@@ -31,7 +31,6 @@ class ExpertLayout(Protocol):
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """Return the checkpoint names of the tensors that each hold one matrix or bias of all experts of a layer."""
-        ...
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
@@ -47,7 +46,6 @@ class ExpertLayout(Protocol):
         Raises:
             ValueError: If the tensor has another shape or dtype.
         """
-        ...
 
 
 class Stacked:

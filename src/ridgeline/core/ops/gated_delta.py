@@ -9,7 +9,7 @@ Within a chunk, the u of all positions are the solution of a triangular system, 
 Shapes: as in recurrence.py, and G key heads, R value heads per key head, K and V entries of a key and of a value.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -58,14 +58,9 @@ class GatedDeltaRule(Recurrence):
     def __init__(self, layer: int, sizes: DeltaSizes, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
         numbers = sizes.value_heads * sizes.key * sizes.value
         super().__init__(layer, StateSpec(numbers, torch.float32), sizes.value_heads * sizes.value, dtype)
-        self.sizes, self._shard = sizes, shard
+        self.sizes, self.shard = sizes, shard
         self.A_log = weight(sizes.value_heads, dtype=dtype)
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
-
-    @override
-    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's part of a parameter of the delta rule that has one number per head."""
-        return {name: self._shard.slice(full, 0)}
 
     @override
     def forward(

@@ -12,13 +12,12 @@ from typing_extensions import override
 
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.op import Launch, TypedOp
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 
-class GroupNorm(Op):
+class GroupNorm(TypedOp):
     """Group normalisation of images, (x - mean) / sqrt(variance + eps) * weight + bias, with an optional SiLU.
 
     Mean and variance are those of a group of channels over all pixels of an image. Sums are in fp32 whatever the dtype.
@@ -33,7 +32,7 @@ class GroupNorm(Op):
     def __init__(self, channels: int, groups: int, eps: float, dtype: torch.dtype, *, silu: bool = False) -> None:
         super().__init__()
         assert channels % groups == 0
-        self.channels, self.groups, self.eps, self.silu = channels, groups, eps, silu
+        self.channels, self.groups, self.eps, self.silu, self.dtype = channels, groups, eps, silu, dtype
         self.parts = ("normalise", "activate") if silu else ("normalise",)
         self.weight = weight(channels, dtype=dtype)
         self.bias = weight(channels, dtype=dtype)
@@ -81,14 +80,9 @@ class GroupNorm(Op):
         """Return the bytes that a group norm moves: each pixel is read once and written once."""
         return 2 * rows * self.channels * self.weight.element_size()
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.weight.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.channels, self.silu, self.weight.dtype
+        return self.channels, self.silu, self.dtype
 
     @override
     def extra_repr(self) -> str:

@@ -68,7 +68,6 @@ class LatentContext(Protocol):
 
         The op chooses the form, expanded or absorbed, for each class of query lengths in the step.
         """
-        ...
 
 
 class LatentAttention(Attention):

@@ -100,6 +100,28 @@ class ModulatedNorm(Norm):
         return modulated(self.normalise(x_NW), factor_PW, lengths, shift_PW)
 
 
+class AddModulatedNorm(ModulatedNorm, AddNorm):
+    """The base class of a residual addition followed by a norm with a factor per image."""
+
+    norm_part = "modulate"
+    parts = ("add", norm_part)
+
+    @override
+    def forward(  # type: ignore[override]
+        self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Add y to x in place, and return the sum and its modulated norm.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            factor_PW: The factor of each image [images, width].
+            lengths: The number of rows of each image.
+        """
+        sum_NW = self.add(x_NW, y_NW)
+        return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
+
+
 class GatedAddNorm(AddNorm):
     """The base class of a gated residual addition followed by a norm; each image has its own gate."""
 
@@ -139,29 +161,12 @@ class ModulatedRMSNorm(ModulatedNorm, RMSNorm):
         return self.modulate(x_NW, factor_PW, lengths)
 
 
-class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
+class AddModulatedRMSNorm(AddModulatedNorm, AddRMSNorm):
     """A residual addition followed by an RMS norm with a factor per image."""
 
     FLOPS_PER_ELEMENT = ModulatedRMSNorm.FLOPS_PER_ELEMENT
     kernel_name = ModulatedRMSNorm.kernel_name
-    norm_part = "modulate"
-    parts = ("add", norm_part)
     plain = False
-
-    @override
-    def forward(  # type: ignore[override]
-        self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Add y to x in place, and return the sum and its modulated norm.
-
-        Args:
-            x_NW: The residual stream [rows, width].
-            y_NW: The rows to add.
-            factor_PW: The factor of each image [images, width].
-            lengths: The number of rows of each image.
-        """
-        sum_NW = self.add(x_NW, y_NW)
-        return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
 class UnlearnedLayerNorm(LayerNorm):
@@ -201,24 +206,14 @@ class ModulatedLayerNorm(ModulatedNorm, UnlearnedLayerNorm):
         return self.modulate(x_NW, scale_PW, lengths, shift_PW)
 
 
-class AddModulatedLayerNorm(ModulatedNorm, AddNorm, UnlearnedLayerNorm):
+class AddModulatedLayerNorm(AddModulatedNorm, UnlearnedLayerNorm):
     """A residual addition followed by a layer norm with a factor per image, norm(x + y) * factor."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 1
     kernel_name = ModulatedLayerNorm.kernel_name
-    norm_part = "modulate"
-    parts = ("add", norm_part)
-    multiplier = 1.0
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         UnlearnedLayerNorm.__init__(self, width, eps, dtype)
-
-    @override
-    def forward(  # type: ignore[override]
-        self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        sum_NW = self.add(x_NW, y_NW)
-        return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
 class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):

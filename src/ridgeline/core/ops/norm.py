@@ -14,13 +14,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op, OpBackend
+from ridgeline.core.ops.elementwise import RowOp
+from ridgeline.core.ops.op import Launch, OpBackend, TypedOp
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import weight
 
 
-class Norm(Op):
+class Norm(TypedOp):
     """The base class of normalisations of vectors.
 
     Attributes:
@@ -36,7 +36,7 @@ class Norm(Op):
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1) -> None:
         super().__init__()
-        self.width, self.eps, self.per_token = width, eps, per_token
+        self.width, self.eps, self.per_token, self.dtype = width, eps, per_token, dtype
         self.weight = weight(width, dtype=dtype)
 
     @property
@@ -67,14 +67,9 @@ class Norm(Op):
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.weight.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.width, self.per_token, self.weight.dtype
+        return self.width, self.per_token, self.dtype
 
     @override
     def extra_repr(self) -> str:
@@ -154,15 +149,12 @@ class UnweightedRMSNorm(RMSNorm):
         self.register_buffer("weight", torch.ones(width, dtype=dtype, device="cpu"), persistent=False)  # for kernels
 
 
-class SumOfSquares(Op):
+class SumOfSquares(RowOp):
     """The sum of squares of a rank's part of a vector, for a norm over all ranks' parts."""
 
     kind = "norm"
     kernel_name = RMSNorm.kernel_name
-
-    def __init__(self, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.width, self.dtype = width, dtype
+    number_format = ""
 
     @override
     def forward(self, x_xW: Tensor) -> Tensor:
@@ -176,10 +168,6 @@ class SumOfSquares(Op):
         """Return the cost of sums of squares: two operations per entry, each of which is read once."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
-
-    @override
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
 
 
 class RMSNormBySquares(RMSNorm):
@@ -207,10 +195,6 @@ class RMSNormBySquares(RMSNorm):
         if x_xW.is_meta:
             return x_xW.new_empty(x_xW.shape)
         return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
-
-    @override
-    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        return {name: self.shard.slice(full, 0)}
 
 
 class LayerNorm(Norm):
@@ -258,10 +242,6 @@ class HeadLayerNorm(LayerNorm):
     def computed(self, x_xD: Tensor) -> Tensor:
         """Compute a layer norm of each head's vector [..., heads, width] in PyTorch."""
         return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
-
-    @override
-    def load_tensor(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        return {name: self.shard.slice(full, 0)}
 
 
 class AddNorm(Norm):

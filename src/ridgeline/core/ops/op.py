@@ -6,12 +6,14 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
+import torch
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts, Feature
 from ridgeline.core.ops.kv_layout import CacheSpec
 from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
-from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.stored_module import StoredModule
 from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
@@ -221,3 +223,14 @@ class Op(StoredModule, ABC):
     def score_matrix_bytes(self, work: Work) -> float:
         """Return the bytes, beyond `cost`, that attention moves if it writes its score matrix to memory."""
         return 0.0
+
+
+class TypedOp(Op):
+    """An op whose kernel computes in one dtype: that of its weights, or of its inputs and outputs."""
+
+    dtype: torch.dtype
+
+    @property
+    @override
+    def number_format(self) -> str:
+        return format_of(self.dtype).name

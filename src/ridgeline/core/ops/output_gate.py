@@ -3,8 +3,6 @@
 Shapes: T rows of a step, H heads, W width.
 """
 
-from collections.abc import Mapping
-
 import torch
 from msgspec import structs
 from torch import Tensor
@@ -82,7 +80,3 @@ class GroupedRMSNorm(GatedRMSNorm):
         gated_TGW = (x_TX.float() * functional.silu(gate_TX.float())).view(len(x_TX), self.per_token, self.width)
         normed_TX = functional.rms_norm(gated_TGW, (self.width,), eps=self.eps).flatten(1)
         return self.weight * normed_TX.to(x_TX.dtype)
-
-    @override
-    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        return {name: self.shard.slice(full, 0)}

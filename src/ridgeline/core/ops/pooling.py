@@ -12,8 +12,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.elementwise import RowOp
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
 """The way to represent a text by one vector: its first state (cls), its last, or the mean or maximum of all."""
@@ -21,7 +20,7 @@ MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 """The names of all pooling modes."""
 
 
-class Pooling(Op):
+class Pooling(RowOp):
     """The pooling of whole sequences into one vector each.
 
     It is the state of the first position (cls) or of the last, the mean of all in fp32, or the maximum of each entry.
@@ -31,8 +30,8 @@ class Pooling(Op):
     kernel_name = "elementwise.pool"
 
     def __init__(self, mode: PoolingMode, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.mode, self.width, self.dtype = mode, width, dtype
+        super().__init__(width, dtype)
+        self.mode = mode
 
     @override
     def forward(self, x_TD: Tensor, ends_R: Tensor) -> Tensor:
@@ -64,30 +63,20 @@ class Pooling(Op):
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return self.mode, self.width, self.dtype
+        return self.mode, super().signature()
 
     @override
     def extra_repr(self) -> str:
         return f"{self.mode} of {self.width}"
 
 
-class Normalise(Op):
+class Normalise(RowOp):
     """L2 normalisation in fp32, x / |x|; the dot product of two such vectors is their cosine similarity."""
 
-    kind = "elementwise"
     kernel_name = "elementwise.normalise"
     number_format = "fp32"
-
-    def __init__(self, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.width, self.dtype = width, dtype
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
@@ -102,7 +91,3 @@ class Normalise(Op):
         """
         elements = rows * self.width
         return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
-
-    @override
-    def signature(self) -> Hashable:
-        return self.width, self.dtype

@@ -18,8 +18,7 @@ from typing_extensions import override
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.kv_layout import StateSpec
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Launch, Op
+from ridgeline.core.ops.op import Launch, TypedOp
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import weight
 from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionPattern, AttentionSum, RowAxis, Work
@@ -30,10 +29,9 @@ class RecurrenceContext(Protocol):
 
     def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
         """Advance a recurrent op's states by the step's rows `inputs`, [T, ...] each, and return the outputs [T, W]."""
-        ...
 
 
-class Recurrence(Op):
+class Recurrence(TypedOp):
     """The base class of ops whose result depends on earlier positions only through a state.
 
     The FLOPs of the products count in the model's number format, in which common kernels compute them. The PyTorch path
@@ -127,11 +125,6 @@ class Recurrence(Op):
             for name, calls, sums in classes
             if sums.sequences
         )
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
 
 
 class ShortConvolution(Recurrence):

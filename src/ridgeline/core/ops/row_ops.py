@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.elementwise import RowOp
+from ridgeline.core.ops.op import TypedOp
 from ridgeline.core.ops.stored_module import weight
 
 
-class PaddingRow(Op):
+class PaddingRow(TypedOp):
     """A learned row that is written over the rows of padding tokens."""
 
     kind = "elementwise"
@@ -24,7 +24,7 @@ class PaddingRow(Op):
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = weight(1, width, dtype=dtype)
+        self.weight, self.dtype = weight(1, width, dtype=dtype), dtype
 
     @override
     def forward(self, x_NW: Tensor, padding_R: Tensor) -> Tensor:
@@ -43,38 +43,19 @@ class PaddingRow(Op):
         """Return the cost of reading the learned padding row; the few rows that it overwrites are ignored."""
         return Cost(weight_bytes=self.stored_bytes())
 
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.weight.dtype).name
-
     @override
     def signature(self) -> Hashable:
-        return tuple(self.weight.shape), self.weight.dtype
+        return tuple(self.weight.shape), self.dtype
 
 
-class Join(Op):
+class Join(RowOp):
     """The base class of ops that join tensors into rows of `width` numbers, each read and written once."""
 
-    kind = "elementwise"
     kernel_name = "elementwise.plain"
-
-    def __init__(self, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.width, self.dtype = width, dtype
 
     @override
     def cost_of(self, rows: int) -> Cost:
         return Cost(activation_bytes=2 * rows * self.width * self.dtype.itemsize)
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
-
-    @override
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
 
 
 class JoinRows(Join):

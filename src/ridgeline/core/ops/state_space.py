@@ -8,7 +8,7 @@ Shapes: as in recurrence.py, and G groups of heads that share B and C, R heads o
 state.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -67,15 +67,10 @@ class StateSpace(Recurrence):
         """
         numbers = sizes.heads * sizes.head * sizes.state
         super().__init__(layer, StateSpec(numbers, torch.float32), sizes.heads * sizes.head, dtype)
-        self.sizes, self.least, self._shard = sizes, least, shard
+        self.sizes, self.least, self.shard = sizes, least, shard
         self.A_log = weight(sizes.heads, dtype=dtype)
         self.dt_bias = weight(sizes.heads, dtype=dtype)
         self.D = weight(sizes.heads, dtype=dtype)
-
-    @override
-    def load_tensor(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's part of a Mamba-2 parameter that has one number per head."""
-        return {name: self._shard.slice(full, 0)}
 
     @override
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:

@@ -17,22 +17,18 @@ class RowItem(Protocol):
     @property
     def request(self) -> int:
         """The id of the request whose rows a step runs."""
-        ...
 
     @property
     def start(self) -> int:
         """The first position of the request that the step runs."""
-        ...
 
     @property
     def tokens(self) -> Sequence[int]:
         """The ids of the request's tokens that the step runs, one per position."""
-        ...
 
     @property
     def logits(self) -> Sequence[int]:
         """The request's rows whose logits are needed, counted from its first row in the step."""
-        ...
 
 
 class StepItem(RowItem, Protocol):
@@ -41,22 +37,18 @@ class StepItem(RowItem, Protocol):
     @property
     def encoder(self) -> object:
         """The ids or features that the encoder reads in this step."""
-        ...
 
     @property
     def encoded(self) -> int:
         """The number of encoder positions that the request attends to."""
-        ...
 
     @property
     def scored(self) -> object | None:
         """The prompt tokens whose log-probabilities are needed; None for none."""
-        ...
 
     @property
     def adapter(self) -> int:
         """The number of the request's LoRA adapter, from 1; 0 for none."""
-        ...
 
 
 class PlannedStep(Protocol):
@@ -65,22 +57,18 @@ class PlannedStep(Protocol):
     @property
     def items(self) -> Sequence[StepItem]:
         """The parts of a step, one per request that runs in it."""
-        ...
 
     @property
     def tokens(self) -> int:
         """The number of token positions that a step runs."""
-        ...
 
     @property
     def logit_rows(self) -> int:
         """The number of a step's rows from which tokens are sampled."""
-        ...
 
     @property
     def forget(self) -> Sequence[int]:
         """The ids of requests whose page tables are no longer needed."""
-        ...
 
 
 class PageTables(Protocol):
@@ -88,7 +76,6 @@ class PageTables(Protocol):
 
     def tables(self, request: int) -> list[list[int]]:
         """Return the page tables of a request, one per KV group; a new list if the request has restarted."""
-        ...
 
     def places(self, items: Sequence[Any], index: int) -> tuple[list[int], list[list[int]], list[int]]:
         """Return the slots, pages and first positions of requests in one KV group, as `GroupPageTables` holds them.
@@ -97,7 +84,6 @@ class PageTables(Protocol):
             items: The items of a step.
             index: The index of the KV group.
         """
-        ...
 
 
 class StepGraph(ABC):

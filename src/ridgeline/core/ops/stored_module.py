@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.number_formats import WeightFormat
+from ridgeline.core.ops.shard import WHOLE, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class StoredModule(BackendModule):
     """Whether tensor names in the checkpoint omit this module's name."""
     is_adapter: ClassVar[bool] = False
     """Whether the module belongs to a LoRA adapter and not to the model itself."""
+    shard: Shard = WHOLE
+    """This rank's share of each parameter, along its first dimension."""
 
     @property
     def is_runnable(self) -> bool:
@@ -68,7 +71,7 @@ class StoredModule(BackendModule):
         Raises:
             ValueError: If the tensor does not fit the module.
         """
-        return {name: full}
+        return {name: self.shard.slice(full, 0)}
 
     def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the number of parameters and their bytes for each storage format in the module."""

@@ -1,24 +1,21 @@
 """Sinusoidal embeddings of a timestep, by which a denoiser receives the noise level of its image."""
 
 import math
-from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.elementwise import RowOp
 
 
-class TimestepSinusoids(Op):
+class TimestepSinusoids(RowOp):
     """The cosines, then the sines, of a time at `width` / 2 frequencies from 1 down to nearly 1 / 10000.
 
     The sinusoids are those of Vaswani et al., arXiv:1706.03762, as Ho et al., arXiv:2006.11239, use them.
     """
 
-    kind = "elementwise"
     kernel_name = "elementwise.angles"
     FLOPS_PER_ELEMENT = 2
     """FLOPs per number of a timestep's embedding: the angle, and cos or sin counted as one."""
@@ -31,8 +28,8 @@ class TimestepSinusoids(Op):
             dtype: The dtype of the embeddings.
             scale: The factor on times.
         """
-        super().__init__()
-        self.width, self.dtype, self.scale = width, dtype, scale
+        super().__init__(width, dtype)
+        self.scale = scale
 
     @override
     def forward(self, times_P: Tensor) -> Tensor:
@@ -52,15 +49,6 @@ class TimestepSinusoids(Op):
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
             activation_bytes=4 * rows + elements * self.dtype.itemsize,
         )
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return format_of(self.dtype).name
-
-    @override
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
 
     @override
     def extra_repr(self) -> str:

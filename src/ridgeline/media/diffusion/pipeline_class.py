@@ -25,7 +25,6 @@ class LoadEncoder(Protocol):
 
     def __call__(self, pipeline: ModelSource, progress: Progress | None = None) -> TextEncoder:
         """Load the text encoder, or raise ModelRefused."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
