@@ -91,7 +91,7 @@ def test_what_is_expected_is_said_before_anything_runs(monkeypatch: pytest.Monke
         print("RUNS")
         return ExperimentOutcome(((True, "two is two"), (False, "one is not two")), (), {"one": 1})
 
-    made = Experiment("made", "Is it so?", ("Two is two.", "One is two."), run, __file__)
+    made = Experiment("made", "Is it so?", ("Two is two.", "One is two."), run)
     monkeypatch.setitem(experiments.EXPERIMENTS, "made", made)
     from ridgeline.cli.lab import command_of
 

@@ -35,7 +35,7 @@ class StoredModule(BackendModule):
     is_adapter: ClassVar[bool] = False
     """Whether the module belongs to a LoRA adapter and not to the model itself."""
     shard: Shard = WHOLE
-    """This rank's share of each parameter, along its first dimension."""
+    """The share of each parameter that this rank holds, along the first dimension."""
 
     @property
     def is_runnable(self) -> bool:

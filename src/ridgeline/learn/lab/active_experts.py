@@ -76,15 +76,10 @@ EXPERIMENT = Experiment(
     "How much computation and memory traffic does a mixture of experts save?",
     (
         "A batch of T tokens activates E(1-(1-k/E)^T) experts on average; a random simulation gives the same number.",
-        (
-            "One token uses less than a tenth of Qwen3-235B's parameters, but a step of 32 tokens reads more than four "
-            "fifths."
-        ),
-        (
-            "A trained router is not balanced: the built-in `mixture` activates slightly fewer experts than random "
-            "routing."
-        ),
+        "One token uses less than a tenth of Qwen3-235B's parameters, but a step of 32 tokens reads more than four "
+        "fifths.",
+        "A trained router is not balanced: the built-in `mixture` activates slightly fewer experts than random "
+        "routing.",
     ),
     run,
-    __file__,
 )

@@ -95,5 +95,4 @@ EXPERIMENT = Experiment(
         "Without division by the square root of the head size, one of 32 random keys gets nearly all of the weight.",
     ),
     run,
-    __file__,
 )

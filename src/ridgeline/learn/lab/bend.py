@@ -96,16 +96,11 @@ EXPERIMENT = Experiment(
     "bend",
     "Why do layers need a nonlinear function between them?",
     (
-        (
-            "The best linear network outputs 0.5 for every input of XOR, whatever its depth; two ReLUs compute XOR "
-            "exactly."
-        ),
+        "The best linear network outputs 0.5 for every input of XOR, whatever its depth; two ReLUs compute XOR "
+        "exactly.",
         "Two linear layers 4 -> 16 -> 4 are equal to one matrix of rank 4.",
-        (
-            "A trained model loses little with ReLU instead of SiLU, more with neither, and most without feed-forward "
-            "layers."
-        ),
+        "A trained model loses little with ReLU instead of SiLU, more with neither, and most without feed-forward "
+        "layers.",
     ),
     run,
-    __file__,
 )

@@ -48,24 +48,18 @@ def run() -> ExperimentOutcome:
         (
             (
                 before == 0.0 and all(float(change_HTT[:, :word].max()) == 0.0 for change_HTT in moved),
-                (
-                    f"hidden states and attention weights of the {word} tokens before it differ by {before:g} in every "
-                    "layer"
-                ),
+                f"hidden states and attention weights of the {word} tokens before it differ by {before:g} in every "
+                "layer",
             ),
             (
                 among[0] < _ALIKE < 0.01 < min(among[1:]),
-                (
-                    f"attention weights among the other tokens change by at most {among[0]:.0e} in layer 0, "
-                    f"{among[1]:.2f} in layer 1"
-                ),
+                f"attention weights among the other tokens change by at most {among[0]:.0e} in layer 0, "
+                f"{among[1]:.2f} in layer 1",
             ),
             (
                 float(states[0][word + 1 :].max()) == 0.0 < 0.01 < min(float(x_T[word:].min()) for x_T in states[1:]),
-                (
-                    "relative change of the last word's state by layer: "
-                    f"{', '.join(f'{float(change_T[-1]):.2f}' for change_T in states)}"
-                ),
+                "relative change of the last word's state by layer: "
+                f"{', '.join(f'{float(change_T[-1]):.2f}' for change_T in states)}",
             ),
             (
                 then[0][0][0] not in dict(then[1]) and then[1][0][0] not in dict(then[0]),
@@ -96,14 +90,11 @@ EXPERIMENT = Experiment(
     "change-a-word",
     "Which parts of the computation change when one word of the prompt changes?",
     (
-        (
-            "Nothing before the word changes by a single bit, in any layer, so prompts can share a prefix's keys and "
-            "values."
-        ),
+        "Nothing before the word changes by a single bit, in any layer, so prompts can share a prefix's keys and "
+        "values.",
         "In the first layer, the attention among the other tokens stays the same. From the second layer on it changes.",
         "The hidden state of every later token changes, although these tokens stay the same.",
         "As a result, the model predicts another next word.",
     ),
     run,
-    __file__,
 )

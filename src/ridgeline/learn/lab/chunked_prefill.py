@@ -68,10 +68,8 @@ def run() -> ExperimentOutcome:
             ),
             (
                 usual.ttft < 1.15 * most.ttft and usual.itl < 0.3 * most.itl,
-                (
-                    f"with a budget of 2,048 the others wait {say_seconds(usual.itl)}, and the first token comes after "
-                    f"{say_seconds(usual.ttft)}"
-                ),
+                f"with a budget of 2,048 the others wait {say_seconds(usual.itl)}, and the first token comes after "
+                f"{say_seconds(usual.ttft)}",
             ),
         ),
         (
@@ -90,14 +88,11 @@ EXPERIMENT = Experiment(
     "interference",
     "Which requests wait when a long prompt arrives?",
     (
-        (
-            "If the prompt runs in one step, all other users wait for their next token more than 20 times as long as "
-            "usual."
-        ),
+        "If the prompt runs in one step, all other users wait for their next token more than 20 times as long as "
+        "usual.",
         "With a smaller token budget per step the others wait less, but the prompt's first token comes later.",
         "A budget of 2,048 tokens delays the first token by less than 15 % and saves the others over 70 % of their "
         "wait.",
     ),
     run,
-    __file__,
 )

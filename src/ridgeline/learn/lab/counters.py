@@ -126,5 +126,4 @@ EXPERIMENT = Experiment(
         "Preemption does not change the output: each request generates the same tokens as when it runs alone.",
     ),
     run,
-    __file__,
 )

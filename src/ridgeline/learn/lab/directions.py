@@ -110,5 +110,4 @@ EXPERIMENT = Experiment(
         "The word queen is not a token in this vocabulary of 2,048; king - he + she is nearest to princess.",
     ),
     run,
-    __file__,
 )

@@ -65,17 +65,13 @@ def run() -> ExperimentOutcome:
             ),
             (
                 turns[0] > 50 and turns[-1] < 0.1,
-                (
-                    f"in {tales.model.context} tokens the first pair rotates {turns[0]:.0f} times and the last "
-                    f"{turns[-1]:.3f} times"
-                ),
+                f"in {tales.model.context} tokens the first pair rotates {turns[0]:.0f} times and the last "
+                f"{turns[-1]:.3f} times",
             ),
             (
                 best[most] == 1 and before[most] > 0.4 and own[most][1] - own[most][3] > 1,
-                (
-                    f"layer {most[0]}, head {most[1]} gives it {before[most]:.0%} of its attention; its score is "
-                    f"highest at distance {best[most]}"
-                ),
+                f"layer {most[0]}, head {most[1]} gives it {before[most]:.0%} of its attention; its score is "
+                f"highest at distance {best[most]}",
             ),
         ),
         (
@@ -95,12 +91,9 @@ EXPERIMENT = Experiment(
     (
         "The score depends only on the distance: the same query and key have the same score anywhere in a text.",
         "Two equal vectors have the highest score at distance 0 and lower scores at larger distances.",
-        (
-            "Over the longest text, rotary embedding rotates the first pair of entries dozens of times and the last "
-            "hardly at all."
-        ),
+        "Over the longest text, rotary embedding rotates the first pair of entries dozens of times and the last "
+        "hardly at all.",
         "A head that attends to the previous token has learned a query and a key whose score is highest at distance 1.",
     ),
     run,
-    __file__,
 )

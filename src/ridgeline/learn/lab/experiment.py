@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import getfile, unwrap
 from typing import Any
 
 from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, Facts, Heading, Paragraph
@@ -36,10 +37,13 @@ class Experiment:
     """The expectations of the experiment, as sentences stated before the measurement."""
     run: Callable[[], ExperimentOutcome]
     """The function that runs the experiment."""
-    file: str
-    """The path of the experiment's source file."""
     timed: tuple[int, ...] = ()
     """The expectations, counted from 1, that depend on a clock: other load on the machine may break them."""
+
+    @property
+    def file(self) -> str:
+        """The path of the experiment's source file."""
+        return getfile(unwrap(self.run))
 
     def announcement(self) -> Document:
         """Return the document shown before an experiment runs: its question and the results that it expects."""

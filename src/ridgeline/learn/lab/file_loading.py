@@ -119,6 +119,5 @@ EXPERIMENT = Experiment(
         "Loading a 70B from a volume with 1 GB/s takes over 100 s in any case.",
     ),
     run,
-    __file__,
     timed=(2,),
 )

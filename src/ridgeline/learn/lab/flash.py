@@ -119,5 +119,4 @@ EXPERIMENT = Experiment(
         "If scores are written to memory, attention is memory-bound at every length and takes several times as long.",
     ),
     run,
-    __file__,
 )

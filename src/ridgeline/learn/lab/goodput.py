@@ -84,5 +84,4 @@ EXPERIMENT = Experiment(
         "With a small token budget, prompts fall behind. With a large one, single steps delay all requests.",
     ),
     run,
-    __file__,
 )

@@ -117,5 +117,4 @@ EXPERIMENT = Experiment(
         "But a model must be trained for it: replacing each KV head by the mean of all of them ruins a trained model.",
     ),
     run,
-    __file__,
 )

@@ -101,5 +101,4 @@ EXPERIMENT = Experiment(
         "Guidance makes another image from the same noise.",
     ),
     run,
-    __file__,
 )

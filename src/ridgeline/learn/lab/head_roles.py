@@ -124,5 +124,4 @@ EXPERIMENT = Experiment(
         "Without attention in one layer the loss rises little. Without it in the first or in three it rises much.",
     ),
     run,
-    __file__,
 )

@@ -30,8 +30,7 @@ from ridgeline.core.ops.work import AttentionPattern, StepSegment
 
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play with her ball in the park. One day, she "
-    "saw "
-    "a big dog. The dog was happy and wanted to play too. Lily threw the ball and the dog ran after it."
+    "saw a big dog. The dog was happy and wanted to play too. Lily threw the ball and the dog ran after it."
 )
 """A story to measure the loss on, written for that purpose."""
 

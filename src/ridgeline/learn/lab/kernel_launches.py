@@ -125,6 +125,5 @@ EXPERIMENT = Experiment(
         "On a GPU, a kernel of `tales` ends long before the next one can be launched; a kernel of an 8B does not.",
     ),
     run,
-    __file__,
     timed=(2,),
 )

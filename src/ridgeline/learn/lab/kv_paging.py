@@ -73,10 +73,8 @@ def run() -> ExperimentOutcome:
             (whole[0] < 0.25, f"{whole[0]:.0%} of the memory is used, by {whole[1]} users"),
             (
                 sixteen[0] > 0.98 and sixteen[1] > 4 * whole[1],
-                (
-                    f"{sixteen[0]:.1%} of the memory is used, by {sixteen[1]} users; with powers of two "
-                    f"{doubled[0]:.0%}, by {doubled[1]} users"
-                ),
+                f"{sixteen[0]:.1%} of the memory is used, by {sixteen[1]} users; with powers of two "
+                f"{doubled[0]:.0%}, by {doubled[1]} users",
             ),
             (
                 all(abs(waste[size] - (size - 1) / 2) < 0.05 * size for size in SIZES)
@@ -108,5 +106,4 @@ EXPERIMENT = Experiment(
         "On average a request wastes half a page minus half a token, so larger pages waste more.",
     ),
     run,
-    __file__,
 )

@@ -122,5 +122,4 @@ EXPERIMENT = Experiment(
         "A frequent word is one token. A rare word has several: the stories have princesses but few queens.",
     ),
     run,
-    __file__,
 )

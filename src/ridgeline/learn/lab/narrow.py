@@ -106,5 +106,4 @@ EXPERIMENT = Experiment(
         "Two bits are too few either way: with a scale for each row the loss more than doubles.",
     ),
     run,
-    __file__,
 )

@@ -71,5 +71,4 @@ EXPERIMENT = Experiment(
         "A trained model needs its rotary embedding: without it, the loss on a story rises by more than half.",
     ),
     run,
-    __file__,
 )

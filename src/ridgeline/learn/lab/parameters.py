@@ -76,11 +76,8 @@ EXPERIMENT = Experiment(
     (
         "Seven numbers and a flag of the config are enough: the sum by hand equals the model's number of parameters.",
         "In larger models the feed-forward share is larger, and the share of embedding and head is smaller.",
-        (
-            "With a KV head for each of its 128 query heads, as one textbook assumes, the 405B would have 469 billion "
-            "parameters."
-        ),
+        "With a KV head for each of its 128 query heads, as one textbook assumes, the 405B would have 469 billion "
+        "parameters.",
     ),
     run,
-    __file__,
 )

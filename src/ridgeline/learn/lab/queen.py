@@ -80,11 +80,8 @@ def run(words: WordVectors) -> ExperimentOutcome:
             (nearest == QUEEN, f"{KING} - {minus} + {plus} is nearest to {nearest}, and king alone to {alone[0][0]}"),
             (
                 after > before,
-                (
-                    f"the cosine to queen exceeds that of the next word by {after:.2f} with the sum, and by "
-                    f"{before:.2f} "
-                    "with king alone"
-                ),
+                f"the cosine to queen exceeds that of the next word by {after:.2f} with the sum, and by {before:.2f} "
+                "with king alone",
             ),
         ),
         (
@@ -113,5 +110,4 @@ def experiment(model: str) -> Experiment:
             "The sum separates queen from the next word better than king alone does.",
         ),
         lambda: run(words),
-        __file__,
     )

@@ -104,6 +104,5 @@ EXPERIMENT = Experiment(
         "No product exceeds its roof by more than a tenth.",
     ),
     run,
-    __file__,
     timed=(1, 2, 3),
 )

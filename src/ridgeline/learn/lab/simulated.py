@@ -58,10 +58,8 @@ def run() -> ExperimentOutcome:
             ),
             (
                 off(chance[LOW]) < 0.05 < 0.1 < off(chance[HIGH]),
-                (
-                    f"the formula is {off(chance[LOW]):.1%} off at {LOW} requests per second, {off(chance[HIGH]):.0%} "
-                    f"at {HIGH}"
-                ),
+                f"the formula is {off(chance[LOW]):.1%} off at {LOW} requests per second, {off(chance[HIGH]):.0%} "
+                f"at {HIGH}",
             ),
             (
                 late["in bursts"] > 1.3 * late["by chance"] > 3 * late["evenly"],
@@ -104,5 +102,4 @@ EXPERIMENT = Experiment(
         "At the same average rate, requests that arrive in bursts wait far longer than those that arrive evenly.",
     ),
     run,
-    __file__,
 )

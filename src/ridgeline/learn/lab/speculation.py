@@ -61,10 +61,8 @@ def run() -> ExperimentOutcome:
             (dearer[1] < 1.1, f"{1 + GUESSES} positions take {dearer[1]:.2f} times as long as one"),
             (
                 gain[0.6][1] > 2 and gain[0.3][256] < 1,
-                (
-                    f"{gain[0.6][1]:.2f} times the speed for one user at 60 % accepted, {gain[0.3][256]:.2f} times for "
-                    "256 users at 30 %"
-                ),
+                f"{gain[0.6][1]:.2f} times the speed for one user at 60 % accepted, {gain[0.3][256]:.2f} times for "
+                "256 users at 30 %",
             ),
         ),
         (
@@ -88,16 +86,11 @@ EXPERIMENT = Experiment(
     "speculation",
     "How much faster is decoding with speculation?",
     (
-        (
-            "Speculation leaves every token as it was, because the model verifies the drafts, and saves a fifth of the "
-            "steps."
-        ),
+        "Speculation leaves every token as it was, because the model verifies the drafts, and saves a fifth of the "
+        "steps.",
         "For one user, verifying five positions takes hardly longer than one, because the weights are read once.",
-        (
-            "With three of five drafts accepted, one user's decoding is twice as fast. With many users and few "
-            "accepted, it is slower."
-        ),
+        "With three of five drafts accepted, one user's decoding is twice as fast. With many users and few "
+        "accepted, it is slower.",
     ),
     run,
-    __file__,
 )

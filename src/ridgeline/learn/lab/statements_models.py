@@ -47,10 +47,8 @@ def keys_and_values(ledger: CostCalculator) -> Iterator[Statement]:
         f"One step is linear: at 2,000 tokens it reads {read[1999] / read[999]:.2f} times as much as at 1,000. "
         f"All steps up to 2,000 tokens together read {sum(read) / sum(read[:1000]):.2f} times as much as those "
         f"up to 1,000.",
-        (
-            "The work of a step grows linearly, so the sum over all steps grows quadratically. The cache saves a "
-            "constant factor only."
-        ),
+        "The work of a step grows linearly, so the sum over all steps grows quadratically. The cache saves a "
+        "constant factor only.",
         {"step": read[1999] / read[999], "all": sum(read) / sum(read[:1000])},
     )  # fmt: skip
 
@@ -100,10 +98,8 @@ def weights(ledger: CostCalculator) -> Iterator[Statement]:
         "feed-forward", 21, "Feed-forward layers have about two thirds of the weights.",
         f"Of Llama-3-8B {percent(share)}, of one layer {percent(of_layer)}; with two matrices it would be "
         f"{percent(share * 2 / 3)}.",
-        (
-            "Two thirds is right for two matrices of four times the width and attention without grouped heads. Gated "
-            "layers have three matrices."
-        ),
+        "Two thirds is right for two matrices of four times the width and attention without grouped heads. Gated "
+        "layers have three matrices.",
         {"share": share, "of_layer": of_layer, "with_two": share * 2 / 3},
     )  # fmt: skip
     yield Statement(

@@ -35,8 +35,7 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
     share = step.arithmetic / step.memory
     yield Statement(
         "large-model", 7, "70B in FP16 on an H100: 140 GB in 42 ms, 140 GFLOP in 0.28 ms: over 150 times less, under "
-        "half "
-        "a percent.",
+        "half a percent.",
         f"{say_gb(gb(step.weights))} in {say_seconds(step.memory)}, arithmetic {say_seconds(step.arithmetic)}: "
         f"{1 / share:.0f} times less, {percent(share)}.",
         "0.28 ms assumes the 500 TFLOP/s that kernels achieve; the peak is 989. At 500 it would be 149 times, not over "
@@ -51,10 +50,8 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
         f"The prefill is memory-bound: {say_seconds(first.memory)} against {say_seconds(first.arithmetic)} of "
         f"arithmetic. It gives the first token, so 29 steps follow: {say_seconds(whole)} at best, and TTFT is the "
         "prefill.",
-        (
-            "Eight tokens are too few to be compute-bound. And 8 ms per step is an A100's time; an H100 reads the "
-            "weights faster."
-        ),
+        "Eight tokens are too few to be compute-bound. And 8 ms per step is an A100's time; an H100 reads the "
+        "weights faster.",
         {"memory": first.memory, "arithmetic": first.arithmetic, "whole": whole, "intensity": first.intensity},
     )  # fmt: skip
 
@@ -80,10 +77,8 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
         "users-on-24-gb", 5,
         "24 GB hold an 8B in bf16 and leave 8 GB; a user of 2,000 tokens takes 256 MB: about 30 users.",
         f"{users.users}: {users.total / 2**30:.2f} GiB less {steps} leaves {users.steps[-1].left / 2**30:.2f}.",
-        (
-            "A reserve, activations, the driver and CUDA graphs take memory too. The units help a little: 16 GB are 15 "
-            "GiB."
-        ),
+        "A reserve, activations, the driver and CUDA graphs take memory too. The units help a little: 16 GB are 15 "
+        "GiB.",
         {"users": users.users, "left": users.steps[-1].left, "texts": users.texts.users},
     )  # fmt: skip
     load = ledger.plan(_SMALL, "a100-sxm-80gb", 1500, 1000).serving.load(32)
@@ -99,10 +94,8 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
         "concurrency", 17, "An engine's log: maximum concurrency for 2,048 tokens per request is 68.65x.",
         f"140,595 tokens of KV cache are {140_595 // 16:,} pages of 16; over the 128 pages of a request that is "
         f"{140_595 // 16 / 128:.2f}.",
-        (
-            "It is the free KV memory divided by that of a request of full length. It says neither how many requests "
-            "are admitted nor how fast they are."
-        ),
+        "It is the free KV memory divided by that of a request of full length. It says neither how many requests "
+        "are admitted nor how fast they are.",
         {"pages": 140_595 // 16, "times": 140_595 // 16 / 128},
     )  # fmt: skip
     gains = [ledger.batching(_SMALL, "a100", 32, context) for context in (128, 512, 2000)]

@@ -26,8 +26,7 @@ VERSE = (
     "I ride unto the castle of the king, where mine own brother lieth sick, and would speak with him ere he die. Then "
     "God keep thee, and take this sword; it hath served my father well, and shall serve thee. I thank thee, noble sir. "
     "If ever I return I shall remember what thou hast done, and thou shalt have what thy heart desireth. Nay, speak "
-    "not "
-    "of it. Away, and let no man stay thee, for the hour is late and thy brother waiteth."
+    "not of it. Away, and let no man stay thee, for the hour is late and thy brother waiteth."
 )
 """A text about as long as PROSE, in the English of another time; both were written for this file."""
 

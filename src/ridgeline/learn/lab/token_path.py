@@ -73,24 +73,18 @@ def run() -> ExperimentOutcome:
         (
             (
                 back == TEXT and len(ids) < len(TEXT) / 3,
-                (
-                    f"{len(TEXT)} letters are {len(ids)} tokens including the one that begins every text; decoded: "
-                    f"{back!r}"
-                ),
+                f"{len(TEXT)} letters are {len(ids)} tokens including the one that begins every text; decoded: "
+                f"{back!r}",
             ),
             (
                 ranks[0] > 100 and settled > 1,
-                (
-                    f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 from layer "
-                    f"{settled - 1} on"
-                ),
+                f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 from layer "
+                f"{settled - 1} on",
             ),
             (
                 big["embedding"] < 1e-5 * whole and layers > 0.9 * whole,
-                (
-                    f"Llama-3-8B: {big['embedding']:,.0f} bytes of the embedding table, {layers:,.0f} bytes of the "
-                    "layers' matrices"
-                ),
+                f"Llama-3-8B: {big['embedding']:,.0f} bytes of the embedding table, {layers:,.0f} bytes of the "
+                "layers' matrices",
             ),
         ),
         (
@@ -110,5 +104,4 @@ EXPERIMENT = Experiment(
         "A token reads a single row of the embedding table. Nearly all bytes that it reads are the layers' matrices.",
     ),
     run,
-    __file__,
 )

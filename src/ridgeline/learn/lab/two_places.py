@@ -58,5 +58,4 @@ EXPERIMENT = Experiment(
         "The layers make the two vectors differ: more after the last layer than after the first, for every word.",
     ),
     run,
-    __file__,
 )

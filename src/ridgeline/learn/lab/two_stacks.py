@@ -115,5 +115,4 @@ EXPERIMENT = Experiment(
         "To generate a token, it reads half of its weights. A decoder-only model reads nearly all of its weights.",
     ),
     run,
-    __file__,
 )

@@ -73,8 +73,7 @@ class Resnet(nn.Module):
         y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
         if self.conv_shortcut is not None:
             x_PC = self.conv_shortcut(x_PC, grid)
-        out: Tensor = self.add(x_PC, y_PC)
-        return out
+        return self.add(x_PC, y_PC)
 
 
 class PixelAttention(nn.Module):
@@ -97,8 +96,7 @@ class PixelAttention(nn.Module):
         """Return the attention block's output [pixels, width] for x_PC [pixels, width], which it overwrites."""
         each = Uncached([], {self.space: [grid.each] * grid.images})
         q_P1C, k_P1C, v_P1C = (part[:, None] for part in self.qkv(self.group_norm(x_PC, grid)))
-        out: Tensor = self.add(x_PC, self.to_out[0](self.attend(q_P1C, k_P1C, v_P1C, each)))
-        return out
+        return self.add(x_PC, self.to_out[0](self.attend(q_P1C, k_P1C, v_P1C, each)))
 
 
 class MiddleBlock(nn.Module):
@@ -117,8 +115,7 @@ class MiddleBlock(nn.Module):
         x_PC = first(x_PC, grid)
         for attention in self.attentions:
             x_PC = attention(x_PC, grid)
-        out: Tensor = second(x_PC, grid)
-        return out
+        return second(x_PC, grid)
 
 
 class Downsampler(nn.Module):
@@ -131,8 +128,7 @@ class Downsampler(nn.Module):
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:
         """Return pixel rows of the halved grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
-        out: Tensor = self.conv(x_PC, grid, halved)
-        return out
+        return self.conv(x_PC, grid, halved)
 
 
 class Upsampler(nn.Module):
@@ -146,8 +142,7 @@ class Upsampler(nn.Module):
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """Return pixel rows of the doubled grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
-        out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
-        return out
+        return self.conv(self.upsample(x_PC, grid, doubled), doubled)
 
 
 class DownBlock(nn.Module):
@@ -235,8 +230,7 @@ class ImageEncoder(nn.Module):
             for downsampler in block.downsamplers:
                 x_PC = downsampler(x_PC, grids[level], grids[level + 1])
         x_PC = self.mid_block(x_PC, grids[-1])
-        out: Tensor = self.conv_out(self.conv_norm_out(x_PC, grids[-1]), grids[-1])
-        return out
+        return self.conv_out(self.conv_norm_out(x_PC, grids[-1]), grids[-1])
 
 
 class ImageDecoder(nn.Module):
@@ -285,5 +279,4 @@ class ImageDecoder(nn.Module):
                     x_PC = attention(x_PC, grids[level])
             for upsampler in block.upsamplers:
                 x_PC = upsampler(x_PC, grids[level], grids[level - 1])
-        out: Tensor = self.conv_out(self.conv_norm_out(x_PC, grids[0]), grids[0])
-        return out
+        return self.conv_out(self.conv_norm_out(x_PC, grids[0]), grids[0])

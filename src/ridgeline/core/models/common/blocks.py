@@ -232,8 +232,7 @@ class DividedNorm(nn.Module):
     @override
     def forward(self, x_T1W: Tensor) -> Tensor:
         """Return this rank's queries or keys x_T1W [rows, 1, own width], normalised over the heads of all ranks."""
-        normed: Tensor = self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))
-        return normed
+        return self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))
 
 
 HeadNorm = Norm | DividedNorm

@@ -76,8 +76,7 @@ class TextAttention(nn.Module):
     def forward(self, x_ND: Tensor, text: tuple[Tensor, Tensor], kv: Uncached) -> Tensor:
         """Return the attention output [rows, hidden] of x_ND [rows, hidden] over a text's keys and values."""
         q_NHE = self._heads(self.to_q(x_ND), self.q_norm)
-        out_ND: Tensor = self.o_proj(self.attend(q_NHE, *text, kv))
-        return out_ND
+        return self.o_proj(self.attend(q_NHE, *text, kv))
 
     def _heads(self, x_xD: Tensor, norm: HeadNorm | None = None) -> Tensor:
         """Split rows into attention heads [rows, heads, E], normalised if there is a norm."""
@@ -207,5 +206,4 @@ class CrossFinalLayer(nn.Module):
         """Return a denoiser's prediction [rows, features] from its residual stream and the final norm's condition."""
         shift_RD, scale_RD = self.factors(embedded_RD)
         _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)
-        out_NF: Tensor = self.proj_out(normed_ND)
-        return out_NF
+        return self.proj_out(normed_ND)

@@ -254,16 +254,14 @@ class CrossDenoiser(Denoiser):
         (block, *others), ((keys, values), *pairs) = self.blocks, zip(text[::2], text[1::2], strict=True)
 
         def first(stream: ResidualStream) -> ResidualStream:
-            out: ResidualStream = block(stream, (keys, values), given)
-            return out
+            return block(stream, (keys, values), given)
 
         def rest(stream: ResidualStream) -> ResidualStream:
             for other, pair in zip(others, pairs, strict=True):
                 stream = other(stream, pair, given)
             return stream
 
-        out_NF: Tensor = self.final(walk(ResidualStream(x_ND), None, first, rest), embedded_RD, layout.runs)
-        return out_NF
+        return self.final(walk(ResidualStream(x_ND), None, first, rest), embedded_RD, layout.runs)
 
     def grid(self, size: tuple[int, ...]) -> CrossGrid:
         """Return the grid of patches of one image or video of `size` latents.

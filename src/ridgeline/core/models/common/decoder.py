@@ -104,8 +104,7 @@ class SelfAttention(nn.Module):
         out_TO: Tensor = self.attend(q_THD, k_TKD, v_TKD, kv, turned)
         if self.gate is not None:
             out_TO = self.gate(out_TO, gate_THD)
-        out: Tensor = self.all_reduce(self.o_proj(out_TO))
-        return out
+        return self.all_reduce(self.o_proj(out_TO))
 
     def _heads(self, x_TO: Tensor, norm: HeadNorm | None = None) -> Tensor:
         """Split queries, keys or values [rows, heads x D] into [rows, heads, D], normalised if there is a norm."""
@@ -142,8 +141,7 @@ class MLP(nn.Module):
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """Return the feed-forward output [rows, hidden] for x_TD [rows, hidden]."""
-        out: Tensor = self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
-        return out
+        return self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
 
 
 class GatedMLP(MLP):
@@ -302,8 +300,7 @@ class Decoder(Model):
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
         """Return the last hidden states of a step's requested rows; only these pass the final norm."""
-        out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
-        return out_RD
+        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
 
     def drop_head(self) -> None:
         """Make the model return hidden states only, without a head; call it before weights are loaded."""
@@ -349,8 +346,7 @@ class Decoder(Model):
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:
-        logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
-        return logits_RV
+        return self.all_gather(self.lm_head(x_RD))
 
 
 def further_layers(fields: Fields, layers: int, name: str) -> tuple[str, ...]:

@@ -41,8 +41,7 @@ class Dense(nn.Module):
         """Return the dense layer's output [R, outputs] for x_RD [R, inputs]."""
         op = self.linear if self.activated is None else self.activated
         assert op is not None
-        out: Tensor = op(x_RD)
-        return out
+        return op(x_RD)
 
 
 class Embedder(Model):

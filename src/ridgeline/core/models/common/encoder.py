@@ -40,8 +40,7 @@ class Encoder(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
-        return out_RD
+        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
 
 
 def uncached_kv_spec(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:

@@ -77,8 +77,7 @@ class PlainSelfAttention(nn.Module):
     def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
         """Return the attention output [rows, hidden] for x_ND [rows, hidden]."""
         q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
-        out: Tensor = self.all_reduce(getattr(self, self.output_name)(self.attend(q_NHD, k_NHD, v_NHD, kv)))
-        return out
+        return self.all_reduce(getattr(self, self.output_name)(self.attend(q_NHD, k_NHD, v_NHD, kv)))
 
 
 class CrossAttention(nn.Module):
@@ -123,8 +122,7 @@ class CrossAttention(nn.Module):
         k_EHD = v_EHD = None
         if encoded_ED is not None:
             k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
-        out: Tensor = self.all_reduce(getattr(self, self.names.output)(self.attend(q_THD, k_EHD, v_EHD, kv)))
-        return out
+        return self.all_reduce(getattr(self, self.names.output)(self.attend(q_THD, k_EHD, v_EHD, kv)))
 
 
 def _columns(d: Dimensions, bias: bool, key_bias: bool | None) -> tuple[MatrixSpec, MatrixSpec, MatrixSpec]:
@@ -205,8 +203,7 @@ class EncoderDecoder(Model):
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:
-        logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
-        return logits_RV
+        return self.all_gather(self.lm_head(x_RD))
 
 
 def read_stack(fields: Fields, storage: StorageConfig, stack: str, context: int) -> Dimensions:

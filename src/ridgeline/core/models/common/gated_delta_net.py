@@ -90,8 +90,7 @@ class GatedDeltaNet(nn.Module):
     def forward(self, x_TD: Tensor, _: Angles, kv: KVContext) -> Tensor:
         """Return the layer's output [rows, hidden] for x_TD [rows, hidden]; only the order of positions matters."""
         *taken, z_TX = self.mixed(x_TD, kv)
-        out: Tensor = self.all_reduce(self.out_proj(self.norm(self.rule(*taken, kv), z_TX)))
-        return out
+        return self.all_reduce(self.out_proj(self.norm(self.rule(*taken, kv), z_TX)))
 
 
 def read_linear_layers(fields: Fields) -> tuple[bool, ...]:

@@ -75,8 +75,7 @@ class Mixture(nn.Module):
             shared_TD = self.shared_experts(x_TD)
             if self.shared_expert_gate is not None:
                 shared_TD = self.shared_expert_gate(x_TD, shared_TD)
-        out: Tensor = self.all_reduce(self.experts(x_TD, weights_TK, picked_TK, shared_TD))
-        return out
+        return self.all_reduce(self.experts(x_TD, weights_TK, picked_TK, shared_TD))
 
 
 def _shared(d: Dimensions, width: int, bias: bool, *, gated: bool) -> MLP:

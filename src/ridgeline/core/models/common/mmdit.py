@@ -204,8 +204,7 @@ class MMDiT(Denoiser):
         latents = walk(entered, None, first, rest)
         factors = self.norm_out["linear"](condition_PD)
         _, normed_ND = self.last_norm(*latents, *factors, layout.lengths[LATENTS])
-        out_NF: Tensor = self.proj_out(normed_ND)
-        return out_NF
+        return self.proj_out(normed_ND)
 
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:

@@ -83,8 +83,7 @@ class Modulated(nn.Module):
         """Return the modulation factors (shifts, scales and gates) of a module in a pass."""
         if self.space in given.shared:
             return given.shared[self.space]
-        own: Factors = self.get_submodule(f"{self.name}.linear")(given.condition_PD)
-        return own
+        return self.get_submodule(f"{self.name}.linear")(given.condition_PD)
 
 
 class MMDiTHalf(Modulated):
@@ -184,8 +183,7 @@ class SideBySide(nn.Module):
         *qkv, widened_JF = self.projected(x_JD)
         q_JHE, k_JHE, v_JHE = heads(qkv, self.head_dim, self.norm_q, self.norm_k)
         y_JD = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
-        out: Tensor = self.get_submodule(self.out)(self.join(y_JD, widened_JF))
-        return out
+        return self.get_submodule(self.out)(self.join(y_JD, widened_JF))
 
     @abstractmethod
     def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:

@@ -142,8 +142,7 @@ class AutoencoderKL(ImageAutoencoder):
         x_PC, own = self._restored(x_PC, grids), self._own(grids)
         if self.post_quant_conv is not None:
             x_PC = self.post_quant_conv(x_PC, own[-1])
-        out: Tensor = self.decoder(x_PC, own)
-        return out
+        return self.decoder(x_PC, own)
 
     @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
@@ -161,8 +160,7 @@ class AutoencoderKL(ImageAutoencoder):
 
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Return latents in the scale of a VAE's decoder, one row per pixel of its coarsest grid."""
-        restored_PC: Tensor = self.denormalise(x_PC)
-        return restored_PC
+        return self.denormalise(x_PC)
 
     def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance of latents in the denoiser's scale."""
@@ -208,8 +206,7 @@ class PackedAutoencoderKL(AutoencoderKL):
     @override
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Return packed latents, denormalised and unpacked, as the decoder reads them."""
-        restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
-        return restored_PC
+        return self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
 
     @override
     def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:

@@ -56,8 +56,7 @@ class BartBlock(nn.Module):
         _, x_ND = self.self_attn_layer_norm(x_ND, self.self_attn(x_ND, kv))
         if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None:
             _, x_ND = self.encoder_attn_layer_norm(x_ND, self.encoder_attn(x_ND, encoded_ED, kv))
-        out_ND: Tensor = self.final_layer_norm(x_ND, self.mlp(x_ND))[1]
-        return out_ND
+        return self.final_layer_norm(x_ND, self.mlp(x_ND))[1]
 
 
 class LearnedStart(nn.Module):
@@ -73,8 +72,7 @@ class LearnedStart(nn.Module):
     @override
     def forward(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
         """Return the stack's input [rows, hidden], from embedded tokens [rows, hidden] and their positions [rows]."""
-        out_ND: Tensor = self.layernorm_embedding(x_ND, self.embed_positions(positions_N))[1]
-        return out_ND
+        return self.layernorm_embedding(x_ND, self.embed_positions(positions_N))[1]
 
 
 class BartStack(nn.Module):
@@ -126,8 +124,7 @@ class Bart(EncoderDecoder):
         x_TD: Tensor = self.model.decoder.start(self.model.all_reduce(self.model.shared(ids_T)), positions_T)
         for block in self.model.decoder.layers:
             x_TD = block(x_TD, kv, encoded_ED)
-        out_RD: Tensor = self.wanted(x_TD, rows_R)
-        return out_RD
+        return self.wanted(x_TD, rows_R)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Bart:

@@ -4,6 +4,8 @@ They have learned positions, and a norm after each residual addition. They diffe
 the row after that of its padding token, so that it has fewer positions than rows.
 """
 
+from collections import OrderedDict
+
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -43,8 +45,7 @@ class BertEmbeddings(nn.Module):
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
         """Return the normed embeddings [rows, hidden] of ids_T and positions_T, int64 [rows]."""
         x_TD = self.add(self.word_embeddings(ids_T), self.token_type_embeddings(ids_T))
-        normed_TD: Tensor = self.LayerNorm(x_TD, self.position_embeddings(positions_T))[1]
-        return normed_TD
+        return self.LayerNorm(x_TD, self.position_embeddings(positions_T))[1]
 
 
 class BertHeads(nn.Module):
@@ -61,8 +62,7 @@ class BertHeads(nn.Module):
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """Return the attention heads' outputs [rows, heads x head_dim] for x_TD [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
-        out: Tensor = self.attend(q_THD, k_THD, v_THD, kv)
-        return out
+        return self.attend(q_THD, k_THD, v_THD, kv)
 
 
 class BertOutput(nn.Module):
@@ -81,8 +81,7 @@ class BertOutput(nn.Module):
         y_TD: Tensor = self.all_reduce(self.dense(x_TF))
         if rows_R is not None:
             residual_TD, y_TD = self.wanted(residual_TD, rows_R), self.wanted(y_TD, rows_R)
-        normed_TD: Tensor = self.LayerNorm(residual_TD, y_TD)[1]
-        return normed_TD
+        return self.LayerNorm(residual_TD, y_TD)[1]
 
 
 class BertSelfAttention(nn.Module):
@@ -98,22 +97,7 @@ class BertSelfAttention(nn.Module):
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """Return the attention part's output [rows, hidden] for x_TD [rows, hidden]."""
-        out: Tensor = self.output(self.get_submodule("self")(x_TD, kv), x_TD)
-        return out
-
-
-class BertIntermediate(nn.Module):
-    """The first half of a feed-forward part: act(dense(x))."""
-
-    def __init__(self, d: Dimensions) -> None:
-        super().__init__()
-        self.fc = ActivatedProjections({"dense": d.column(d.hidden, d.width, bias=True)}, d.activation)
-
-    @override
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """Return the activated rows [rows, width] for x_TD [rows, hidden]."""
-        out: Tensor = self.fc(x_TD)
-        return out
+        return self.output(self.get_submodule("self")(x_TD, kv), x_TD)
 
 
 class BertBlock(nn.Module):
@@ -124,7 +108,8 @@ class BertBlock(nn.Module):
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
         self.attention = BertSelfAttention(d, layer)
-        self.intermediate = BertIntermediate(d)
+        first_half = ActivatedProjections({"dense": d.column(d.hidden, d.width, bias=True)}, d.activation)
+        self.intermediate = nn.Sequential(OrderedDict(fc=first_half))
         self.output = BertOutput(d, d.width)
 
     @override
@@ -134,8 +119,7 @@ class BertBlock(nn.Module):
         The last block returns the requested rows only.
         """
         x_TD = self.attention(x_TD, kv)
-        out: Tensor = self.output(self.intermediate(x_TD), x_TD, rows_R)
-        return out
+        return self.output(self.intermediate(x_TD), x_TD, rows_R)
 
 
 class BertLayers(nn.Module):
@@ -161,8 +145,7 @@ class BertBackbone(nn.Module):
         *blocks, last = self.encoder.layer
         for block in blocks:
             x_TD = block(x_TD, kv)
-        out_RD: Tensor = last(x_TD, kv, rows_R)
-        return out_RD
+        return last(x_TD, kv, rows_R)
 
 
 class BertPooler(nn.Module):
@@ -177,8 +160,7 @@ class BertPooler(nn.Module):
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """Return the pooled states [R, hidden] for x_RD [R, hidden]."""
-        out: Tensor = self.fc(x_RD)
-        return out
+        return self.fc(x_RD)
 
 
 class RobertaHead(BertPooler):
@@ -191,8 +173,7 @@ class RobertaHead(BertPooler):
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """Return the scores of labels [R, labels] for x_RD [R, hidden]."""
-        out: Tensor = self.out_proj(super().forward(x_RD))
-        return out
+        return self.out_proj(super().forward(x_RD))
 
 
 def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:

@@ -59,8 +59,7 @@ class ClipBackbone(nn.Module):
         x_TD, y_TD = self.embeddings(ids_T, positions_T)
         for block in self.encoder.layers:
             x_TD, y_TD = block(x_TD, y_TD, kv)
-        out_RD: Tensor = self.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
-        return out_RD
+        return self.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:

@@ -82,8 +82,7 @@ class LatentSelfAttention(nn.Module):
         latent_TC, turned_TR = torch.split(kept_TE, [self.sizes.latent, self.sizes.rotary], dim=-1)
         q_THD = q_TO.view(len(q_TO), -1, self.sizes.key)
         out_TO = self.attend(q_THD, self.kv_a_layernorm(latent_TC), turned_TR, kv, angles)
-        out: Tensor = self.all_reduce(self.o_proj(out_TO))
-        return out
+        return self.all_reduce(self.o_proj(out_TO))
 
 
 def read_latents(fields: Fields) -> LatentSizes:

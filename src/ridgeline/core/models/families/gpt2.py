@@ -34,8 +34,7 @@ class Gpt2SelfAttention(nn.Module):
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """Return the attention output [rows, hidden] for x_TD [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
-        out: Tensor = self.all_reduce(self.c_proj(self.attend(q_THD, k_THD, v_THD, kv)))
-        return out
+        return self.all_reduce(self.c_proj(self.attend(q_THD, k_THD, v_THD, kv)))
 
 
 class Gpt2Block(nn.Module):
@@ -80,8 +79,7 @@ class Gpt2Backbone(nn.Module):
         for block in self.h:
             x_TD, y_TD = block(x_TD, y_TD, kv)
         _, normed_RD = self.ln_f(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))
-        out_RD: Tensor = normed_RD
-        return out_RD
+        return normed_RD
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:

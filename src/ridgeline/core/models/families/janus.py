@@ -81,8 +81,7 @@ class VisionTower(nn.Module):
         x_ED, y_ED = self.embeddings(x_EI, positions_E)
         for block in self.encoder.layers:
             x_ED, y_ED = block(x_ED, y_ED, kv)
-        out_ED: Tensor = self.post_layernorm(x_ED, y_ED)[1]
-        return out_ED
+        return self.post_layernorm(x_ED, y_ED)[1]
 
 
 def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, VisionTower]:
@@ -186,8 +185,7 @@ class JanusReader(Decoder):
     @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """Return the vision tower's row for each patch of whole images, in the text's width."""
-        out_ED: Tensor = self.aligner(self.vision_model(ids_E, positions_E, kv))
-        return out_ED
+        return self.aligner(self.vision_model(ids_E, positions_E, kv))
 
     @override
     def hidden(
@@ -197,8 +195,7 @@ class JanusReader(Decoder):
 
         Ids below 0 are rows of the encoded images, -1 the first.
         """
-        out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R, encoded_ED)
-        return out_RD
+        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R, encoded_ED)
 
     @override
     def decode_ops(self) -> list[Op]:
@@ -244,8 +241,7 @@ class GenerationHead(nn.Module):
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """Return the logits of image tokens, fp32 [R, codes], for x_RD [R, hidden]."""
-        logits_RV: Tensor = self.vision_head(self.activated(x_RD))
-        return logits_RV
+        return self.vision_head(self.activated(x_RD))
 
 
 class JanusImageModel(Model):
@@ -270,14 +266,12 @@ class JanusImageModel(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        out_RD: Tensor = self.model(ids_T, positions_T, kv, rows_R)
-        return out_RD
+        return self.model(ids_T, positions_T, kv, rows_R)
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:
         """Return the logits of image tokens."""
-        logits_RV: Tensor = self.generation_head(x_RD)
-        return logits_RV
+        return self.generation_head(x_RD)
 
 
 def build(fields: Fields, storage: StorageConfig) -> JanusReader:

@@ -4,6 +4,8 @@ Two of three layers attend to a neighbourhood. Every third attends to the whole 
 own.
 """
 
+from collections import OrderedDict
+
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -57,21 +59,6 @@ class ModernBertBlock(nn.Module):
         return x_TD, self.mlp(normed_TD)
 
 
-class ModernBertEmbeddings(nn.Module):
-    """ModernBERT's token embedding and the norm after it."""
-
-    def __init__(self, d: Dimensions, *, norm_bias: bool) -> None:
-        super().__init__()
-        self.tok_embeddings = Embedding(d.vocabulary, d.hidden, d.dtype)
-        self.norm = LayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
-
-    @override
-    def forward(self, ids_T: Tensor) -> Tensor:
-        """Return the normed embeddings [rows, hidden] of ids_T int64 [rows]."""
-        out: Tensor = self.norm(self.tok_embeddings(ids_T))
-        return out
-
-
 class ModernBertBackbone(nn.Module):
     """ModernBERT's encoder without its head: embeddings, blocks and final norm; checkpoints call it `model`."""
 
@@ -90,7 +77,8 @@ class ModernBertBackbone(nn.Module):
         super().__init__()
         self.wanted = RowPicker()
         self.sliding = sliding
-        self.embeddings = ModernBertEmbeddings(d, norm_bias=bias)
+        table, norm = Embedding(d.vocabulary, d.hidden, d.dtype), LayerNorm(d.hidden, d.eps, d.dtype, with_bias=bias)
+        self.embeddings = nn.Sequential(OrderedDict(tok_embeddings=table, norm=norm))
         self.rotary = nn.ModuleDict({_name(kind): RotaryTable(rope) for kind, rope in ropes.items() if kind in sliding})
         self.layers = nn.ModuleList(blocks)
         self.final_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=bias)
@@ -104,8 +92,7 @@ class ModernBertBackbone(nn.Module):
         for block, sliding in zip(self.layers, self.sliding, strict=True):
             x_TD, y_TD = block(x_TD, y_TD, angles[_name(sliding)], kv)
         assert y_TD is not None
-        out_RD: Tensor = self.final_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
-        return out_RD
+        return self.final_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
 
 
 def _name(sliding: bool) -> str:
@@ -128,8 +115,7 @@ class ModernBertHead(nn.Module):
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """Return norm(act(dense(x))) [R, hidden] of pooled states x_RD [R, hidden], which the classifier reads."""
-        out: Tensor = self.norm(self.fc(x_RD))
-        return out
+        return self.norm(self.fc(x_RD))
 
 
 def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:

@@ -80,8 +80,7 @@ class MambaMixer(nn.Module):
         widths = [x_TX.shape[1], b_TX.shape[1], c_TX.shape[1]]
         x_TX, b_TX, c_TX = torch.split(self.conv1d(x_TX, kv, b_TX, c_TX), widths, dim=-1)
         out_TX = self.scan(x_TX, b_TX, c_TX, step_TH, kv)
-        out: Tensor = self.all_reduce(self.out_proj(self.norm(out_TX, z_TX)))
-        return out
+        return self.all_reduce(self.out_proj(self.norm(out_TX, z_TX)))
 
 
 class MLPMixer(MLP):

@@ -144,8 +144,7 @@ class T5Block(nn.Module):
         x_ND, y_ND = self.layer[0](x_ND, y_ND, kv)
         if self.crosses:
             x_ND, y_ND = self.layer[1](x_ND, y_ND, encoded_ED, kv)
-        summands: tuple[Tensor, Tensor] = self.layer[-1](x_ND, y_ND)
-        return summands
+        return self.layer[-1](x_ND, y_ND)
 
 
 class T5Stack(nn.Module):
@@ -189,8 +188,7 @@ class T5(EncoderDecoder):
         y_ED: Tensor | None = None
         for block in self.encoder.block:
             x_ED, y_ED = block(x_ED, y_ED, kv)
-        encoded_ED: Tensor = self.encoder.final_layer_norm(x_ED, y_ED)[1]
-        return encoded_ED
+        return self.encoder.final_layer_norm(x_ED, y_ED)[1]
 
     @override
     def hidden(
@@ -201,8 +199,7 @@ class T5(EncoderDecoder):
         for block in self.decoder.block:
             x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
         assert y_TD is not None
-        normed_RD: Tensor = self.decoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
-        return normed_RD
+        return self.decoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
 
 
 class T5EncoderBackbone(nn.Module):
@@ -224,8 +221,7 @@ class T5EncoderBackbone(nn.Module):
         for block in self.encoder.block:
             x_TD, y_TD = block(x_TD, y_TD, kv)
         assert y_TD is not None
-        out_RD: Tensor = self.encoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
-        return out_RD
+        return self.encoder.final_layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
 
 
 class T5Stacks:

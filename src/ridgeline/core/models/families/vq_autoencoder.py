@@ -133,14 +133,12 @@ class VQAutoencoder(ImageAutoencoder):
         `grids` are the resolutions, the finest first.
         """
         x_PC = self.quantize.normalise(self.quantize.embedding(ids_P))
-        out: Tensor = self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
-        return out
+        return self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
 
     @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Return the tokens [pixels of the last grid] of pixel rows."""
-        out: Tensor = self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
-        return out
+        return self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
 
     def decode_bytes(self, latents: PixelGrid) -> int:
         """Return the peak bytes of activations while tokens of this size are decoded, including the tokens."""

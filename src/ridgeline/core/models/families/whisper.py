@@ -100,8 +100,7 @@ class AudioEncoder(nn.Module):
         x_ED, y_ED = self.conv2(self.conv1(x_EF)), self.embed_positions(positions_E)
         for block in self.layers:
             x_ED, y_ED = block(x_ED, y_ED, kv)
-        out_ED: Tensor = self.layer_norm(x_ED, y_ED)[1]
-        return out_ED
+        return self.layer_norm(x_ED, y_ED)[1]
 
 
 class TextDecoder(nn.Module):
@@ -128,8 +127,7 @@ class TextDecoder(nn.Module):
         y_TD: Tensor = self.embed_positions(positions_T)  # the first norm adds it
         for block in self.layers:
             x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
-        out_RD: Tensor = self.layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
-        return out_RD
+        return self.layer_norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))[1]
 
 
 class WhisperStacks(nn.Module):
@@ -155,15 +153,13 @@ class Whisper(EncoderDecoder):
     @override
     def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """Return the encoder's last hidden states, of whole windows of `encoder_context` rows."""
-        out_ED: Tensor = self.model.encoder(x_EF, positions_E, kv)
-        return out_ED
+        return self.model.encoder(x_EF, positions_E, kv)
 
     @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        out_RD: Tensor = self.model.decoder(ids_T, positions_T, kv, rows_R, encoded_ED)
-        return out_RD
+        return self.model.decoder(ids_T, positions_T, kv, rows_R, encoded_ED)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Whisper:

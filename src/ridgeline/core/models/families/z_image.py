@@ -129,8 +129,7 @@ class TimeEmbedder(nn.Module):
     @override
     def forward(self, times_P: Tensor) -> Tensor:
         """Return the condition [images, condition] that embeds the noise levels times_P fp32 [images]."""
-        out_PC: Tensor = self.mlp(self.sinusoids(times_P))
-        return out_PC
+        return self.mlp(self.sinusoids(times_P))
 
 
 class ZImageFinalLayer(nn.Module):
@@ -155,8 +154,7 @@ class ZImageFinalLayer(nn.Module):
             lengths: Rows of each image.
         """
         (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
-        out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
-        return out_NF
+        return self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
 
 
 def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
@@ -290,8 +288,7 @@ class ZImage(Denoiser):
         x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding), None
         for block in self.context_refiner:
             x_MD, y_MD = block(x_MD, y_MD, angles, kv)
-        out_MD: Tensor = self.text_add(x_MD, y_MD)
-        return out_MD
+        return self.text_add(x_MD, y_MD)
 
     def denoise(
         self,
@@ -331,8 +328,7 @@ class ZImage(Denoiser):
             return ResidualStream(self.wanted(x_JD, own), self.wanted(y_JD, own))
 
         x_ND, y_ND, _ = walk(joint, own, first, rest)
-        out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
-        return out_NF
+        return self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
 
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
