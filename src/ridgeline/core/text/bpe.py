@@ -70,6 +70,12 @@ def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[toke
     return pipeline, declared
 
 
+def bytes_split_by(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Return a pre-tokenizer that splits text by a pattern and writes the pieces as bytes."""
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
 def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
     """Return the function that sets up a tokenizer pipeline as a folder's tokenizer_class defines.
 
@@ -98,12 +104,7 @@ def _gpt2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     """Set up a tokenizer pipeline with Qwen2's normalizer and split rule."""
     pipeline.normalizer = normalizers.NFC()
-    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    pipeline.pre_tokenizer = bytes_split_by(QWEN2)
 
 
 def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:

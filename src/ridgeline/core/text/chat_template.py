@@ -299,9 +299,14 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
     Raises:
         ValueError: If a template is malformed. The message names the folder.
     """
+    return templates_of(dict(read_templates(folder)), tokenizer, folder)
+
+
+def templates_of(sources: Mapping[str, str], tokenizer: Tokenizer, where: Path) -> ChatTemplates | None:
+    """Return the chat templates with these sources, by name, or None if there are none; errors name `where`."""
     found = {
-        name: ChatTemplate(source, tokenizer, where=f"{folder}: chat template {name!r}")
-        for name, source in read_templates(folder)
+        name: ChatTemplate(source, tokenizer, where=f"{where}: chat template {name!r}")
+        for name, source in sources.items()
     }
     return ChatTemplates(found) if found else None
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
-from ridgeline.core.text.bpe import LLAMA3, QWEN2
-from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates
+from ridgeline.core.text.bpe import LLAMA3, QWEN2, bytes_split_by
+from ridgeline.core.text.chat_template import ChatTemplates, templates_of
 from ridgeline.core.text.fast_tokenizer import FastTokenizer
 from ridgeline.core.text.sentencepiece import SentencePieceTokenizer, encoded_field
 from ridgeline.core.text.tokenizer import Tokenizer
@@ -82,11 +82,7 @@ def read_gguf_templates(metadata: Mapping[str, Any], tokenizer: Tokenizer, sourc
     Raises:
         ValueError: If a template is malformed. The message names the file.
     """
-    found = {
-        name: ChatTemplate(text, tokenizer, where=f"{source}: chat template {name!r}")
-        for name, text in _templates(metadata).items()
-    }
-    return ChatTemplates(found) if found else None
+    return templates_of(_templates(metadata), tokenizer, source)
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -189,14 +185,11 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
         pipeline = tokenizers.Tokenizer(BPE(vocabulary, merges, ignore_merges=cut in _WHOLE_WORDS))
     if cut == QWEN2:
         pipeline.normalizer = normalizers.NFC()
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut in (_GPT2, _DIGITS))
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if cut == _DIGITS:
-        pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level])
-    elif cut == _GPT2:
-        pipeline.pre_tokenizer = level
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
     else:
-        split = pre_tokenizers.Split(Regex(cut), behavior="isolated", invert=False)
-        pipeline.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+        pipeline.pre_tokenizer = gpt2 if cut == _GPT2 else bytes_split_by(cut)
     pipeline.decoder = decoders.ByteLevel()
     return pipeline
 

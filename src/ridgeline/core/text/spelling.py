@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import tokenizers
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
-from ridgeline.core.text.bpe import LLAMA3, QWEN2
+from ridgeline.core.text.bpe import LLAMA3, QWEN2, bytes_split_by
 from ridgeline.core.text.tokenizers_library import stages
 from ridgeline.core.text.vocabulary import SPACE_MARK, byte_level, metaspace, word, wordpiece
 
@@ -138,12 +138,7 @@ def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
     if any(map(_marks, stages(pipeline.normalizer))):
         pipeline.normalizer = None
     name, rule = _rule_of(_pieces(pipeline))
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule is None)
-    if rule is None:
-        pipeline.pre_tokenizer = level
-    else:
-        split = pre_tokenizers.Split(Regex(rule), behavior="isolated", invert=False)
-        pipeline.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    pipeline.pre_tokenizer = bytes_split_by(rule) if rule else pre_tokenizers.ByteLevel(add_prefix_space=False)
     return name
 
 
