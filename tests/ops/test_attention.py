@@ -361,11 +361,11 @@ def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
 @pytest.mark.parametrize(
     "reach", [AttentionPattern("chunked", 3), AttentionPattern("full"), AttentionPattern("cross")], ids=str
 )
-def test_reaches_beyond_windows(reach: AttentionPattern, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reaches_beyond_windows(reach: AttentionPattern) -> None:
     """A chunk, a whole sequence, and an encoder's rows, which may be fewer than the queries."""
     g = torch.Generator().manual_seed(4)
-    monkeypatch.setattr(Attention, "attention_pattern", reach)
     op = attention((2, 2), 6)
+    op.attention_pattern = reach
     q, k, v = random(g, 9, 4, 6), random(g, 5, 2, 6), random(g, 5, 2, 6)
     if reach.kind == "cross":
         segments = [StepSegment(9, 9, encoder_len=5, runs_encoder=True)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
-from ridgeline.backends.cpu.cpu_backend import CpuBackend, layer_experts, picking
+from ridgeline.backends.cpu.cpu_backend import CpuBackend, layer_experts
 from ridgeline.backends.cpu.cpu_coverage import covers
 from ridgeline.backends.cpu.cpu_experts import LayerExperts, route
 from ridgeline.backends.cpu.library import Library
@@ -205,7 +205,7 @@ def routed(op: ExpertRouter, kernels: Library, x_TI: Tensor) -> tuple[Tensor, Te
     """What the op calls."""
     operands, logits = op.matrix.operands, torch.float32 if op.rule.wide else x_TI.dtype
     assert operands is not None
-    return route(kernels, x_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)
+    return route(kernels, x_TI, operands, logits, op.rule, op.e_score_correction_bias)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -278,7 +278,7 @@ def test_logits_of_any_size(kernels: Library) -> None:
     one = torch.eye(1)
     for scores in ("softmax", "sigmoid"):
         rule = RoutingRule(len(logits), scores)
-        weights_TK, picked_TK = route(kernels, one, Operands(logits[:, None], None), torch.float32, picking(rule), None)
+        weights_TK, picked_TK = route(kernels, one, Operands(logits[:, None], None), torch.float32, rule, None)
         expected = logits.softmax(-1) if scores == "softmax" else logits.sigmoid()
         torch.testing.assert_close(weights_TK[0], expected[picked_TK[0]], rtol=1e-6, atol=1e-37)
         assert sorted(picked_TK[0].tolist()) == list(range(len(logits)))

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ridgeline.backends.cpu.cpu_attention import rotate
 from ridgeline.backends.cpu.cpu_coverage import TAKES, covers, fuses, in_one_call
-from ridgeline.backends.cpu.cpu_experts import CpuRoutingRule, LayerExperts, route
+from ridgeline.backends.cpu.cpu_experts import LayerExperts, route
 from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.cpu_launches import launches
 from ridgeline.backends.cpu.cpu_pages import CpuPages
@@ -38,7 +38,7 @@ from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.rotary import Angles, RotaryTable
-from ridgeline.core.ops.router import ExpertRouter, RoutingRule
+from ridgeline.core.ops.router import ExpertRouter
 from ridgeline.core.ops.step_graphs import StepGraphs
 from ridgeline.core.ops.work import RowAxis, Work
 
@@ -259,7 +259,7 @@ class CpuBackend(Backend):
         if op.rule.by_logits or not op.matrix.has_no_adapter_rows or operands is None or x_TI.stride(-1) != 1:
             return super().route(op, x_TI)
         logits, rows_TI = torch.float32 if op.rule.wide else x_TI.dtype, x_TI.to(op.matrix.spec.dtype)
-        return route(self.library, rows_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)
+        return route(self.library, rows_TI, operands, logits, op.rule, op.e_score_correction_bias)
 
     @override
     def experts(
@@ -293,14 +293,6 @@ def layer_experts(library: Library, op: Experts) -> LayerExperts:
     gate = op.activation
     by = (gate.alpha, gate.limit) if isinstance(gate, ClampedGate) else gate
     return LayerExperts(library, operands, by, op.hidden, op.dtype)
-
-
-def picking(rule: RoutingRule) -> CpuRoutingRule:
-    """Return a routing rule in the form that the C++ kernels need."""
-    best = 1 if rule.group_score == "best" else 2
-    return CpuRoutingRule(
-        rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups, best
-    )
 
 
 def _adapted(matrix: Matrix, x_NI: Tensor) -> Tensor:

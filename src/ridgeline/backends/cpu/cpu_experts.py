@@ -5,7 +5,6 @@ Shapes: T rows of a step, I inputs, D hidden, E experts, K experts a row.
 
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from ridgeline.backends.cpu.library import ACTIVATION_NUMBERS, Library, indices
 from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_of, rows_of
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
+from ridgeline.core.ops.router import RoutingRule
 
 _CLAMPED = 7  # its number in Activation of native/activation.h
 
@@ -40,32 +40,12 @@ class _Picks(Structure):
     _fields_ = (("active", c_int64), ("ids", c_void_p), ("weights", c_void_p))
 
 
-@dataclass(frozen=True, slots=True)
-class CpuRoutingRule:
-    """The rule by which a router turns logits into selected experts and weights, as RoutingRule defines it."""
-
-    active: int
-    """The number of experts that each token is routed to."""
-    sigmoid: bool
-    """Whether router scores are sigmoids of the logits instead of a softmax."""
-    renormalise: bool
-    """Whether the weights of the selected experts are scaled to a sum of 1."""
-    scale: float
-    """The final factor of the routing weights."""
-    groups: int
-    """The number of groups into which the router divides the experts."""
-    top_groups: int
-    """The number of groups, those with the best scores, from which experts are selected."""
-    best: int
-    """The number of an expert group's best scores whose sum is the score of the group."""
-
-
 def route(
     library: Library,
     x_TI: Tensor,
     own: Operands,
     logits: torch.dtype,
-    picking: CpuRoutingRule,
+    rule: RoutingRule,
     correction_E: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Select experts for each row by the logits x W^T + b.
@@ -77,7 +57,7 @@ def route(
         x_TI: Rows.
         own: Matrix of the router.
         logits: Dtype of the logits: that of x, or fp32.
-        picking: Routing rule.
+        rule: Routing rule, which must select by scores.
         correction_E: Score correction of each expert (fp32), or None.
 
     Returns:
@@ -86,18 +66,18 @@ def route(
     function = library.function(
         "route", POINTER(RowsStruct), POINTER(MatrixStruct), c_int, POINTER(_Routing), c_void_p, c_void_p
     )  # fmt: skip
-    shape = x_TI.shape[0], picking.active
+    shape = x_TI.shape[0], rule.active
     weights_TK, picked_TK = x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
     correction = None
     if correction_E is not None:
         assert correction_E.dtype == torch.float32, "the correction bias must be fp32"
         correction = correction_E.data_ptr()
-    rule = _Routing(
-        picking.active, picking.sigmoid, picking.renormalise, picking.scale, picking.groups, picking.top_groups,
-        picking.best, correction,
+    routing = _Routing(
+        rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups,
+        1 if rule.group_score == "best" else 2, correction,
     )  # fmt: skip
     matrix = matrix_of(own, x_TI.dtype, x_TI.shape[1])
-    function(rows_of(x_TI), matrix, DTYPES[logits], rule, weights_TK.data_ptr(), picked_TK.data_ptr())
+    function(rows_of(x_TI), matrix, DTYPES[logits], routing, weights_TK.data_ptr(), picked_TK.data_ptr())
     return weights_TK, picked_TK
 
 

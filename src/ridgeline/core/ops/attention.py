@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -88,7 +89,9 @@ class Attention(TypedOp):
 
     kind = "attention"
     backend: AttentionBackend = AttentionBackend()
-    parts: tuple[str, ...] = ("rotate", "attend")
+    rotates_in = "rotate"
+    """The name of the method that launches the rotation of queries and keys."""
+    parts: tuple[str, ...] = (rotates_in, "attend")
     reads_context = True
     ROTATE_FLOPS = 3
     """FLOPs of the rotary embedding per entry of a query or key."""
@@ -124,7 +127,8 @@ class Attention(TypedOp):
         super().__init__()
         assert spec.v_dim or value_dim, "a latent spec needs the width of its values"
         self.layer, self.heads, self.spec, self.rope, self.shard = layer, heads, spec, rope, shard
-        self.dtype = spec.dtype
+        self.dtype, self.score_heads = spec.dtype, heads
+        self.attention_pattern: AttentionPattern = spec.reach
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
@@ -138,12 +142,6 @@ class Attention(TypedOp):
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
         # Bytes of one position's K and V, cached and unquantised. A price reads them several times per step.
         self._position, self._given = spec.slot_bytes, spec.given_bytes
-
-    @property
-    @override
-    def attention_pattern(self) -> AttentionPattern:
-        """The attention pattern of a layer: the keys that a query sees."""
-        return self.spec.reach
 
     @property
     @override
@@ -324,24 +322,18 @@ class Attention(TypedOp):
             ("few", attention.few.sequences, attention.few),
             ("prefill", attention.many.sequences, attention.many),
         )
-        attends = tuple(
-            Launch(
-                self._names[name], self.number_format, calls, self.attend_cost(own), "attend",
-                query_heads_per_kv_head=self.heads // self.spec.heads,
-            )
-            for name, calls, own in classes
-            if own.sequences
-        )  # fmt: skip
-        return attends if self.rope is None else (self.rotate_launch(attention.total), *attends)
+        turns = () if self.rope is None else (self.rotate_launch(attention.total),)
+        return (*turns, *chain(*(self.attend_launches(*each) for each in classes if each[-1].sequences)))
+
+    def attend_launches(self, name: str, calls: int, sums: AttentionSum) -> tuple[Launch, ...]:
+        """Return the kernel launches that attend in one class of query lengths (decode, few or prefill)."""
+        shared = self.heads // self.spec.heads
+        cost = self.attend_cost(sums)
+        return (Launch(self._names[name], self.number_format, calls, cost, "attend", query_heads_per_kv_head=shared),)
 
     def rotate_launch(self, total: AttentionSum) -> Launch:
         """Return the kernel launch that rotates queries and keys by their positions."""
-        return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
-
-    @property
-    @override
-    def score_heads(self) -> int:
-        return self.heads
+        return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), self.rotates_in)
 
     @override
     def score_matrix_bytes(self, work: Work) -> float:

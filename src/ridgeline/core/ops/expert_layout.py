@@ -3,9 +3,10 @@
 Shapes: E experts, D hidden, F columns of an expert over all ranks.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,12 +27,20 @@ class ExpertPart:
     """The function that returns the part of the expert with a given index."""
 
 
-class ExpertLayout(Protocol):
-    """The interface of a layout in which a checkpoint stores all experts of a layer."""
+class ExpertLayout(ABC):
+    """The base class of the layouts in which checkpoints store all experts of a layer."""
+
+    names: tuple[str, ...]
+    """The checkpoint names of the tensors that each hold one matrix or bias of all experts of a layer."""
+    biased = False
+    """Whether the experts have biases."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the checkpoint names of the tensors that each hold one matrix or bias of all experts of a layer."""
+        """Return the checkpoint names of the tensors of experts that have biases if `bias`."""
+        assert bias == self.biased, f"this expert layout has {'biases' if self.biased else 'no biases'}"
+        return self.names
 
+    @abstractmethod
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
@@ -48,7 +57,7 @@ class ExpertLayout(Protocol):
         """
 
 
-class Stacked:
+class Stacked(ExpertLayout):
     """The layout of newer Mixtral and Qwen checkpoints, which store gate and up matrices in one tensor.
 
     The tensors are gate_up_proj [E, 2F, D], gate rows first, and down_proj [E, D, F]. The class also reads the
@@ -56,11 +65,9 @@ class Stacked:
     transformers does.
     """
 
-    def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the checkpoint names of the two tensors with all experts of a layer, which have no biases."""
-        assert not bias, "this expert layout has no biases"
-        return "gate_up_proj", "down_proj"
+    names = ("gate_up_proj", "down_proj")
 
+    @override
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
@@ -90,39 +97,34 @@ class TransposedExperts(Stacked):
         return _gate_first(name, full.transpose(1, 2), width)
 
 
-class Ungated:
+class Ungated(ExpertLayout):
     """The layout of experts without a gate: up_proj [E, F, D] and down_proj [E, D, F]."""
 
-    def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the checkpoint names of the two tensors with all ungated experts of a layer, which have no biases."""
-        assert not bias, "this expert layout has no biases"
-        return "up_proj", "down_proj"
+    names = ("up_proj", "down_proj")
 
+    @override
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
         """Return each expert's up matrix from up_proj, or its down matrix from down_proj."""
         count, hidden, width = sizes
         full = arrived[name]
-        if name == "down_proj":
-            _check(full, (count, hidden, width), dtype)
-            return (ExpertPart("down", "weight", full.__getitem__),)
-        _check(full, (count, width, hidden), dtype)
-        return (ExpertPart("up", "weight", full.__getitem__),)
+        down = name == "down_proj"
+        _check(full, (count, hidden, width) if down else (count, width, hidden), dtype)
+        return (ExpertPart("down" if down else "up", "weight", full.__getitem__),)
 
 
-class Interleaved:
+class Interleaved(ExpertLayout):
     """The checkpoint layout of gpt-oss, in which the columns of the experts' gate and up matrices alternate.
 
     The tensors are gate_up_proj [E, D, 2F], which starts with a column of the gate, and down_proj [E, F, D], each with
     biases. Loading transposes the matrices, because products read rows of outputs.
     """
 
-    def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the checkpoint names of the two weight tensors and the two bias tensors of gpt-oss's experts."""
-        assert bias, "this expert layout has biases"
-        return "gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"
+    names = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+    biased = True
 
+    @override
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
@@ -156,11 +158,10 @@ class Mxfp4(Interleaved):
     them to the model's dtype, one expert at a time.
     """
 
-    @override
-    def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        assert bias, "this expert layout has biases"
-        names = (f"{name}_{part}" for name in ("gate_up_proj", "down_proj") for part in ("blocks", "scales"))
-        return (*names, "gate_up_proj_bias", "down_proj_bias")
+    names = (
+        "gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks", "down_proj_scales", "gate_up_proj_bias",
+        "down_proj_bias",
+    )  # fmt: skip
 
     @override
     def parts(

@@ -114,11 +114,14 @@ class Experts(nn.ModuleList, Op):
         self.count, self.active, self.hidden, self.dtype = sizes.count, sizes.active, hidden, dtype
         self.gathered_ranks, self.layout, self.adds = gathered, layout, adds
         self.weighs_inputs = weighs_inputs
-        self.width = shard.part(sizes.width, "columns of an expert")
+        self.experts: ExpectedExperts = ExpectedExperts(sizes.count, sizes.active)
+        self._whole_width, self.width = sizes.width, shard.part(sizes.width, "columns of an expert")
         self.activation = activation
         column = MatrixSpec(hidden, sizes.width, dtype, bias, split="column", shard=shard)
         row = MatrixSpec(sizes.width, hidden, dtype, bias, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row)[-len(names) :], strict=True))
+        self.pending_matrices = self.count * len(names)
+        self.idle_parameters = (self.count - self.active) * self.expert_parameters
         self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
         self.has_operands = True
         self._waiting: dict[str, Tensor] = {}
@@ -175,11 +178,6 @@ class Experts(nn.ModuleList, Op):
             for name, matrix in self.expert().items():
                 expert.add_module(name, matrix)
             self.append(expert)
-
-    @property
-    @override
-    def pending_matrices(self) -> int:
-        return self.count * len(self.specs)
 
     def matrices(self, expert: int) -> tuple[Matrix, ...]:
         """Return the matrices of one expert: gate (if it has one), up and down."""
@@ -241,23 +239,9 @@ class Experts(nn.ModuleList, Op):
         }
 
     @property
-    def _whole_width(self) -> int:
-        """The number of columns of an expert, over all ranks."""
-        return next(iter(self.specs.values())).outputs
-
-    @property
     def expert_parameters(self) -> int:
         """The number of parameters of one expert on this rank."""
-        return sum(self._count(spec) for spec in self.specs.values())
-
-    @property
-    @override
-    def idle_parameters(self) -> int:
-        return (self.count - self.active) * self.expert_parameters
-
-    def _count(self, spec: MatrixSpec) -> int:
-        """Return the number of parameters of one matrix of an expert on this rank."""
-        return spec.local_outputs * (spec.local_inputs + spec.bias)
+        return sum(spec.local_outputs * (spec.local_inputs + spec.bias) for spec in self.specs.values())
 
     @override
     def storage_shares(self) -> tuple[StorageShare, ...]:
@@ -356,11 +340,6 @@ class Experts(nn.ModuleList, Op):
     def touched(self, tokens: float) -> float:
         """Return the expected number of distinct experts that `tokens` tokens hit."""
         return self.experts.expected_hits(tokens)
-
-    @property
-    @override
-    def experts(self) -> ExpectedExperts:
-        return ExpectedExperts(self.count, self.active)
 
     @override
     def experts_hit(self, inputs: tuple[Any, ...]) -> int:

@@ -74,7 +74,8 @@ class LatentAttention(Attention):
     """The attention of one layer over cached latents, with the matrix that projects them to keys and values."""
 
     unnamed = True
-    parts: tuple[str, ...] = ("rotate_latent", "attend_latent")
+    rotates_in = "rotate_latent"
+    parts: tuple[str, ...] = (rotates_in, "attend_latent")
 
     def __init__(
         self, layer: int, heads: int, sizes: LatentSizes, kv_b: MatrixSpec, spec: KVSpec, *, rope: Rope, scale: float
@@ -282,25 +283,11 @@ class LatentAttention(Attention):
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
 
     @override
-    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel launches of latent attention in a step.
+    def attend_launches(self, name: str, calls: int, sums: AttentionSum) -> tuple[Launch, Launch]:
+        """Return the launches of the products and of attention in one class of query lengths.
 
-        They are one rotation, then products and attention for each class of query lengths. The products with the matrix
-        write their results to memory, from which attention reads them.
+        The products with the matrix write their results to memory, from which attention reads them.
         """
-        attention = work.attention[self.attention_pattern]
-        if not attention.total.queries and not attention.total.written:
-            return ()
-        turned = self.rotate_cost(attention.total, 2)
-        launches = [Launch(self._names["rotate"], self.number_format, 1, turned, "rotate_latent")]
-        classes = (("decode", 1, attention.one), ("few", attention.few.sequences, attention.few),
-                   ("prefill", attention.many.sequences, attention.many))  # fmt: skip
-        for name, calls, sums in classes:
-            if sums.sequences:
-                launches += self._class_launches(name, calls, sums)
-        return tuple(launches)
-
-    def _class_launches(self, name: str, calls: int, sums: AttentionSum) -> tuple[Launch, Launch]:
         expands, sizes = self.expands(sums), self.sizes
         rows = sums.keys if expands else sums.queries
         between = self.heads * (sizes.key + sizes.value if expands else sizes.kept + sizes.latent)

@@ -96,6 +96,14 @@ class Op(StoredModule, ABC):
 
     Each of them has as many rows as this rank.
     """
+    attention_pattern: AttentionPattern | None = None
+    """The attention pattern of the op's queries; None for an op whose rows do not depend on each other."""
+    score_heads: int | None = None
+    """The number of heads with an attention score per query-key pair; None for an op without scores."""
+    idle_parameters = 0
+    """The number of an op's parameters that one token does not use: those of experts that it is not routed to."""
+    experts: ExpectedExperts | None = None
+    """The formula for the expected number of distinct experts in a step; None if the op has no experts."""
     part: ClassVar[str] = ""
     """The line of a model's parameter breakdown that an op counts towards; "" if the enclosing module sets it."""
 
@@ -169,11 +177,6 @@ class Op(StoredModule, ABC):
         """Set the weight format of each slot of an op before the weights are loaded; None is the model's dtype."""
         assert not stored, f"a recipe cannot choose a format for {self.kind}"
 
-    @property
-    def idle_parameters(self) -> int:
-        """The number of an op's parameters that one token does not use: those of experts that it is not routed to."""
-        return 0
-
     def adaptable_matrices(self) -> Mapping[str, Matrix]:
         """Return the matrices of an op that a LoRA adapter may extend, keyed by their paths within the op."""
         return {}
@@ -191,21 +194,11 @@ class Op(StoredModule, ABC):
 
     # -- which experts it runs ----------------------------------------------------------------------------------------
 
-    @property
-    def experts(self) -> ExpectedExperts | None:
-        """The formula for the expected number of distinct experts in a step; None if the op has no experts."""
-        return None
-
     def experts_hit(self, inputs: tuple[Any, ...]) -> int | None:
         """Return the number of distinct experts that a call with these inputs ran, or None if the op has no experts."""
         return None
 
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
-
-    @property
-    def attention_pattern(self) -> AttentionPattern | None:
-        """The attention pattern of the op's queries; None for an op whose rows do not depend on each other."""
-        return None
 
     @property
     def cache_spec(self) -> CacheSpec | None:
@@ -214,11 +207,6 @@ class Op(StoredModule, ABC):
 
     def disable_kv_cache(self) -> None:
         """Stop writing keys and values to a KV cache: every sequence runs whole in one step from now on."""
-
-    @property
-    def score_heads(self) -> int | None:
-        """The number of heads with an attention score per query-key pair; None for an op without scores."""
-        return None
 
     def score_matrix_bytes(self, work: Work) -> float:
         """Return the bytes, beyond `cost`, that attention moves if it writes its score matrix to memory."""

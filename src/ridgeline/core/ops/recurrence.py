@@ -52,11 +52,7 @@ class Recurrence(TypedOp):
         """
         super().__init__()
         self.layer, self.spec, self.width, self.dtype = layer, spec, width, dtype
-
-    @property
-    @override
-    def attention_pattern(self) -> AttentionPattern:
-        return self.spec.reach
+        self.attention_pattern: AttentionPattern = spec.reach
 
     @property
     @override

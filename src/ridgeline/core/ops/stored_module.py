@@ -36,6 +36,10 @@ class StoredModule(BackendModule):
     """Whether the module belongs to a LoRA adapter and not to the model itself."""
     shard: Shard = WHOLE
     """The share of each parameter that this rank holds, along the first dimension."""
+    pending_matrices = 0
+    """The number of matrices that `create_parameters` will create."""
+    quantises = False
+    """Whether the module quantises plain weights of the checkpoint while it is loaded."""
 
     @property
     def is_runnable(self) -> bool:
@@ -102,11 +106,6 @@ class StoredModule(BackendModule):
                 module; None if there is no such tensor.
         """
 
-    @property
-    def quantises(self) -> bool:
-        """Whether a module quantises plain weights of the checkpoint while it is loaded."""
-        return False
-
     def random_parameters(self, block: Tensor) -> Mapping[str, Tensor]:
         """Return random values for a module's parameters that are not plain floats of the model's dtype, by name.
 
@@ -117,11 +116,6 @@ class StoredModule(BackendModule):
 
     def check_divisible(self) -> None:
         """Raise Indivisible if tensor parallelism would cut a group or block of a quantised checkpoint."""
-
-    @property
-    def pending_matrices(self) -> int:
-        """The number of matrices that `create_parameters` will create."""
-        return 0
 
     def create_parameters(self) -> None:
         """Create, on the current device, a module's parameters that pricing does not need, unless they exist."""

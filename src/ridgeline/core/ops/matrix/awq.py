@@ -24,9 +24,7 @@ So the fields hold the outputs 0, 2, 4, 6, 1, 3, 5, 7.
 class AwqMatrix(PrequantisedMatrix):
     """A weight matrix in the AWQ format, with zero points; loading restores the order of the outputs."""
 
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        return "qweight", "qzeros", "scales"
+    names = ("qweight", "qzeros", "scales")
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

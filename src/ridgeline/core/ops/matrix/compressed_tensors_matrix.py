@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from ridgeline.core.ops.matrix.matrix import MatrixSpec
 from ridgeline.core.ops.matrix.packed_words import SIGN_BIT, integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
+from ridgeline.core.ops.number_formats import WeightFormat
 
 
 class SignedMatrix(PrequantisedMatrix):
@@ -28,10 +30,10 @@ class SignedMatrix(PrequantisedMatrix):
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        zeros = (self.zero_name,) if self.stored.zero_bits else ()
-        return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored.ordered else ()))
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
+        super().__init__(spec, stored)
+        zeros = (self.zero_name,) if stored.zero_bits else ()
+        self.names = (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if stored.ordered else ()))
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
@@ -76,9 +78,9 @@ class PackedMatrix(SignedMatrix):
 
     weight_name = "weight_packed"
 
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        return (*super().layout_names(), "weight_shape")
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
+        super().__init__(spec, stored)
+        self.names = (*self.names, "weight_shape")
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

@@ -25,10 +25,7 @@ _MOST = 128.0  # kernels multiply by 2^120 times a scale, which must fit in fp32
 class Fp8Matrix(PrequantisedMatrix):
     """A matrix in fp8: `weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
 
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        """Return the default checkpoint names of an fp8 weight and its scales; a few use another of SCALE_NAMES."""
-        return "weight", SCALE_NAMES[0]
+    names = ("weight", SCALE_NAMES[0])  # a few checkpoints use another of SCALE_NAMES
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:

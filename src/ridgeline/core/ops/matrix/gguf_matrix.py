@@ -41,6 +41,11 @@ def _halves(blocks: Tensor) -> Tensor:
     return blocks.contiguous().view(torch.float16).squeeze(-1)
 
 
+def _times(blocks_OS: Tensor, numbers_OS: Tensor) -> Tensor:
+    """Return the fp16 number in each block's two bytes, multiplied by each of the block's numbers: fp32 [O, G]."""
+    return (_halves(blocks_OS).float()[..., None] * numbers_OS.float()).flatten(1)
+
+
 def _nibbles(blocks: Tensor) -> Tensor:
     """Return the low halves of bytes [..., n], followed by their high halves: [..., 2 n]."""
     return torch.cat((blocks & 15, blocks >> 4), dim=-1)
@@ -91,10 +96,8 @@ def _scale_and_low(blocks_OG: Tensor) -> tuple[Tensor, Tensor]:
 def _q2_k(raw_OB: Tensor) -> _Parts:
     """Unpack blocks of q2_K, in which one byte holds the 4-bit scale and minimum of each 16 numbers."""
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 84)
-    scale, low = (
-        (_halves(blocks_OS[..., at : at + 2]).float()[..., None] * own.float()).flatten(1)
-        for at, own in ((80, blocks_OS[..., :16] & 15), (82, blocks_OS[..., :16] >> 4))
-    )
+    scale = _times(blocks_OS[..., 80:82], blocks_OS[..., :16] & 15)
+    low = _times(blocks_OS[..., 82:], blocks_OS[..., :16] >> 4)
     return _Parts(_pairs(blocks_OS[..., 16:80]).flatten(1), scale, -low)
 
 
@@ -107,8 +110,7 @@ def _q3_k(raw_OB: Tensor) -> _Parts:
     high = torch.cat([blocks_OS[..., :32] >> bit & 1 for bit in range(8)], dim=-1)
     above = torch.cat([blocks_OS[..., 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)
     scales = (_nibbles(blocks_OS[..., 96:104]) | above << 4).float() - 32
-    scale = _halves(blocks_OS[..., 108:]).float()[..., None] * scales
-    return _Parts((_pairs(blocks_OS[..., 32:96]) | high << 2).flatten(1), scale.flatten(1))
+    return _Parts((_pairs(blocks_OS[..., 32:96]) | high << 2).flatten(1), _times(blocks_OS[..., 108:], scales))
 
 
 def _pairs(blocks_OS: Tensor) -> Tensor:
@@ -148,11 +150,7 @@ def _scales_and_lows(blocks_OS: Tensor) -> tuple[Tensor, Tensor]:
     first, second, rest = blocks_OS[..., 4:8], blocks_OS[..., 8:12], blocks_OS[..., 12:16]
     scales_OS8 = torch.cat((first & 63, (rest & 15) | (first >> 6 << 4)), dim=-1)
     minima_OS8 = torch.cat((second & 63, (rest >> 4) | (second >> 6 << 4)), dim=-1)
-    scale, low = (
-        (_halves(blocks_OS[..., at : at + 2]).float()[..., None] * own.float()).flatten(1)
-        for at, own in ((0, scales_OS8), (2, minima_OS8))
-    )
-    return scale, -low
+    return _times(blocks_OS[..., :2], scales_OS8), -_times(blocks_OS[..., 2:4], minima_OS8)
 
 
 def _q6_k(raw_OB: Tensor) -> _Parts:
@@ -166,9 +164,8 @@ def _q6_k(raw_OB: Tensor) -> _Parts:
     low = _nibbles(blocks_OS[..., :128].reshape(*shape, 2, 64)).view(*shape, 2, 4, 32)
     high = blocks_OS[..., 128:192].reshape(*shape, 2, 1, 32)
     high = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], dim=3)
-    scales = blocks_OS[..., 192:208].contiguous().view(torch.int8).float()
-    scale = _halves(blocks_OS[..., 208:]).float()[..., None] * scales
-    return _Parts((low | high << 4).flatten(1), scale.flatten(1))
+    scales = blocks_OS[..., 192:208].contiguous().view(torch.int8)
+    return _Parts((low | high << 4).flatten(1), _times(blocks_OS[..., 208:], scales))
 
 
 class _Type(NamedTuple):
@@ -220,13 +217,12 @@ class GGUFMatrix(PrequantisedMatrix):
     all their digits. So is `low`, the minimum that is added to the numbers of a group.
     """
 
+    names = ("weight",)
+    rounds_units = True  # before the product, as in ggml, in any dtype (ggml-cpu.c, vec_dot_type)
+
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
         self.low = weight(*self.scale.shape, dtype=torch.float32) if self._type.zero is None else None
-
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        return ("weight",)
 
     @property
     def _type(self) -> _Type:
@@ -237,15 +233,6 @@ class GGUFMatrix(PrequantisedMatrix):
     @override
     def scale_dtype(self) -> torch.dtype:
         return torch.float32 if self.stored.layout.endswith("_K") else torch.float16
-
-    @property
-    @override
-    def rounds_units(self) -> bool:
-        """Whether activations may be rounded to int8 before the product with GGUF weights: yes, as in ggml.
-
-        It is so in any dtype (ggml-cpu.c, vec_dot_type).
-        """
-        return True
 
     @property
     @override

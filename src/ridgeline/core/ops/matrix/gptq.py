@@ -24,9 +24,7 @@ _ONES = {4: 0x11111111, 8: 0x01010101}
 class GptqMatrix(PrequantisedMatrix):
     """A weight matrix in the second version of the GPTQ format, which stores zero points as they are."""
 
-    @override
-    def layout_names(self) -> tuple[str, ...]:
-        return "qweight", "qzeros", "scales", "g_idx"
+    names = ("qweight", "qzeros", "scales", "g_idx")
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

@@ -45,7 +45,4 @@ class PricedMatrix(PlainMatrix):
     It has the shape of a plain matrix and the byte count of its format.
     """
 
-    @property
-    @override
-    def is_runnable(self) -> bool:
-        return False
+    is_runnable = False

@@ -30,23 +30,14 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
             codes of a row are stored in this order, and activations are permuted into it before the product.
     """
 
+    quantises = False
     names: tuple[str, ...]
     """The names of a quantised matrix's checkpoint tensors, without the bias."""
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
-        self.names = self.layout_names()
         self.order = weight(self.inputs, dtype=torch.int32) if stored.ordered else None
         self._waiting: dict[str, Tensor] = {}
-
-    @property
-    @override
-    def quantises(self) -> bool:
-        return False
-
-    @abstractmethod
-    def layout_names(self) -> tuple[str, ...]:
-        """Return the default names of the tensors that a checkpoint has for a matrix in this quantised format."""
 
     @abstractmethod
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

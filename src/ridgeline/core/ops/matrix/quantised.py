@@ -50,6 +50,7 @@ class QuantisedMatrix(Matrix):
 
     stored: WeightFormat
     backend: QuantisedMatrixBackend = QuantisedMatrixBackend()
+    quantises = True
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
@@ -114,11 +115,6 @@ class QuantisedMatrix(Matrix):
         It is so in a model in bf16, which rounds activations anyway, and for W8A8.
         """
         return self.spec.dtype == torch.bfloat16 or self.rounds_rows
-
-    @property
-    @override
-    def quantises(self) -> bool:
-        return True
 
     @override
     def interleaved_parameters(self) -> Iterable[Tensor]:
