@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from msgspec import structs
 from openai.types import Completion
 
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
@@ -19,6 +20,7 @@ from ridgeline.server.routes.completions import read_prompts
 from ridgeline.server.routes.served_model import ServedModel
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
+from server.scripted import INFO
 
 PROMPT = "Once upon a time"
 GREEDY = SamplingParams(temperature=0, max_tokens=16)
@@ -303,7 +305,7 @@ def test_many_short_prompts_do_not_hold_up_the_event_loop() -> None:
             return super().encode(text, **more)
 
     texts = TextProcessor(Watched(), None, SamplingParams())
-    model = ServedModel(("m",), texts, context=1 << 20, max_sequence_positions=1 << 20, vocabulary=257, dtype="float32")
+    model = ServedModel(("m",), texts, structs.replace(INFO, context=1 << 20, capacity=1 << 20, vocabulary=257))
 
     async def run(prompts: list[str]) -> bool:
         where.clear()

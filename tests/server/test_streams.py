@@ -138,7 +138,7 @@ class Closed:
 
     def admit(self, live: InFlightRequest) -> None:
         if not self.room:
-            raise ApiError(429, "no room", kind="rate_limit_error", code="queue_full", headers={"retry-after": "1"})
+            raise ApiError(429, "no room", code="queue_full", headers={"retry-after": "1"})
         self.room -= 1
 
     def leave(self, live: InFlightRequest) -> None:
@@ -200,7 +200,7 @@ def play(produce: Callable[[StreamOutbox], Awaitable[None]], reader: Reader, lim
 
 
 def test_an_error_before_the_first_frame_is_raised_and_one_after_it_is_a_frame() -> None:
-    failure = ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
+    failure = ApiError(503, "the engine stopped", code="engine_died")
 
     async def at_once(outbox: StreamOutbox) -> None:
         raise failure
@@ -231,7 +231,7 @@ def test_the_official_client_raises_the_error_frame() -> None:
     async def later(outbox: StreamOutbox) -> None:
         outbox.put(frame({"choices": []}))
         await asyncio.sleep(0.01)
-        raise ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
+        raise ApiError(503, "the engine stopped", code="engine_died")
 
     reader = Reader()
     play(later, reader)

@@ -96,7 +96,6 @@ class RetryAfter:
         return ApiError(
             429,
             f"too many {what} are waiting already: try again in {seconds} s",
-            kind="rate_limit_error",
             code=code,
             headers={"Retry-After": str(seconds)},
         )
@@ -118,10 +117,4 @@ def shutting_down() -> ApiError:
 
     It has a Retry-After header, because another server may take the request.
     """
-    return ApiError(
-        503,
-        "the server is shutting down",
-        kind="server_error",
-        code="shutting_down",
-        headers={"Retry-After": "5"},
-    )
+    return ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})

@@ -103,19 +103,8 @@ def text_routes(
 ) -> Sequence[BaseRoute]:
     """Return the routes of a language model (`TEXT_ROUTES`), and the trace route for models that continue a text."""
     api, speech_api = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
-    handlers = (
-        *(
-            api.chat,
-            api.render,
-            api.complete,
-            api.respond,
-            speech_api.transcribe,
-            speech_api.translate,
-            api.embed,
-            api.rerank,
-        ),
-        *(api.tokenize, api.detokenize),
-    )
+    generating = (api.chat, api.render, api.complete, api.respond, speech_api.transcribe, speech_api.translate)
+    handlers = (*generating, api.embed, api.rerank, api.tokenize, api.detokenize)
     routes = [Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)]
     if traceable(model):
         routes.append(Route(TRACE, TraceApi(service, model, settings).trace, methods=["POST"]))
@@ -153,8 +142,8 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
             "parent": model.name if model.adapter(name) else None,
             "routes": text_routes_of(model),
             "sampling": _sampling(model.defaults),
-            "max_model_len": model.context,
-            "dtype": model.dtype,
+            "max_model_len": model.info.context,
+            "dtype": model.info.dtype,
             "limits": settings.public_limits(),
             **({"priced": settings.priced} if settings.priced else {}),
         }
@@ -166,8 +155,8 @@ def text_routes_of(model: ServedModel) -> Sequence[str]:
     """Return the paths of the generation, embedding, rerank, audio and trace routes that a model supports."""
     if model.reads_audio:
         return TRANSCRIPTIONS, TRANSLATIONS
-    if model.vectors is not None:
-        return (RERANK if model.vectors.labels else EMBEDDINGS,)
+    if model.info.vectors is not None:
+        return (RERANK if model.info.vectors.labels else EMBEDDINGS,)
     generating = (CHAT, COMPLETIONS, RESPONSES) if model.texts.templates is not None else (COMPLETIONS,)
     return (*generating, TRACE) if traceable(model) else generating
 
@@ -305,7 +294,7 @@ class Api:
         """
         request.scope[_ARRIVED] = time.perf_counter_ns()
         prompts = MAX_INPUTS if kind is EmbeddingFields else self._settings.prompts
-        body = await read_object(request, self._settings, prompts * self._model.context)
+        body = await read_object(request, self._settings, prompts * self._model.info.context)
         fields, ignored = read_fields(body, kind, self._settings)
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 

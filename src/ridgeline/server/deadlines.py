@@ -45,8 +45,8 @@ class Deadlines:
                 f"the request waited {self.queue:g} s in the queue, which is the limit (--queue-timeout): try again "
                 "later"
             )
-            end(ApiError(503, message, kind="server_error", code="queue_timeout"))
+            end(ApiError(503, message, code="queue_timeout"))
 
     def _end_overdue(self, end: Callable[[ApiError], None]) -> None:
         message = f"the request took {self.total:g} s, which is the limit (--request-timeout): request less or raise it"
-        end(ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
+        end(ApiError(504, message, code="total_timeout", retry=False))

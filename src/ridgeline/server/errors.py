@@ -12,13 +12,16 @@ MAX_MESSAGE = 400
 """The most characters of an error message, because a message may quote a value with thousands of digits."""
 
 
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+"""OpenAI's `type` of an error by its status; other statuses from 500 are server_error, others invalid_request_error."""
+
+
 class ApiError(Exception):
     """An error response, raised anywhere below a route and turned into an HTTP response by the application.
 
     Args:
         status: The HTTP status.
         message: The text for the client, cut to `MAX_MESSAGE` characters.
-        kind: OpenAI's `type`: invalid_request_error, authentication_error, rate_limit_error or server_error.
         param: The name of the request field that is wrong.
         code: One of the codes listed in docs/serving.md.
         headers: Further headers of the response.
@@ -30,7 +33,6 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "invalid_request_error",
         param: str | None = None,
         code: str,
         headers: Mapping[str, str] | None = None,
@@ -38,7 +40,8 @@ class ApiError(Exception):
     ) -> None:
         message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
         super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
+        self.status, self.message = status, message
+        self.kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
         self.param, self.code, self.retry = param, code, retry
         self.headers = dict(headers or {})
 
@@ -54,7 +57,14 @@ def invalid(message: str, param: str | None = None, *, code: str = "invalid_valu
 
 def internal() -> ApiError:
     """Return the 500 error for a bug of the server; it tells clients not to retry, as a retry would fail again."""
-    return ApiError(500, "the server failed on this request", kind="server_error", code="internal", retry=False)
+    return ApiError(500, "the server failed on this request", code="internal", retry=False)
+
+
+def model_failed(*, out_of_memory: bool) -> ApiError:
+    """Return the error for a request that failed while the model ran it, without the cause."""
+    if out_of_memory:
+        return ApiError(503, "there was not enough memory for this request", code="out_of_memory")
+    return ApiError(500, "the model failed on this request", code="failed", retry=False)
 
 
 def error_response(error: ApiError) -> Response:

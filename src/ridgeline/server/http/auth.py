@@ -180,7 +180,6 @@ def _wrong_key() -> ApiError:
     return ApiError(
         401,
         "the API key is missing or wrong: send `Authorization: Bearer KEY`",
-        kind="authentication_error",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
     )

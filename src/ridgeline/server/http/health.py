@@ -136,6 +136,4 @@ def _not_that_method() -> ApiError:
 
 
 def _loading() -> ApiError:
-    return ApiError(
-        503, "the model is still loading", kind="server_error", code="loading", headers={"Retry-After": "5"}
-    )
+    return ApiError(503, "the model is still loading", code="loading", headers={"Retry-After": "5"})

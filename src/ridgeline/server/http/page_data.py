@@ -113,12 +113,7 @@ class PageData:
             ApiError: If too many requests wait (429), or `make` raises ValueError (400).
         """
         if self._waiting >= _WAITING:
-            raise ApiError(
-                429,
-                "too many requests for cost tables are waiting: try again",
-                kind="rate_limit_error",
-                code="queue_tables",
-            )
+            raise ApiError(429, "too many requests for cost tables are waiting: try again", code="queue_tables")
         self._waiting += 1
         try:
             async with self._turn:

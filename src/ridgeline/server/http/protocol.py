@@ -234,9 +234,7 @@ class LimitedProtocol(UvicornProtocol):
         if idle:
             min(idle, key=lambda connection: connection.since)._close()
         else:
-            self.refuse(
-                ApiError(503, "too many connections are open: try again later", kind="server_error", code="connections")
-            )
+            self.refuse(ApiError(503, "too many connections are open: try again later", code="connections"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

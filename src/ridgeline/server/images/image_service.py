@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from ridgeline.server.admission import RetryAfter, shutting_down
 from ridgeline.server.deadlines import Deadlines
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, invalid, model_failed
 from ridgeline.server.http.event_stream import SlowReader
 from ridgeline.server.images.diffusion_engine import DiffusionEngine, DiffusionSubmission, WorkUnitReport
 from ridgeline.server.server_settings import ServerSettings
@@ -265,6 +265,4 @@ def _failure(live: InFlightImageRequest, error: Exception) -> ApiError:
     if isinstance(error, ValueError) and live.phase == "queue":
         return invalid(str(error), "size", code="too_large")
     logger.error("request %s failed: %s", live.id, type(error).__name__, exc_info=error)
-    if out_of_memory(error) is not None:
-        return ApiError(503, "there was not enough memory for this request", kind="server_error", code="out_of_memory")
-    return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
+    return model_failed(out_of_memory=out_of_memory(error) is not None)

@@ -105,7 +105,7 @@ def write_failure(error: Exception) -> ApiError:
     """Return the error for a video file that could not be written."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         message = "the server's disk has no room for the video file"
-        return ApiError(503, message, kind="server_error", code="storage_full")
+        return ApiError(503, message, code="storage_full")
     if not isinstance(error, _Abandoned):
         logger.error("cannot write a video file: %s", type(error).__name__, exc_info=error)
-    return ApiError(500, "the video file could not be written", kind="server_error", code="failed", retry=False)
+    return ApiError(500, "the video file could not be written", code="failed", retry=False)

@@ -48,7 +48,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     messages = read_messages(fields.messages)
     check_calls(messages)
     variables = _variables(fields, template)
-    size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
+    size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.info.context)
     if size > most:
         raise invalid(
             f"messages: they have {size} characters, but the limit is {most} bytes: send fewer or shorter messages",
@@ -62,7 +62,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
             documents=fields.documents,
             add_generation_prompt=fields.add_generation_prompt,
             add_special=bool(fields.add_special_tokens),
-            most_tokens=model.context,
+            most_tokens=model.info.context,
             **variables,
         )
 

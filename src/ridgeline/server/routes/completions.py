@@ -51,7 +51,7 @@ async def completion_generation(
         ApiError: If the request is invalid.
     """
     model.check_name(fields.model)
-    if fields.echo and model.encoder:
+    if fields.echo and model.info.encoder_context:
         raise invalid(
             "echo: the output of an encoder-decoder model does not continue its prompt: leave echo out", "echo"
         )

@@ -11,7 +11,7 @@ from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.result import Completion
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, invalid, model_failed
 from ridgeline.server.in_flight import Generation, InFlightRequest
 from ridgeline.server.routes.logprobs import PromptScores
 from ridgeline.server.routes.usage import Usage, timings
@@ -92,11 +92,9 @@ def _failed(id: str, event: Event) -> ApiError:
     words.
     """
     if event.finish is FinishReason.ABORT:
-        return ApiError(503, "the server aborted the request", kind="server_error", code="aborted")
+        return ApiError(503, "the server aborted the request", code="aborted")
     logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
-    if event.out_of_memory:
-        return ApiError(503, "there was not enough memory for this request", kind="server_error", code="out_of_memory")
-    return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
+    return model_failed(out_of_memory=event.out_of_memory)
 
 
 def _without_quotes(reason: str) -> str:
@@ -109,16 +107,12 @@ def _without_quotes(reason: str) -> str:
 
 def engine_died() -> ApiError:
     """Return the 503 error for requests that were in progress when the engine's process ended."""
-    return ApiError(
-        503, "the engine stopped and the request is lost: send it again", kind="server_error", code=ENGINE_DIED
-    )
+    return ApiError(503, "the engine stopped and the request is lost: send it again", code=ENGINE_DIED)
 
 
 def engine_restarting() -> ApiError:
     """Return the 503 error for requests that arrive while the engine restarts and loads the model again."""
-    retry = {"Retry-After": "5"}
-    message = "the engine is restarting"
-    return ApiError(503, message, kind="server_error", code=ENGINE_RESTARTING, headers=retry)
+    return ApiError(503, "the engine is restarting", code=ENGINE_RESTARTING, headers={"Retry-After": "5"})
 
 
 @dataclass(slots=True)

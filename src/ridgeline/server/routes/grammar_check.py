@@ -71,7 +71,6 @@ class GrammarCheck:
             raise ApiError(
                 429,
                 "too many structured outputs are being checked: try again",
-                kind="rate_limit_error",
                 code="grammar_queue_full",
                 headers={"retry-after": "1"},
             )
@@ -132,12 +131,7 @@ class GrammarCheck:
                 if ready != b"ready\n":  # also after cancellation, which would leave this line for the next trial
                     await self._end()
             if not ready:
-                raise ApiError(
-                    503,
-                    "structured outputs cannot be checked now: try again",
-                    kind="server_error",
-                    code="grammar_check",
-                )
+                raise ApiError(503, "structured outputs cannot be checked now: try again", code="grammar_check")
         return self._process
 
     async def _end(self) -> None:

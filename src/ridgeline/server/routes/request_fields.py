@@ -8,7 +8,7 @@ them as ignored, or a strict server rejects them.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -85,38 +85,6 @@ class CompletionFields(GenerationFields, kw_only=True, frozen=True):
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
 
-class Conversation(Protocol):
-    """The interface of request fields from which the chat template renders a prompt."""
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The messages of the conversation."""
-
-    @property
-    def tools(self) -> list[dict[str, Any]] | None:
-        """The tools that the template shows to the model."""
-
-    @property
-    def documents(self) -> list[dict[str, Any]] | None:
-        """The documents that the template shows to the model."""
-
-    @property
-    def add_generation_prompt(self) -> bool:
-        """Whether the prompt ends with the beginning of an assistant message."""
-
-    @property
-    def add_special_tokens(self) -> bool | None:
-        """Whether the tokenizer's own tokens (BOS) are added to the output of the template."""
-
-    @property
-    def chat_template_kwargs(self) -> dict[str, Any] | None:
-        """Further variables for the chat template."""
-
-    @property
-    def reasoning_effort(self) -> str | None:
-        """The reasoning effort, for a template that reads it."""
-
-
 class ChatFields(GenerationFields, kw_only=True, frozen=True):
     """The fields of a /v1/chat/completions request, and of its /render variant, which generates nothing."""
 
@@ -150,6 +118,10 @@ class TokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+
+
+Conversation = ChatFields | TokenizeFields
+"""The request fields from which the chat template renders a prompt."""
 
 
 class DetokenizeFields(msgspec.Struct, kw_only=True, frozen=True):

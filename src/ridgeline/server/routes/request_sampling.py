@@ -51,7 +51,7 @@ def sampling_params(
     try:
         params = replace(model.defaults, **given)
         model.texts.check(params)
-        params.check_vocab(model.vocabulary)
+        params.check_vocab(model.info.vocabulary)
         return params
     except ValueError as error:
         raise invalid_params(error) from None
@@ -78,7 +78,7 @@ def room_for(prompt: int, model: ServedModel, max_tokens: int | None, unstated: 
         ApiError: If the request wants fewer than `least` tokens, the prompt and the wanted tokens do not fit into the
             context, or the prompt is longer than the encoder allows. The message states the numbers.
     """
-    if model.encoder:
+    if model.info.encoder_context:
         return _beside_encoder(prompt, model, max_tokens, unstated)
     room, left = model.max_sequence_positions, model.max_sequence_positions - prompt
     if left < (1 if max_tokens is None else max_tokens):
@@ -98,10 +98,9 @@ def room_for(prompt: int, model: ServedModel, max_tokens: int | None, unstated: 
 
 def _beside_encoder(prompt: int, model: ServedModel, max_tokens: int | None, unstated: int | None) -> int:
     """Return how many tokens may be generated if an encoder reads the prompt, which then takes no decoder positions."""
-    if prompt > model.encoder:
+    if prompt > (most := model.info.encoder_context):
         raise invalid(
-            f"the prompt has {prompt} tokens, but the model's encoder reads at most {model.encoder}: shorten the "
-            "prompt",
+            f"the prompt has {prompt} tokens, but the model's encoder reads at most {most}: shorten the prompt",
             code="context_length_exceeded",
         )
     left = model.max_sequence_positions - len(model.texts.start)

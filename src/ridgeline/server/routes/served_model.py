@@ -9,7 +9,7 @@ from ridgeline.core.text import ChatTemplate, Tokenizer
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import unknown_id
 from ridgeline.engine.text_processor import TextProcessor
-from ridgeline.engine.worker.engine_messages import VectorInfo
+from ridgeline.engine.worker.engine_messages import EngineInfo
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
@@ -27,22 +27,8 @@ class ServedModel:
     """The names of the model; responses contain the first."""
     texts: TextProcessor
     """The tokenizer and the chat templates of the model."""
-    context: int
-    """The most positions that a sequence of the model may have."""
-    max_sequence_positions: int
-    """The most positions of a sequence that also fit into the KV cache."""
-    vocabulary: int
-    """The number of token ids in the model's vocabulary."""
-    dtype: str
-    """The dtype of the weights."""
-    adapters: tuple[str, ...] = ()
-    """The names of the loaded LoRA adapters, by which requests select them."""
-    vectors: VectorInfo | None = None
-    """The description of the vectors of an embedding or rerank model; None for a model that generates text."""
-    encoder: int = 0
-    """The most prompt positions that the encoder takes; 0 for a model without an encoder."""
-    reads_audio: bool = False
-    """Whether the model's encoder reads audio instead of text."""
+    info: EngineInfo
+    """The description that the engine gave of the model when the server began."""
     created: int = field(default_factory=lambda: int(time.time()))
     """The time at which the server began to serve the model, in Unix seconds."""
     others: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +42,17 @@ class ServedModel:
     @property
     def all_names(self) -> tuple[str, ...]:
         """The names that a request may use: those of the model and of its adapters."""
-        return (*self.names, *self.adapters)
+        return (*self.names, *self.info.adapters)
+
+    @property
+    def max_sequence_positions(self) -> int:
+        """The most positions of a sequence that also fit into the KV cache."""
+        return min(self.info.context, self.info.capacity)
+
+    @property
+    def reads_audio(self) -> bool:
+        """Whether the model's encoder reads audio instead of text."""
+        return self.info.encoder_width > 0
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -79,7 +75,7 @@ class ServedModel:
 
     def adapter(self, name: str) -> str:
         """Return the adapter that a model name selects; "" for the base model."""
-        return name if name in self.adapters else ""
+        return name if name in self.info.adapters else ""
 
     def response_name(self, name: str) -> str:
         """Return the model name in the response to a request for this name."""
@@ -91,8 +87,8 @@ class ServedModel:
             raise invalid(
                 "the model transcribes speech: use /v1/audio/transcriptions", "model", code="unsupported_model"
             )
-        if self.vectors is not None:
-            route = "/v1/rerank" if self.vectors.labels else "/v1/embeddings"
+        if self.info.vectors is not None:
+            route = "/v1/rerank" if self.info.vectors.labels else "/v1/embeddings"
             raise invalid(f"the model generates no text: use {route}", "model", code="unsupported_model")
 
     def template(self, *, tools: bool = False) -> ChatTemplate:
@@ -132,7 +128,7 @@ class ServedModel:
 
     def _encode(self, text: str, add_special: bool) -> list[int]:
         try:
-            self.tokenizer.check_length(text, self.context)
+            self.tokenizer.check_length(text, self.info.context)
         except ValueError as error:
             raise invalid(str(error), "prompt", code="context_length_exceeded") from None
         try:
@@ -142,10 +138,11 @@ class ServedModel:
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raise ApiError if a token id is not in the model's vocabulary."""
-        unknown = unknown_id(ids, self.vocabulary)
+        unknown = unknown_id(ids, self.info.vocabulary)
         if unknown is not None:
             raise invalid(
-                f"{param}: token id {unknown} is out of vocabulary; the model has ids 0 to {self.vocabulary - 1}", param
+                f"{param}: token id {unknown} is out of vocabulary; the model has ids 0 to {self.info.vocabulary - 1}",
+                param,
             )
 
 
@@ -183,28 +180,12 @@ def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[st
     texts, info = llm.texts, llm.info
     for template in texts.templates.by_name.values() if texts.templates is not None else ():
         _ = template.probe.calls  # probed at load, so that the first request does not wait for it
-    room = min(info.context, info.capacity)
     names, others = settings.models, others or {}
     if both := {*names, *others} & set(info.adapters):
         raise ValueError(
             f"{min(both)!r} is both the name of the model and of an adapter: give the adapter another name"
         )
-    encoder, reads_audio = info.encoder_context, info.encoder_width > 0
-    return ServedModel(
-        *(
-            names,
-            texts,
-            info.context,
-            room,
-            info.vocabulary,
-            info.dtype,
-            info.adapters,
-            info.vectors,
-            encoder,
-            reads_audio,
-        ),
-        others=others,
-    )
+    return ServedModel(names, texts, info, others=others)
 
 
 def cache_salt(salt: str | None, settings: ServerSettings) -> bytes:

@@ -25,7 +25,7 @@ async def tokenize(fields: TokenizeFields, model: ServedModel, settings: ServerS
     names = TokenNames(model.tokenizer)
     return {
         "count": len(ids),
-        "max_model_len": model.context,
+        "max_model_len": model.info.context,
         "tokens": ids,
         "token_strs": [names.text(token) for token in ids] if fields.return_token_strs else None,
     }
@@ -55,5 +55,5 @@ async def rendered(fields: ChatFields, model: ServedModel, settings: ServerSetti
         "prompt": prompt.text,
         "prompt_token_ids": prompt.ids,
         "count": len(prompt.ids),
-        "max_model_len": model.context,
+        "max_model_len": model.info.context,
     }

@@ -27,7 +27,7 @@ ROUTE = "/page/trace"
 
 def traceable(model: ServedModel) -> bool:
     """Return whether a model continues texts; a model with an encoder or with vector output does not."""
-    return model.vectors is None and not model.reads_audio and not model.texts.start
+    return model.info.vectors is None and not model.reads_audio and not model.texts.start
 
 
 class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
@@ -60,12 +60,7 @@ class TraceApi:
         fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
         question = msgspec.json.encode(await self._question(fields))
         if self._busy:
-            raise ApiError(
-                429,
-                "the server is tracing another text: try again when that is done",
-                kind="rate_limit_error",
-                code="busy",
-            )
+            raise ApiError(429, "the server is tracing another text: try again when that is done", code="busy")
         self._busy = True
         try:
             return Response(await self._answer(question), media_type="application/json")

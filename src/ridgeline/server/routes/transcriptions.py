@@ -155,7 +155,7 @@ class SpeechApi:
             raise invalid(str(error), "file", code="invalid_audio") from None
         except TimeoutError:
             message = f"the file took {seconds:g} s, which is the limit (--request-timeout): send the file in parts"
-            raise ApiError(504, message, kind="server_error", code="total_timeout") from None
+            raise ApiError(504, message, code="total_timeout") from None
 
 
 async def read_speech(request: Request, settings: ServerSettings) -> FormData:

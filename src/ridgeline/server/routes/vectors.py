@@ -197,7 +197,7 @@ def _pair(query: str, document: str, model: ServedModel, info: VectorInfo) -> li
     Raises:
         ApiError: If they cannot be encoded, or are too long.
     """
-    ids = _refused("documents", lambda: pair_ids(model.texts, info, query, document, model.context))
+    ids = _refused("documents", lambda: pair_ids(model.texts, info, query, document, model.info.context))
     return _fitting(ids, model, "documents")
 
 
@@ -218,11 +218,11 @@ def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], par
         ApiError: If the model does not have the kind of output that `check` requires.
     """
     try:
-        check(model.vectors)
+        check(model.info.vectors)
     except ValueError as error:
         raise invalid(str(error), param, code="unsupported_model") from None
-    assert model.vectors is not None
-    return model.vectors
+    assert model.info.vectors is not None
+    return model.info.vectors
 
 
 def _refused(param: str, work: Callable[[], _Given]) -> _Given:
@@ -265,7 +265,9 @@ def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: s
         ApiError: If the input is malformed, empty, too long or out of vocabulary.
     """
     if isinstance(given, str) and given:
-        ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
+        ids = _refused(
+            "input", lambda: text_ids(model.texts, given, model.info.context, before, add_special=add_special)
+        )
         if not ids:
             raise invalid("input: a text has no tokens: give another text, or leave add_special_tokens out", "input")
     elif isinstance(given, list) and given and set(map(type, given)) == {int}:

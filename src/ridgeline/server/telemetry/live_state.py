@@ -163,7 +163,6 @@ class LiveState:
             raise ApiError(
                 429,
                 f"{_LISTENERS} clients receive live events already, which is the limit: close one",
-                kind="rate_limit_error",
                 code="listeners",
             )
 
@@ -290,4 +289,4 @@ class _EndObserver:
 
 def gone() -> ApiError:
     """Return the 503 error for an engine that is gone or restarting."""
-    return ApiError(503, "the engine has stopped or is restarting", kind="server_error", code=ENGINE_DIED)
+    return ApiError(503, "the engine has stopped or is restarting", code=ENGINE_DIED)
