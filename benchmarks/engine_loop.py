@@ -23,6 +23,7 @@ from ridgeline.core.ops.work import CAUSAL
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.sample_row import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
@@ -53,8 +54,7 @@ def engine_of(running: int, *, prefix_cache: bool) -> Engine:
         executor,
         KVCacheManager(layout, limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
-        context=8192,
-        vocabulary=1000,
+        ModelTraits(8192, 1000, 1000),
         clock=lambda: executor.now,
     )
 

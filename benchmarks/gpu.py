@@ -90,7 +90,7 @@ def ours(name: str, device: Device | None, limit: float, report: Report) -> None
         device="cuda", memory_share=_SHARE, prefix_cache=False, limits=limits, context=2 * PROMPTS[-1]
     )
     loaded = load_engine(name, settings, dummy_weights=True, on_step=lambda record: works.append(record.work))
-    report.say(f"{name}: {loaded.layout.describe(loaded.engine.context)}")
+    report.say(f"{name}: {loaded.layout.describe(loaded.engine.traits.context)}")
     steps = Steps(loaded, works, limit)
     for step, measure in rows_of(steps):
         steps.begin()

@@ -40,7 +40,9 @@ class Steps:
         """A prompt of so many tokens, and how many it is to be answered with."""
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
         self.engine.add(
-            GenerationRequest([(position * 7 + 1) % self.engine.vocabulary for position in range(length)], params)
+            GenerationRequest(
+                [(position * 7 + 1) % self.engine.traits.vocabulary for position in range(length)], params
+            )
         )
 
     def run(self) -> Iterator[Step]:

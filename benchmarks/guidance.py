@@ -61,14 +61,14 @@ def main() -> None:
     loaded = load_engine(options.model, EngineSettings(kv_bytes=512e6), dummy_weights=True, on_step=steps.append)
     engine = loaded.engine
     engine.structured_output_manager = guides = StructuredOutputManager(
-        load_tokenizer(options.tokenizer), engine.vocabulary
+        load_tokenizer(options.tokenizer), engine.traits.vocabulary
     )
     params = SamplingParams(
         structured_outputs=StructuredOutputs(json=PERSON), max_tokens=options.tokens, ignore_eos=True, seed=0
     )
     start = time.perf_counter()
     guides.constraint_for(StructuredOutputs(regex="a"), [1], ())
-    print(f"tables of {engine.vocabulary:,} tokens: {time.perf_counter() - start:.2f} s, once a model")
+    print(f"tables of {engine.traits.vocabulary:,} tokens: {time.perf_counter() - start:.2f} s, once a model")
     masks, moves = Stopwatch(), Stopwatch()
     OutputConstraint.allowed = masks.around(OutputConstraint.allowed)  # type: ignore[method-assign]
     OutputConstraint.take = moves.around(OutputConstraint.take)  # type: ignore[method-assign]

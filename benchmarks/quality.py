@@ -93,7 +93,7 @@ def loaded(model: str, cell: Cell, *, dummy: bool) -> LLM:
 def nats_of(llm: LLM, stories: Sequence[str]) -> tuple[float, ...]:
     """What each token but the first of each story costs, the story cut to the context."""
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
-    prompts = [llm.encode(story)[: llm.engine.context - 1] for story in stories]
+    prompts = [llm.encode(story)[: llm.engine.traits.context - 1] for story in stories]
     told = [completion.prompt_logprobs for completion in llm.generate(prompts, params)]
     return tuple(-token.logprob for story in told for token in story or () if token is not None)
 

@@ -111,7 +111,7 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
     ((served, settings),) = told
     engine = served.settings
     assert engine is not None
-    assert (engine.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
+    assert (engine.traits.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
     assert (engine.seed, engine.grammar_bytes, settings.top_logprobs, served.name) == (3, 1 << 20, 4, "mine")
     texts = load_text_processor(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
     assert texts.reasoning_tags == ("<think>", "</think>")
@@ -252,7 +252,7 @@ def test_a_context_without_room_is_refused(ridgeline: Run, monkeypatch: pytest.M
         EngineSettings(kv_bytes=int(found[2]) << 20),
     ):
         whole = load_engine("tales", replace(fitting, whole_context=True))
-        assert whole.engine.kv_cache_manager.capacity() >= whole.engine.context
+        assert whole.engine.kv_cache_manager.capacity() >= whole.engine.traits.context
     with pytest.raises(ValueError, match="--max-model-len"):
         load_engine("tales", EngineSettings(kv_bytes=2**18, context=int(found[1]) + 1, whole_context=True))
 

@@ -15,6 +15,7 @@ from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec
 from ridgeline.core.ops.work import AttentionPattern, sliding_window
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import verified
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
@@ -192,7 +193,6 @@ def null_engine(
         executor or NullExecutor(windows, pages, page_size),
         KVCacheManager(layout_of(windows, pages, page_size), limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
-        context=context,
-        vocabulary=VOCABULARY,
+        ModelTraits(context, VOCABULARY, VOCABULARY),
         **others,
     )

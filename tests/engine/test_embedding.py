@@ -102,7 +102,7 @@ def test_an_encoder_that_says_nothing_is_pooled_by_the_mean(tmp_path: Path) -> N
     embedder = EmbeddingLLM(str(tmp_path))
     (vector,) = embedder.embed(["A cat"])
     assert close(vector.values, states(theirs, embedder, "A cat").mean(0))
-    assert embedder.engine.context == 60
+    assert embedder.engine.traits.context == 60
     state_pooling(tmp_path, "mean_tokens")
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 9})
     embedder = EmbeddingLLM(str(tmp_path))
@@ -122,7 +122,7 @@ def test_a_text_as_long_as_the_context_is_embedded(tmp_path: Path, mode: str) ->
     embedder = EmbeddingLLM(str(tmp_path))
     text = "a " * 7
     (vector,) = embedder.embed([text])
-    assert vector.tokens == embedder.engine.context == 9
+    assert vector.tokens == embedder.engine.traits.context == 9
     assert close(vector.values, POOLED[mode](states(theirs, embedder, text)))
 
 

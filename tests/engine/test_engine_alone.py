@@ -24,6 +24,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.request import FinishReason
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
@@ -421,9 +422,7 @@ def encoding_engine(
         Constant(),
         KVCacheManager(layout_of((CROSS, None), pages, 4), limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
-        context=100,
-        vocabulary=VOCABULARY,
-        encoder_context=100,
+        ModelTraits(100, VOCABULARY, VOCABULARY, encoder_context=100),
         on_step=None if plans is None else lambda record: plans.append(record.plan),
     )
 

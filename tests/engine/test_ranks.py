@@ -121,7 +121,7 @@ def test_an_abort_and_a_preemption_reach_every_rank(pair: Pair) -> None:
 
 def test_guesses_are_verified_over_ranks(pair: Pair) -> None:
     engine = pair.two.engine
-    engine.speculator = Speculator(NgramDrafter(5, 1), 3, engine.vocabulary)
+    engine.speculator = Speculator(NgramDrafter(5, 1), 3, engine.traits.vocabulary)
     assert answers(pair.two) == answers(pair.one)
     assert engine.stats.drafts > 0
     engine.speculator = None

@@ -16,6 +16,7 @@ from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
@@ -53,8 +54,7 @@ def engine_around(model: Model, executor: object, records: list[StepRecord], **o
         executor if executor is not None else Runner(model, layout),  # type: ignore[arg-type]
         KVCacheManager(layout, limits.max_request_tokens),
         limits,
-        context=model.context,
-        vocabulary=model.vocabulary,
+        ModelTraits(model.context, model.vocabulary, model.vocabulary),
         eos_ids=range(EOS - 2, EOS + 1),
         on_step=records.append,
         **others,  # type: ignore[arg-type]

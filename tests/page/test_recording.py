@@ -145,7 +145,7 @@ def test_a_mixture_of_experts_is_recorded_beside_its_engine() -> None:
     """The engine that has it, and what it holds, stay as they were."""
     loaded = load_engine("mixture")
     before = loaded.engine.stats
-    ids = loaded.text_processor.encode("Il était", loaded.engine.context)
+    ids = loaded.text_processor.encode("Il était", loaded.engine.traits.context)
     told = record(loaded, "<b>", "Il était", ids, replace(loaded.defaults, seed=1), load_device("h100-sxm"), 3)
     assert loaded.engine.stats == before
     assert loaded.engine.on_step is None

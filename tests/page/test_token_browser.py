@@ -26,7 +26,7 @@ def recordings() -> list[dict[str, Any]]:
     found = []
     for name, text in (("tales", HOSTILE), ("mixture", "Once upon a time")):
         loaded = load_engine(name)
-        ids = loaded.text_processor.encode(text, loaded.engine.context)
+        ids = loaded.text_processor.encode(text, loaded.engine.traits.context)
         rules = replace(loaded.defaults, seed=5)
         found.append(json.loads(json.dumps(record(loaded, name, text, ids, rules, load_device("h100-sxm"), repeats=3))))
     first = found[0]

@@ -27,7 +27,7 @@ TABS = ["Calculator", "Pictures", "One token", "Engine", "Traffic"]
 def blocks() -> dict[str, Any]:
     """What `ridgeline page export` writes, of one model and one of each recording."""
     card, loaded = load_device("h100-sxm"), load_engine("tales")
-    ids = loaded.text_processor.encode("Once upon a time", loaded.engine.context)
+    ids = loaded.text_processor.encode("Once upon a time", loaded.engine.traits.context)
     told = record(loaded, "tales", "Once upon a time", ids, replace(loaded.defaults, seed=1), card, repeats=3)
     table = table_data(MODEL, MODEL, StoredModel())
     return {

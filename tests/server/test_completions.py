@@ -166,7 +166,7 @@ def test_echo_with_logprobs_scores_the_prompt(client: openai.OpenAI, llm: LLM, m
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_scores_a_prompt_that_fills_the_context(server: Running, llm: LLM, stream: bool) -> None:
     """Alone and among shorter ones, with every choice; one token more is too long."""
-    context = llm.engine.context
+    context = llm.engine.traits.context
     whole, short = [5 + at % 90 for at in range(context)], [7, 8, 9]
     scored = llm.generate([whole, short], SamplingParams(max_tokens=0, prompt_logprobs=1))
     body = {"prompt": [whole, short], "max_tokens": 0, "echo": True, "logprobs": 1, "n": 2, "stream": stream}

@@ -216,7 +216,7 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
         say(f"{llm.loaded.price.devices} ranks: bytes and FLOPs are per rank", style="dim")
     for adapter in llm.loaded.adapters:
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
-    layout = llm.loaded.layout.describe(llm.engine.context, llm.engine.encoder_context)
+    layout = llm.loaded.layout.describe(llm.engine.traits.context, llm.engine.traits.encoder_context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
     warn_missing_kernels()
 

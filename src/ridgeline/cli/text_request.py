@@ -143,7 +143,7 @@ def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory
         more_memory: The option that increases the KV memory, for the message; "" for none.
     """
     prompt = len(llm.loaded.text_processor.decoder_prompt(ids))
-    wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.kv_cache_manager.capacity()
+    wanted, context, held = params.max_tokens, llm.engine.traits.context, llm.engine.kv_cache_manager.capacity()
     assert wanted is not None
     room = min(context, held) - prompt
     if 0 < room < wanted:

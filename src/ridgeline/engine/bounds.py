@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
-
-if TYPE_CHECKING:  # the import needs torch, which the scheduling code does without
-    from ridgeline.core.models.common.model import ImagePlaceholders
 
 
 @contextmanager
@@ -40,20 +37,8 @@ class RequestValidator:
     """The KV cache manager, which knows how many positions fit."""
     scheduler: Scheduler
     """The scheduler, which knows the limits of a step."""
-    context: int
-    """The maximum number of positions of a sequence."""
-    vocabulary: int
-    """The number of token ids of the model."""
-    has_head: bool
-    """Whether the model has an LM head, which gives logits."""
-    encoder_width: int
-    """The number of features of an encoder position; 0 if the encoder reads token ids."""
-    encoder_context: int
-    """The number of positions of the encoder's input: the exact number for features, the maximum for token ids."""
-    sampled_vocab_size: int
-    """The number of token ids that can be sampled; they are the first ids of the vocabulary."""
-    images: "ImagePlaceholders | None"
-    """The way in which images appear in a prompt; None if the model reads none."""
+    traits: ModelTraits
+    """The model's context, token ids and inputs."""
 
     def max_new_tokens(self, spec: GenerationRequest) -> int:
         """Check that a request can run, and return the most tokens that it may sample.
@@ -67,7 +52,7 @@ class RequestValidator:
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
         capacity = self.kv_cache_manager.capacity(encoded)
-        samples = self.has_head and params.max_tokens != 0
+        samples = self.traits.has_head and params.max_tokens != 0
         most, needed = self.scheduler.limits.tokens, length + samples
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
@@ -80,15 +65,15 @@ class RequestValidator:
             self._check_ids(prompt)
         if params.stop:
             raise ValueError("stop strings need a tokenizer: give stop_token_ids instead, or use LLM")
-        params.check_vocab(self.sampled_vocab_size)
-        if params.prompt_logprobs is not None and self.sampled_vocab_size < self.vocabulary:
+        params.check_vocab(self.traits.sampled_vocab_size)
+        if params.prompt_logprobs is not None and self.traits.sampled_vocab_size < self.traits.vocabulary:
             raise ValueError(
                 "prompt_logprobs: the model cannot generate the tokens of a prompt, so they have no logprobs; leave "
                 "it out"
             )
-        if needed > self.context:
+        if needed > self.traits.context:
             raise ValueError(
-                f"the prompt has {length} tokens, but the model's context is {self.context}: shorten the prompt"
+                f"the prompt has {length} tokens, but the model's context is {self.traits.context}: shorten the prompt"
             )
         if self.scheduler.whole and length > most:
             raise ValueError(
@@ -101,14 +86,14 @@ class RequestValidator:
                 f"the prompt has {length} tokens, but the KV cache holds {capacity}{beside}: shorten the prompt or "
                 "raise the KV budget"
             )
-        if encoded > self.encoder_context:
+        if encoded > self.traits.encoder_context:
             raise ValueError(
-                f"the encoder input has {encoded} tokens, but the encoder reads at most {self.encoder_context}: "
+                f"the encoder input has {encoded} tokens, but the encoder reads at most {self.traits.encoder_context}: "
                 "shorten it or split it into parts"
             )
-        if not self.has_head:
+        if not self.traits.has_head:
             return 1
-        room = min(self.context, capacity) - length
+        room = min(self.traits.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def image_positions(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
@@ -117,15 +102,15 @@ class RequestValidator:
         Raises:
             ValueError: If the images do not fit the model or the prompt.
         """
-        if self.images is None:
+        if self.traits.images is None:
             raise ValueError("the model reads no images: leave the images out, or use a model with a vision tower")
-        rows, width = self.images.rows, self.images.width
+        rows, width = self.traits.images.rows, self.traits.images.width
         if (images.positions_per_input, images.width) != (rows, width):
             raise ValueError(
                 f"an image has {images.positions_per_input} patches of {images.width} numbers, but the model reads "
                 f"{rows} patches of {width} numbers"
             )
-        places = tuple(place for place, token in enumerate(prompt) if token == self.images.placeholder)
+        places = tuple(place for place, token in enumerate(prompt) if token == self.traits.images.placeholder)
         if len(places) != len(images):
             raise ValueError(
                 f"the prompt has {len(places)} image placeholder tokens, but the {images.inputs} images have "
@@ -142,20 +127,20 @@ class RequestValidator:
         if not encoder:
             return
         if not isinstance(encoder, EncoderFeatures):
-            if self.encoder_width:
+            if self.traits.encoder_width:
                 raise ValueError(
-                    f"the encoder reads {self.encoder_width} features per position, not token ids: give features"
+                    f"the encoder reads {self.traits.encoder_width} features per position, not token ids: give features"
                 )
             self._check_ids(encoder)
-        elif not self.encoder_width:
+        elif not self.traits.encoder_width:
             raise ValueError("the encoder reads token ids, not features: give token ids")
-        elif (len(encoder), encoder.width) != (self.encoder_context, self.encoder_width):
+        elif (len(encoder), encoder.width) != (self.traits.encoder_context, self.traits.encoder_width):
             raise ValueError(
                 f"the encoder input has {len(encoder)} positions of {encoder.width} features, but the encoder reads "
-                f"{self.encoder_context} positions of {self.encoder_width} features"
+                f"{self.traits.encoder_context} positions of {self.traits.encoder_width} features"
             )
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        unknown = unknown_id(ids, self.vocabulary)
+        unknown = unknown_id(ids, self.traits.vocabulary)
         if unknown is not None:
-            raise ValueError(f"token id {unknown} is out of range; the model has ids 0 to {self.vocabulary - 1}")
+            raise ValueError(f"token id {unknown} is out of range; the model has ids 0 to {self.traits.vocabulary - 1}")

@@ -209,7 +209,7 @@ class EmbeddingLLM:
     @override
     def __repr__(self) -> str:
         gives = f"scores of {self.info.labels} labels" if self.info.labels else f"{self.info.width} dimensions"
-        return f"Embeddings({self.name!r}, {gives}, context {self.engine.context:,}, threads {self.threads})"
+        return f"Embeddings({self.name!r}, {gives}, context {self.engine.traits.context:,}, threads {self.threads})"
 
     def embed(
         self, texts: Sequence[str], prompt: str | None = None, *, dimensions: int | None = None, what: str = "text"
@@ -231,7 +231,7 @@ class EmbeddingLLM:
         prompts = []
         for place, text in enumerate(texts):
             with numbered(what, place, len(texts)):
-                prompts.append(text_ids(self.texts, text, self.engine.context, before))
+                prompts.append(text_ids(self.texts, text, self.engine.traits.context, before))
         vectors = self.run(prompts, what)
         return [Vector(truncate_dimensions(embedding, vector.values, dimensions), vector.tokens) for vector in vectors]
 
@@ -245,7 +245,7 @@ class EmbeddingLLM:
         pairs = []
         for place, text in enumerate(documents):
             with numbered("document", place, len(documents)):
-                pairs.append(pair_ids(self.texts, self.info, query, text, self.engine.context))
+                pairs.append(pair_ids(self.texts, self.info, query, text, self.engine.traits.context))
         return [relevance(self.info, vector.values) for vector in self.run(pairs, "document")]
 
     def run(self, prompts: Sequence[Sequence[int]], what: str = "text") -> list[Vector]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
-from ridgeline.core.ops.work import TOKENS, AttentionPattern
 from ridgeline.engine.bounds import RequestValidator
 from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent, describe_error
@@ -19,6 +18,7 @@ from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.prefix import namespace_of
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import Tokens
 from ridgeline.engine.request import NANOSECONDS, FinishReason, Request, Timing
@@ -32,7 +32,6 @@ from ridgeline.engine.token_rules import TokenRuleProcessor
 from ridgeline.util.host import out_of_memory
 
 if TYPE_CHECKING:
-    from ridgeline.core.models.common.model import ImagePlaceholders
     from ridgeline.engine.speculation.speculator import Speculator
     from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 
@@ -69,18 +68,9 @@ class Engine:
         executor: Executor,
         ledger: KVCacheManager,
         limits: Limits,
+        traits: ModelTraits,
         *,
-        context: int,
-        vocabulary: int,
         eos_ids: Collection[int] = (),
-        reaches: Collection[AttentionPattern] = (),
-        has_head: bool = True,
-        whole: bool | None = None,
-        pooled: bool = False,
-        encoder_width: int = 0,
-        encoder_context: int = 0,
-        outputs: int | None = None,
-        images: "ImagePlaceholders | None" = None,
         guides: "StructuredOutputManager | None" = None,
         adapters: Mapping[str, bytes] | None = None,
         speculator: "Speculator | None" = None,
@@ -94,20 +84,8 @@ class Engine:
             executor: Runs the plans.
             ledger: The KV cache manager.
             limits: The limits of a step.
-            context: Maximum number of positions of a sequence.
-            vocabulary: Number of token ids.
+            traits: The properties of the model that matter to its requests.
             eos_ids: Token ids that end a text.
-            reaches: Attention patterns of the layers that keep no KV, which the KV cache manager does not know.
-            has_head: Whether the model gives logits. Without a head, a request ends with hidden states when its prompt
-                has run.
-            whole: Whether each prompt runs in one step; by default if positions see later ones.
-            pooled: Whether a model without a head gives one pooled vector for each prompt, instead of all hidden
-                states.
-            encoder_width: Number of features of an encoder position; 0 if the encoder reads token ids.
-            encoder_context: Number of positions that an encoder of features reads, no more and no fewer; the maximum
-                for one of token ids.
-            outputs: Number of ids that can be sampled, the first of the vocabulary; None for all.
-            images: How images appear in a prompt, if the model reads any.
             guides: Makes the constraints of structured outputs; None without a tokenizer.
             adapters: A digest of the contents of each LoRA adapter, by its name. Their order is that of their numbers.
             speculator: Guesses next tokens, which steps verify.
@@ -119,29 +97,13 @@ class Engine:
         self.on_begin: Callable[[Sequence[int]], None] | None = None
         """A callback that receives the ids of requests just before their first step runs."""
         self._seeds = random.Random(seed)
-        self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.attention_patterns = frozenset(reaches) | ledger.layout.reaches
-        self.has_head = has_head
-        self.encoder_width, self.encoder_context = encoder_width, encoder_context
-        self.structured_output_manager = guides
-        self.pooled = pooled
-        self.adapters = dict(adapters or {})
-        both_ways = any(reach.is_bidirectional and reach.query_axis == TOKENS for reach in self.attention_patterns)
-        whole = both_ways if whole is None else whole
-        assert not (whole and has_head), "a model that attends to later positions cannot generate token by token"
+        self.traits, self.eos_ids = traits, frozenset(eos_ids)
+        self.attention_patterns = frozenset(traits.attention_patterns) | ledger.layout.reaches
+        self.structured_output_manager, self.adapters = guides, dict(adapters or {})
+        whole = traits.needs_whole_prompt
+        assert not (whole and traits.has_head), "a model that attends to later positions cannot generate token by token"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
-        self.sampled_vocab_size, self.images = vocabulary if outputs is None else outputs, images
-        self._bounds = RequestValidator(
-            ledger,
-            self.scheduler,
-            context,
-            vocabulary,
-            has_head,
-            encoder_width,
-            encoder_context,
-            self.sampled_vocab_size,
-            images,
-        )
+        self._bounds = RequestValidator(ledger, self.scheduler, traits)
         self.requests: dict[int, Request] = {}
         self.parked: dict[int, Request] = {}
         """Requests added with `parked=True`, by group id, until `begin()` enqueues them."""
@@ -209,7 +171,7 @@ class Engine:
         Raises:
             ValueError: If the request cannot run; then nothing is queued.
         """
-        if spec.params != DEFAULT_PARAMS and not self.has_head:
+        if spec.params != DEFAULT_PARAMS and not self.traits.has_head:
             raise ValueError("the model has no head to sample with: leave the sampling parameters out")
         limit = self._bounds.max_new_tokens(spec)
         placed = None
@@ -264,19 +226,15 @@ class Engine:
                 history=self._history(prompt) if params.uses_history else None,
                 constraint=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
-                hidden=None if self.has_head or self.pooled else [],
+                hidden=None if self.traits.has_head or self.traits.pooled else [],
             )
             for choice in range(params.n)
         ]
 
     def _history(self, prompt: Sequence[int]) -> History:
         """Return the token counts for penalties over a prompt: only ids that can be sampled count."""
-        known = (
-            prompt
-            if self.sampled_vocab_size == self.vocabulary
-            else [token for token in prompt if token < self.sampled_vocab_size]
-        )
-        return History(known)
+        size = self.traits.sampled_vocab_size
+        return History(prompt if size == self.traits.vocabulary else [token for token in prompt if token < size])
 
     def adapter_number(self, name: str) -> int:
         """Return the number of a LoRA adapter, counted from 1; 0 for no name.
@@ -302,7 +260,7 @@ class Engine:
             ValueError: If the structured output cannot be compiled, or the engine has no tokenizer for it.
         """
         if params.rules is not None:
-            return TokenRuleProcessor(params.rules, self.sampled_vocab_size)
+            return TokenRuleProcessor(params.rules, self.traits.sampled_vocab_size)
         if params.structured_outputs is None:
             return None
         if self.structured_output_manager is None:
@@ -369,7 +327,7 @@ class Engine:
 
     def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
         """Return the sampling inputs of the plan's logit rows; nothing if the model has no head."""
-        return SampleRows(plan, self.requests) if self.has_head else ()
+        return SampleRows(plan, self.requests) if self.traits.has_head else ()
 
     def execute(self, plan: StepPlan) -> Sequence[Outcome]:
         """Run the plan and return the outcome of each item with logit or scored rows.

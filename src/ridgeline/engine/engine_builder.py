@@ -11,6 +11,7 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
+from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -60,16 +61,7 @@ def build_engine(
         executor or Runner(model, layout),
         KVCacheManager(layout, limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
-        context=model.context if context is None else context,
-        vocabulary=model.vocabulary * model.token_types,
-        reaches=model.attention_patterns,
-        has_head=model.has_head,
-        whole=model.needs_whole_prompt,
-        pooled=model.pooled,
-        encoder_width=model.encoder_width,
-        encoder_context=model.encoder_context,
-        outputs=model.sampled_vocab_size,
-        images=model.images,
+        ModelTraits.of(model, context),
         eos_ids=eos_ids,
         seed=seed,
         guides=guides,
@@ -137,7 +129,7 @@ def warm_up(engine: Engine) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)
     try:
         for length in _WARMING:
-            prompt = [position % engine.vocabulary for position in range(min(length, engine.context - 2))]
+            prompt = [position % engine.traits.vocabulary for position in range(min(length, engine.traits.context - 2))]
             engine.add(GenerationRequest(prompt, params))
             while engine.has_work:
                 engine.step()

@@ -120,7 +120,7 @@ class LLM:
 
     @override
     def __repr__(self) -> str:
-        context, held = self.engine.context, self.loaded.layout.holds()
+        context, held = self.engine.traits.context, self.loaded.layout.holds()
         return f"LLM({self.name!r}, context {context:,}, KV cache: {held}, threads {self.threads})"
 
     def generate(
@@ -239,11 +239,11 @@ class LLM:
         Raises:
             ValueError: If the prompt is empty, or its text is far longer than the context.
         """
-        return self.loaded.text_processor.encode(prompt, self.engine.context)
+        return self.loaded.text_processor.encode(prompt, self.engine.traits.context)
 
     def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
         """Return the token ids of a conversation, ready for the model's response."""
-        return self.loaded.text_processor.encode_chat(messages, self.engine.context, **template)
+        return self.loaded.text_processor.encode_chat(messages, self.engine.traits.context, **template)
 
     def _refuse_second_caller(self) -> None:
         """Raise ValueError if another call is in progress, because one caller would take the events of the other."""

@@ -126,8 +126,8 @@ class LoadedEngine:
         """
         ledger, limits, layout = self.engine.kv_cache_manager, self.engine.scheduler.limits, self.layout
         return EngineInfo(
-            context=self.engine.context,
-            vocabulary=self.engine.vocabulary,
+            context=self.engine.traits.context,
+            vocabulary=self.engine.traits.vocabulary,
             capacity=ledger.capacity(),
             page_size=ledger.page_size,
             pages=ledger.pool.size,
@@ -142,10 +142,10 @@ class LoadedEngine:
             dtype=str(self.model.storage.dtype).removeprefix("torch."),
             adapters=tuple(adapter.name for adapter in self.adapters),
             vectors=self.vectors,
-            encoder_context=self.engine.encoder_context,
-            encoder_width=self.engine.encoder_width,
+            encoder_context=self.engine.traits.encoder_context,
+            encoder_width=self.engine.traits.encoder_width,
             held=layout.holds() if layout.groups else "",
-            concurrency=layout.concurrency(self.engine.context, self.engine.encoder_context),
+            concurrency=layout.concurrency(self.engine.traits.context, self.engine.traits.encoder_context),
             unshared=layout.why_no_prefix_cache,
             warnings=self.warnings,
         )
@@ -190,15 +190,11 @@ def load_engine(
     place = device_named(settings.device)
     family = image_generator_of(source.config) if draws else family_of(source.config)
     embedding = None if draws else read_embedding(source)
-    weights, kv = settings.weights, settings.kv
-    try:
-        built = (
-            build_to_run(source.config, family=family, weights=weights, kv=kv)
-            if draws
-            else model_of(source, embedding, weights, kv, Shard(0, settings.ranks))
-        )
-    except DivisionRefused as error:  # the message names the option of `plan`
-        raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
+    built = (
+        build_to_run(source.config, family=family, weights=settings.weights, kv=settings.kv)
+        if draws
+        else _first_rank(source, embedding, settings)
+    )
     if not dummy_weights:
         match_to_source(built, family, source)
     if settings.ranks > 1:
@@ -229,10 +225,7 @@ def load_engine(
     guides = StructuredOutputManager(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
     others = link = None
     if settings.ranks > 1:
-        own = threads_for(0, threads, settings.ranks)
-        torch.set_num_threads(own)
-        followers = RankProcesses.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
-        others = FollowerRanks(built, followers)
+        others = _other_ranks(source.name, built, settings, layout.pages, threads, dummy_weights=dummy_weights)
         link = others.link()
     engine = build_engine(
         built,
@@ -251,6 +244,23 @@ def load_engine(
     config = source.config.values
     warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights, loading)
     return LoadedEngine(engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings)
+
+
+def _first_rank(source: ModelSource, embedding: EmbeddingConfig | None, settings: EngineSettings) -> Model:
+    """Build the model, or the part that belongs to the first of several ranks."""
+    try:
+        return model_of(source, embedding, settings.weights, settings.kv, Shard(0, settings.ranks))
+    except DivisionRefused as error:  # the message names the option of `plan`
+        raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
+
+
+def _other_ranks(
+    name: str, first: Model, settings: EngineSettings, pages: int, threads: int | None, *, dummy_weights: bool
+) -> FollowerRanks:
+    """Start the processes of the other ranks, and divide the cores among all ranks."""
+    own = threads_for(0, threads, settings.ranks)
+    torch.set_num_threads(own)
+    return FollowerRanks(first, RankProcesses.start(name, settings, pages, own, dummy_weights=dummy_weights))
 
 
 def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: LoadReport | None) -> tuple[str, ...]:

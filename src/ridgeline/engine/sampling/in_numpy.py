@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
-from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
+from ridgeline.engine.sampling.logits import adjust, candidates_report, log_softmax_report, needs_adjusting
 from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
@@ -85,7 +85,7 @@ def _greedy(logits_V: FloatsC, processed_V: FloatsC, best: int, count: int | Non
     if count is None:
         return Sampled(best)
     processed = log_softmax_report(processed_V, best, count, scratch.weights_V)
-    return _reported(best, log_softmax_report(logits_V, best, count, scratch.weights_V), processed)
+    return Sampled.reported(best, log_softmax_report(logits_V, best, count, scratch.weights_V), processed)
 
 
 def _drawn(
@@ -98,7 +98,7 @@ def _drawn(
     if count is None:
         return Sampled(token)
     processed = candidates_report(candidates, index, float(top), params.temperature, count)
-    return _reported(token, log_softmax_report(logits_V, token, count, scratch.weights_V), processed)
+    return Sampled.reported(token, log_softmax_report(logits_V, token, count, scratch.weights_V), processed)
 
 
 def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scratch: _Scratch) -> Candidates:
@@ -117,7 +117,3 @@ def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scrat
     if params.min_p > 0.0:
         candidates = keep_min_p(candidates, params.min_p)
     return candidates
-
-
-def _reported(token: int, raw: Report, processed: Report) -> Sampled:
-    return Sampled(token, logprob_raw=raw[0], logprob=processed[0], top_raw=raw[1], top=processed[1])

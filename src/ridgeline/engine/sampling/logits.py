@@ -12,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, block_sums, weigh
-from ridgeline.engine.sampling.sample_row import SampleRow
+from ridgeline.engine.sampling.sample_row import Report, SampleRow
 from ridgeline.engine.sampling.truncate import ranked
-
-Report = tuple[float, tuple[tuple[int, float], ...]]
-"""The chosen token's log-probability, and the likeliest tokens with theirs."""
 
 
 def needs_adjusting(row: SampleRow) -> bool:

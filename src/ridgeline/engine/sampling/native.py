@@ -64,7 +64,7 @@ class NativeSampler(Sampler):
         found = zip(rows, *(samplings.own[field].tolist() for field in ("token", "raw_top", "top")), strict=True)
         return [
             _failure(raw_top, top)
-            or (Sampled(token) if row.params.logprobs is None else _reported(token, samplings.reports(index)))
+            or (Sampled(token) if row.params.logprobs is None else Sampled.reported(token, *samplings.reports(index)))
             for index, (row, token, raw_top, top) in enumerate(found)
         ]
 
@@ -101,11 +101,6 @@ def _failure(raw_top: float, top: float) -> RowFailure | None:
     if math.isfinite(top):
         return None
     return RowFailure.of(top, PROCESSED) if math.isfinite(raw_top) else RowFailure.of(raw_top, RAW)
-
-
-def _reported(token: int, reports: tuple[Report, Report]) -> Sampled:
-    (logprob_raw, top_raw), (logprob, top) = reports
-    return Sampled(token, logprob_raw=logprob_raw, logprob=logprob, top_raw=top_raw, top=top)
 
 
 class _Samplings:

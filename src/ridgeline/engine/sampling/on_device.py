@@ -78,10 +78,7 @@ def _result(answers: Iterator[float], group: SampleGroup, wanted: int | None) ->
     for largest, what in ((raw_top, RAW), (top, PROCESSED)):
         if not math.isfinite(largest):
             return RowFailure.of(largest, what)
-    if not reports:
-        return Sampled(token)
-    (logprob_raw, top_raw), (logprob, alternatives) = reports
-    return Sampled(token, logprob_raw=logprob_raw, logprob=logprob, top_raw=top_raw, top=alternatives)
+    return Sampled.reported(token, *reports) if reports else Sampled(token)
 
 
 def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[float, tuple[tuple[int, float], ...]]:

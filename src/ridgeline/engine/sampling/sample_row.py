@@ -115,6 +115,10 @@ class SampleRow:
         assert self.history is not None or not self.params.uses_history, "a row with penalties needs its History"
 
 
+Report = tuple[float, tuple[tuple[int, float], ...]]
+"""The chosen token's log-probability, and the likeliest tokens with theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """The token sampled for a row, with natural log-probabilities if the request asks for them.
@@ -137,6 +141,11 @@ class Sampled:
     """The likeliest tokens of the model's own distribution."""
     top: tuple[tuple[int, float], ...] = ()
     """The likeliest tokens of the distribution that the token was drawn from."""
+
+    @classmethod
+    def reported(cls, token: int, raw: Report, processed: Report) -> Self:
+        """Return a sampled token with the reports of both distributions."""
+        return cls(token, logprob_raw=raw[0], logprob=processed[0], top_raw=raw[1], top=processed[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """The settings of speculative decoding, and their form in `--speculate` and vLLM's `--speculative-config`."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from typing_extensions import override
+
+from ridgeline.engine.vllm_json import json_option
 
 Method = Literal["ngram", "draft_model", "auto"]
 
@@ -93,12 +94,7 @@ def from_vllm_json(text: str) -> Speculation:
     Raises:
         ValueError: If the JSON has no meaning here, or asks for something that is not built.
     """
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(f'{_OPTION} is not a JSON object: write {{"method": "ngram", "num_speculative_tokens": 4}}')
+    values = json_option(_OPTION, text, '{"method": "ngram", "num_speculative_tokens": 4}')
     for key in values:
         if key not in _KEYS:
             raise ValueError(f"{_OPTION} has {key!r}, which is not supported: use only {', '.join(_KEYS)}")

@@ -3,10 +3,11 @@
 On the command line they are `--kv-listen`, `--kv-from` and vLLM's `--kv-transfer-config`.
 """
 
-import json
 import socket
 from dataclasses import dataclass, field
 from typing import Any
+
+from ridgeline.engine.vllm_json import json_option
 
 PORT = 14579
 """The default port for KV transfers, that of vLLM's JSON (kv_port)."""
@@ -71,12 +72,7 @@ def configured(text: str) -> tuple[str, str]:
     Raises:
         ValueError: If the JSON has no meaning here.
     """
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(f'{_OPTION} is not a JSON object: write {{"kv_role": "kv_producer", "kv_ip": "10.0.0.1"}}')
+    values = json_option(_OPTION, text, '{"kv_role": "kv_producer", "kv_ip": "10.0.0.1"}')
     for key in values:
         if key == "kv_connector":
             raise ValueError(

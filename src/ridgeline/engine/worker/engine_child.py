@@ -10,10 +10,9 @@ from contextlib import suppress
 
 import torch
 
-from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.engine import WALL_CLOCK, EngineLost
-from ridgeline.engine.setup import LoadedEngine, load_with_threads
+from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.engine_messages import EngineReady, FromEngine, ToEngine, first_of
 from ridgeline.engine.worker.engine_process import EngineStart, LoadingProgress, Maker, NotLoaded
 from ridgeline.engine.worker.inspector import function_named, inspection
@@ -114,16 +113,8 @@ def run(connection: socket.socket) -> None:
 
 def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     """Load the engine and report that it is ready; if that fails, report the reason and return None."""
-    reported, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal reported
-        if done == total or done - reported > total // 100:
-            reported = done
-            child.send(LoadingProgress(done, total))
-
     try:
-        loaded, threads = _load(start, progress)
+        loop, ready = _load(child, start)
     except ValueError as error:
         child.send(NotLoaded(str(error), isinstance(error, ModelRefused)))
         return None
@@ -133,6 +124,28 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
             raise
         child.send(NotLoaded(reason, refused=False))
         return None
+    gc.freeze()  # the objects so far stay for good, so the collector need not scan them again
+    child.send(ready)
+    return loop
+
+
+def _load(child: ChildConnection, start: EngineStart) -> tuple[EngineLoop, EngineReady]:
+    """Return the loop of the loaded engine, and the message that it is ready."""
+    reported, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal reported
+        if done == total or done - reported > total // 100:
+            reported = done
+            child.send(LoadingProgress(done, total))
+
+    if start.maker:
+        maker: Maker = function_named(start.maker)
+        loaded, threads = maker(start), 1
+    else:
+        loaded, threads = load_with_threads(
+            start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
+        )
     torch.set_num_threads(threads)
     if behind:
         loaded.engine.clock = lambda: WALL_CLOCK() + behind
@@ -141,24 +154,8 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     inspect = inspection(start.inspector, loaded, device)
     loop = EngineLoop(loaded.engine, child.send, loaded.price, device, inspect)
     if start.transfer is not None:
-        try:
-            loop.transfer(start.transfer, loaded, child.wake)
-        except ValueError as error:
-            child.send(NotLoaded(str(error), isinstance(error, ModelRefused)))
-            return None
-    gc.freeze()  # the objects so far stay for good, so the collector need not scan them again
-    child.send(EngineReady(loaded.info(device)))
-    return loop
-
-
-def _load(start: EngineStart, progress: Progress) -> tuple[LoadedEngine, int]:
-    """Return the engine, and the number of threads that torch should compute with."""
-    if start.maker:
-        maker: Maker = function_named(start.maker)
-        return maker(start), 1
-    return load_with_threads(
-        start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
-    )
+        loop.transfer(start.transfer, loaded, child.wake)
+    return loop, EngineReady(loaded.info(device))
 
 
 if __name__ == "__main__":

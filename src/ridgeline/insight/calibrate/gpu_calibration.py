@@ -152,7 +152,7 @@ def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: T
     last: dict[bool, Work] = {}
     for turn in range(_TURNS.stop):
         for length in load:
-            engine.add(GenerationRequest([position % engine.vocabulary for position in range(length)], params))
+            engine.add(GenerationRequest([position % engine.traits.vocabulary for position in range(length)], params))
         while engine.has_work:
             start = timer.wall()
             engine.step()

@@ -63,7 +63,9 @@ def _read(loaded: LoadedEngine, prompt: Sequence[int]) -> tuple[int, ...] | Enco
 def _run(loaded: LoadedEngine, prompt: Sequence[int]) -> list[TokenEvent]:
     engine, begun = loaded.engine, loaded.text_processor.decoder_prompt(prompt)
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
-    engine.add(GenerationRequest(begun, params if engine.has_head else DEFAULT_PARAMS, encoder=_read(loaded, prompt)))
+    if not engine.traits.has_head:
+        params = DEFAULT_PARAMS
+    engine.add(GenerationRequest(begun, params, encoder=_read(loaded, prompt)))
     events: list[TokenEvent] = []
     while engine.has_work:
         events += engine.step()

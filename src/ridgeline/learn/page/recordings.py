@@ -128,7 +128,7 @@ class _Recording:
 
     def __init__(self, loaded: LoadedEngine, device: Device, scene: Scene) -> None:
         layout = replace(loaded.layout, pages=scene.pages)
-        context = min(loaded.engine.context, layout.capacity(scene.limits.max_request_tokens))
+        context = min(loaded.engine.traits.context, layout.capacity(scene.limits.max_request_tokens))
         self.engine = build_engine(loaded.model, layout, scene.limits, context=context, seed=0)
         self._loop = EngineLoop(self.engine, self._on_message, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
@@ -168,7 +168,7 @@ class _Recording:
                 self.engine.step()
 
     def _add(self, arrival: Arrival) -> None:
-        prompt = self._texts.encode(arrival.prompt, self.engine.context)
+        prompt = self._texts.encode(arrival.prompt, self.engine.traits.context)
         params = SamplingParams(temperature=0.8, seed=arrival.step, max_tokens=arrival.output, ignore_eos=True)
         self._loop.take(AddRequest(0, GenerationRequest(prompt, params)))
         self._lengths[max(self.engine.requests)] = [len(prompt), 0, 0]

@@ -117,7 +117,7 @@ class TokenImageGenerator:
                 "the model's generation_config.json sets greedy sampling, which would make the same image each time: "
                 "request one image"
             )
-        texts, context = self.loaded.text_processor, self.engine.context
+        texts, context = self.loaded.text_processor, self.engine.traits.context
         chat = texts.templates is not None
         ids = (
             texts.encode_chat([{"role": "user", "content": prompt}], context) if chat else texts.encode(prompt, context)

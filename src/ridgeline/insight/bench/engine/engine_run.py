@@ -47,7 +47,7 @@ def check_capacity(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
     Raises:
         ValueError: If one does.
     """
-    context, held = engine.context, engine.kv_cache_manager.capacity()
+    context, held = engine.traits.context, engine.kv_cache_manager.capacity()
     limit = (
         f"the model's context is {context:,}" if context <= held else (f"KV memory has room for {held:,} (--kv-memory)")
     )
@@ -61,7 +61,7 @@ def check_capacity(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
 
 
 def _fits(engine: Engine, workload: EngineWorkload) -> bool:
-    return workload.longest <= min(engine.context, engine.kv_cache_manager.capacity())
+    return workload.longest <= min(engine.traits.context, engine.kv_cache_manager.capacity())
 
 
 def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: EngineWorkload) -> None:
@@ -76,7 +76,7 @@ def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: Engi
 
 def _full_step(engine: Engine) -> EngineWorkload:
     limits = engine.scheduler.limits
-    most = min(engine.context, engine.kv_cache_manager.capacity()) - 1
+    most = min(engine.traits.context, engine.kv_cache_manager.capacity()) - 1
     length = max(1, min(limits.tokens // limits.requests, most))
     return EngineWorkload("a full step", limits.requests, (length, length), (1, 1), mixed=False)
 
@@ -92,7 +92,7 @@ def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_count
     Raises:
         ValueError: If a request fails, the engine rejects it, or the vocabulary is too small for random prompts.
     """
-    asks = workload.asks(engine.vocabulary)
+    asks = workload.asks(engine.traits.vocabulary)
     prompts = [(ask.prompt, workload.params(ask.output)) for ask in asks]
     before = engine.stats.preemptions
     ended: list[tuple[float, int]] = []
