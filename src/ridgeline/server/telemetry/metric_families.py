@@ -4,6 +4,7 @@ If vLLM has the same metric (`shared`), the suffix, labels and buckets are vLLM'
 only another prefix (vllm/v1/metrics/loggers.py and buckets.py). No label holds text that a user wrote.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 PREFIX = "ridgeline:"
@@ -30,8 +31,8 @@ Kind = Literal["gauge", "counter", "histogram"]
 class MetricFamily(NamedTuple):
     """The definition of one Prometheus metric."""
 
-    name: str
     kind: Kind
+    name: str
     help: str
     labels: tuple[str, ...] = ()
     """The labels besides `MODEL_LABELS`, which all but the HTTP metrics have."""
@@ -52,128 +53,88 @@ def lengths_up_to(most: int) -> tuple[float, ...]:
     )
 
 
+_gauge = partial(MetricFamily, "gauge")
+_counter = partial(MetricFamily, "counter")
+_histogram = partial(MetricFamily, "histogram")
+
+_OF_VLLM = (
+    _gauge("num_requests_running", "Requests that are running."),
+    _gauge("num_requests_waiting", "Requests that are waiting for their first step."),
+    _gauge("kv_cache_usage_perc", "Fraction of the KV pages in use, from 0 to 1."),
+    _gauge(
+        "cache_config_info", "Size and number of the KV pages, as labels; always 1.", ("block_size", "num_gpu_blocks")
+    ),
+    _counter("num_preemptions", "Requests that were preempted, to be recomputed."),
+    _counter("prompt_tokens", "Prompt tokens of requests that produced their first token."),
+    _counter("generation_tokens", "Tokens that were generated."),
+    _counter("prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache."),
+    _counter("prefix_cache_hits", "Prompt tokens that were found in the prefix cache."),
+    _counter("request_success", "Choices that finished, by finish reason.", ("finished_reason",)),
+    _counter("spec_decode_num_drafts", "Times that draft tokens of a request were verified."),
+    _counter("spec_decode_num_draft_tokens", "Draft tokens that were verified."),
+    _counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted."),
+    _counter(
+        "spec_decode_num_accepted_tokens_per_pos",
+        "Accepted draft tokens, by position in the draft, from 0.",
+        ("position",),
+    ),
+    _histogram("time_to_first_token_seconds", "Seconds from arrival to first token.", buckets=_FIRST_TOKEN),
+    _histogram("inter_token_latency_seconds", "Seconds between consecutive tokens of a choice.", buckets=_BETWEEN),
+    _histogram(
+        "request_time_per_output_token_seconds", "Seconds per token of a choice, without the first.", buckets=_BETWEEN
+    ),
+    _histogram("e2e_request_latency_seconds", "Seconds from arrival to last token.", buckets=_LATENCY),
+    _histogram("request_queue_time_seconds", "Seconds in the engine's queue before the first step.", buckets=_LATENCY),
+    _histogram("request_prefill_time_seconds", "Seconds from first step to first token.", buckets=_LATENCY),
+    _histogram("request_decode_time_seconds", "Seconds from first token to last token.", buckets=_LATENCY),
+    _histogram("request_inference_time_seconds", "Seconds from first step to last token.", buckets=_LATENCY),
+    _histogram("request_prompt_tokens", "Tokens per prompt.", buckets=None),
+    _histogram("request_generation_tokens", "Generated tokens per choice.", buckets=None),
+    _histogram("request_max_num_generation_tokens", "Generated tokens of a request's longest choice.", buckets=None),
+    _histogram("request_params_n", "Choices requested (n).", buckets=(1, 2, 5, 10, 20)),
+    _histogram("request_params_max_tokens", "Maximum tokens requested (max_tokens).", buckets=None),
+    _histogram("iteration_tokens_total", "Tokens computed per step.", buckets=_ITERATION),
+)
+
 FAMILIES = (
-    MetricFamily("num_requests_running", "gauge", "Requests that are running.", shared=True),
-    MetricFamily("num_requests_waiting", "gauge", "Requests that are waiting for their first step.", shared=True),
-    MetricFamily("kv_cache_usage_perc", "gauge", "Fraction of the KV pages in use, from 0 to 1.", shared=True),
-    MetricFamily(
-        "cache_config_info",
-        "gauge",
-        "Size and number of the KV pages, as labels; always 1.",
-        ("block_size", "num_gpu_blocks"),
-        shared=True,
-    ),
-    MetricFamily("num_preemptions", "counter", "Requests that were preempted, to be recomputed.", shared=True),
-    MetricFamily("prompt_tokens", "counter", "Prompt tokens of requests that produced their first token.", shared=True),
-    MetricFamily("generation_tokens", "counter", "Tokens that were generated.", shared=True),
-    MetricFamily(
-        "prefix_cache_queries", "counter", "Prompt tokens that were looked up in the prefix cache.", shared=True
-    ),
-    MetricFamily("prefix_cache_hits", "counter", "Prompt tokens that were found in the prefix cache.", shared=True),
-    MetricFamily(
-        "request_success", "counter", "Choices that finished, by finish reason.", ("finished_reason",), shared=True
-    ),
-    MetricFamily(
-        "spec_decode_num_drafts", "counter", "Times that draft tokens of a request were verified.", shared=True
-    ),
-    MetricFamily("spec_decode_num_draft_tokens", "counter", "Draft tokens that were verified.", shared=True),
-    MetricFamily("spec_decode_num_accepted_tokens", "counter", "Draft tokens that were accepted.", shared=True),
-    MetricFamily(
-        *(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "counter",
-            "Accepted draft tokens, by position in the draft, from 0.",
-        ),
-        *(("position",), (), True),
-    ),
-    MetricFamily(
-        "time_to_first_token_seconds", "histogram", "Seconds from arrival to first token.", (), _FIRST_TOKEN, True
-    ),
-    MetricFamily(
-        "inter_token_latency_seconds",
-        "histogram",
-        "Seconds between consecutive tokens of a choice.",
-        (),
-        _BETWEEN,
-        True,
-    ),
-    MetricFamily(
-        *("request_time_per_output_token_seconds", "histogram", "Seconds per token of a choice, without the first."),
-        *((), _BETWEEN, True),
-    ),
-    MetricFamily("e2e_request_latency_seconds", "histogram", "Seconds from arrival to last token.", (), _LATENCY, True),
-    MetricFamily(
-        "request_queue_time_seconds",
-        "histogram",
-        "Seconds in the engine's queue before the first step.",
-        (),
-        _LATENCY,
-        True,
-    ),
-    MetricFamily(
-        "request_prefill_time_seconds", "histogram", "Seconds from first step to first token.", (), _LATENCY, True
-    ),
-    MetricFamily(
-        "request_decode_time_seconds", "histogram", "Seconds from first token to last token.", (), _LATENCY, True
-    ),
-    MetricFamily(
-        "request_inference_time_seconds", "histogram", "Seconds from first step to last token.", (), _LATENCY, True
-    ),
-    MetricFamily("request_prompt_tokens", "histogram", "Tokens per prompt.", (), None, True),
-    MetricFamily("request_generation_tokens", "histogram", "Generated tokens per choice.", (), None, True),
-    MetricFamily(
-        "request_max_num_generation_tokens",
-        "histogram",
-        "Generated tokens of a request's longest choice.",
-        (),
-        None,
-        True,
-    ),
-    MetricFamily("request_params_n", "histogram", "Choices requested (n).", (), (1, 2, 5, 10, 20), True),
-    MetricFamily("request_params_max_tokens", "histogram", "Maximum tokens requested (max_tokens).", (), None, True),
-    MetricFamily("iteration_tokens_total", "histogram", "Tokens computed per step.", (), _ITERATION, True),
-    MetricFamily("admission_rejected", "counter", "Requests rejected before the engine, by reason.", ("reason",)),
-    MetricFamily("request_errors", "counter", "HTTP requests that got an error, by error code.", ("code",)),
-    MetricFamily("aborted", "counter", "Requests aborted before their end, by phase.", ("phase",)),
-    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _STEP),
-    MetricFamily("step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _STEP),
-    MetricFamily("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, idle time excluded."),
-    MetricFamily("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
-    MetricFamily("kv_blocks", "gauge", "KV pages: free, cached (reusable prefixes) or used.", ("state",)),
-    MetricFamily("grammar_compile_seconds", "histogram", "Seconds to compile a grammar in the engine.", (), _STEP),
-    MetricFamily("grammar_cache_bytes", "gauge", "Maximum bytes of the compiled grammars in the engine's cache."),
-    MetricFamily("loop_lag_seconds", "histogram", "Seconds by which the server's event loop woke up late.", (), _STEP),
-    MetricFamily("ignored_fields", "counter", "Request fields that were accepted but have no effect."),
-    MetricFamily("kv_transfers", "counter", "Prompts whose KV pages came from a prefill engine."),
-    MetricFamily(
-        "kv_transfer_failures", "counter", "Prompts whose KV pages did not come, so that this engine computed them."
-    ),
-    MetricFamily("kv_transfer_bytes", "counter", "Bytes of KV pages received."),
-    MetricFamily("kv_transfer_seconds", "histogram", "Seconds to transfer the KV pages of a prompt.", (), _STEP),
-    MetricFamily("kv_transfer_predicted_seconds", "histogram", "Predicted seconds of the same transfers.", (), _STEP),
-    MetricFamily("engine_restarts", "counter", "Times that the engine's process was restarted."),
-    MetricFamily("build_info", "gauge", "Versions, as labels; always 1.", ("version", "torch", "python")),
+    *(family._replace(shared=True) for family in _OF_VLLM),
+    _counter("admission_rejected", "Requests rejected before the engine, by reason.", ("reason",)),
+    _counter("request_errors", "HTTP requests that got an error, by error code.", ("code",)),
+    _counter("aborted", "Requests aborted before their end, by phase.", ("phase",)),
+    _histogram("step_seconds", "Measured seconds per step.", ("phase",), buckets=_STEP),
+    _histogram("step_predicted_seconds", "Predicted seconds of the same steps.", ("phase",), buckets=_STEP),
+    _gauge("achieved_flops", "FLOP/s of the steps of the last 10 seconds, idle time excluded."),
+    _gauge("achieved_bytes", "Bytes/s that those steps had to read and write."),
+    _gauge("kv_blocks", "KV pages: free, cached (reusable prefixes) or used.", ("state",)),
+    _histogram("grammar_compile_seconds", "Seconds to compile a grammar in the engine.", buckets=_STEP),
+    _gauge("grammar_cache_bytes", "Maximum bytes of the compiled grammars in the engine's cache."),
+    _histogram("loop_lag_seconds", "Seconds by which the server's event loop woke up late.", buckets=_STEP),
+    _counter("ignored_fields", "Request fields that were accepted but have no effect."),
+    _counter("kv_transfers", "Prompts whose KV pages came from a prefill engine."),
+    _counter("kv_transfer_failures", "Prompts whose KV pages did not come, so that this engine computed them."),
+    _counter("kv_transfer_bytes", "Bytes of KV pages received."),
+    _histogram("kv_transfer_seconds", "Seconds to transfer the KV pages of a prompt.", buckets=_STEP),
+    _histogram("kv_transfer_predicted_seconds", "Predicted seconds of the same transfers.", buckets=_STEP),
+    _counter("engine_restarts", "Times that the engine's process was restarted."),
+    _gauge("build_info", "Versions, as labels; always 1.", ("version", "torch", "python")),
 )
 
 REPLICA_STATES = ("ready", "restarting", "draining", "starting")
 
 FLEET_FAMILIES = (
-    MetricFamily("replicas", "gauge", "Replicas, by state.", ("state",)),
-    MetricFamily(
-        "requests_retried", "counter", "Requests that a replica lost before their first token and that another one ran."
-    ),
+    _gauge("replicas", "Replicas, by state.", ("state",)),
+    _counter("requests_retried", "Requests that a replica lost before their first token and that another one ran."),
 )
 """The metrics of a fleet of replicas, exported under the label of the first replica."""
 
 HTTP_FAMILIES = (
-    MetricFamily("http_requests", "counter", "HTTP requests, by route.", ("handler", "method", "status"), shared=True),
-    MetricFamily(
+    _counter("http_requests", "HTTP requests, by route.", ("handler", "method", "status"), shared=True),
+    _histogram(
         "http_request_duration_seconds",
-        "histogram",
         "Seconds from the request to the last byte of the response.",
         ("handler", "method"),
-        _HTTP,
-        True,
+        buckets=_HTTP,
+        shared=True,
     ),
 )
 
@@ -185,18 +146,14 @@ _DENOISE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 
 
 IMAGE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
-    MetricFamily("images", "counter", "Images generated."),
-    MetricFamily("clips", "counter", "Videos generated."),
-    MetricFamily(
-        "request_success", "counter", "Requests that finished, by finish reason.", ("finished_reason",), shared=True
-    ),
-    MetricFamily("e2e_request_latency_seconds", "histogram", "Seconds from arrival to last image.", (), _LATENCY, True),
-    MetricFamily("request_queue_time_seconds", "histogram", "Seconds from arrival to first step.", (), _LATENCY, True),
+    _counter("images", "Images generated."),
+    _counter("clips", "Videos generated."),
+    _counter("request_success", "Requests that finished, by finish reason.", ("finished_reason",), shared=True),
+    _histogram("e2e_request_latency_seconds", "Seconds from arrival to last image.", buckets=_LATENCY, shared=True),
+    _histogram("request_queue_time_seconds", "Seconds from arrival to first step.", buckets=_LATENCY, shared=True),
     *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
-    MetricFamily("step_seconds", "histogram", "Measured seconds per step.", ("phase",), _DENOISE_STEP),
-    MetricFamily(
-        "step_predicted_seconds", "histogram", "Predicted seconds of the same steps.", ("phase",), _DENOISE_STEP
-    ),
+    _histogram("step_seconds", "Measured seconds per step.", ("phase",), buckets=_DENOISE_STEP),
+    _histogram("step_predicted_seconds", "Predicted seconds of the same steps.", ("phase",), buckets=_DENOISE_STEP),
     *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
 )
 """The metrics of pipelines; a step is the encoding of prompts, a denoising step, or the decoding of an image."""
