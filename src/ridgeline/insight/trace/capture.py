@@ -5,7 +5,7 @@ neurons.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -115,14 +115,9 @@ def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, 
     def leave(_: nn.Module, __: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         captured.residual.append(stream(*output))
 
-    handles = [block.register_forward_hook(leave)]
-    if first:
-        handles.append(block.register_forward_pre_hook(enter))
-    try:
+    before = block.register_forward_pre_hook(enter) if first else nullcontext()
+    with block.register_forward_hook(leave), before:
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> AbstractContextManager[None]:

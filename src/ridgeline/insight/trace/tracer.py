@@ -9,8 +9,8 @@ measure around it, `outside` is the remaining cost of a hooked call.
 
 import statistics
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,27 +83,16 @@ class Tracer:
         calls: list[Any] = []
         begun: list[int] = []
         spans: list[Span] = []
-        handles = [op.register_forward_pre_hook(lambda *_: begun.append(len(calls))) for _, op in self.ops]
-        handles += [op.register_forward_hook(lambda *_: spans.append((begun.pop(), len(calls)))) for _, op in self.ops]
         backend.noted = calls
         try:
-            yield spans
+            with self._hooks(lambda *_: begun.append(len(calls)), lambda *_: spans.append((begun.pop(), len(calls)))):
+                yield spans
         finally:
             backend.noted = None
-            for handle in handles:
-                handle.remove()
 
-    @contextmanager
-    def timing(self) -> Iterator[tuple[list[float], list[float]]]:
+    def timing(self) -> AbstractContextManager[tuple[list[float], list[float]]]:
         """Append the times at which ops start and end within this context to the two yielded lists."""
-        starts: list[float] = []
-        ends: list[float] = []
-        handles = _timing_hooks([op for _, op in self.ops], self.clock, starts, ends)
-        try:
-            yield starts, ends
-        finally:
-            for remove in handles:
-                remove()
+        return _timing([op for _, op in self.ops], self.clock)
 
     @contextmanager
     def pairs(self, moment: Callable[[], torch.cuda.Event], places: Container[int]) -> Iterator[list[Pair]]:
@@ -129,19 +118,28 @@ class Tracer:
                 found.append((begun.pop(), moment()))
                 found[-1][1].record()
 
-        handles = [op.register_forward_pre_hook(before) for _, op in self.ops]
-        handles += [op.register_forward_hook(after) for _, op in self.ops]
-        try:
+        with self._hooks(before, after):
             yield found
-        finally:
-            for handle in handles:
-                handle.remove()
+
+    def _hooks(self, before: Callable[..., None], after: Callable[..., None]) -> AbstractContextManager[None]:
+        return _around([op for _, op in self.ops], before, after)
 
 
-def _timing_hooks(
-    ops: Sequence[nn.Module], clock: Clock, starts: list[float], ends: list[float]
-) -> list[Callable[[], None]]:
-    """Install hooks that record start and end times, and return functions that remove them."""
+@contextmanager
+def _around(ops: Iterable[nn.Module], before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    """Call hooks before and after each op that runs within this context."""
+    with ExitStack() as hooks:
+        for op in ops:
+            hooks.enter_context(op.register_forward_pre_hook(before))
+            hooks.enter_context(op.register_forward_hook(after))
+        yield
+
+
+@contextmanager
+def _timing(ops: Iterable[nn.Module], clock: Clock) -> Iterator[tuple[list[float], list[float]]]:
+    """Append the times at which ops start and end within this context to the two yielded lists."""
+    starts: list[float] = []
+    ends: list[float] = []
     begun, ended = starts.append, ends.append
 
     def before(_: nn.Module, __: tuple[Any, ...]) -> None:
@@ -150,8 +148,8 @@ def _timing_hooks(
     def after(_: nn.Module, __: tuple[Any, ...], ___: Any) -> None:
         ended(clock())
 
-    handles = [op.register_forward_pre_hook(before) for op in ops] + [op.register_forward_hook(after) for op in ops]
-    return [handle.remove for handle in handles]
+    with _around(ops, before, after):
+        yield starts, ends
 
 
 def shapes(values: Any) -> tuple[Shape, ...]:
@@ -178,12 +176,8 @@ def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
     inside: list[float] = []
     for _ in range(_ROUNDS):
         plain.append(_round(ops, clock))
-        starts: list[float] = []
-        ends: list[float] = []
-        removers = _timing_hooks(ops, clock, starts, ends)
-        hooked.append(_round(ops, clock))
-        for remove in removers:
-            remove()
+        with _timing(ops, clock) as (starts, ends):
+            hooked.append(_round(ops, clock))
         inside.append(statistics.median(end - start for start, end in zip(starts, ends, strict=True)))
     interval = statistics.median(inside)
     total = (statistics.median(hooked) - statistics.median(plain)) / _CALLS

@@ -1,12 +1,13 @@
 """The report of a priced request, as a document and as JSON: its steps and every op."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
+from ridgeline.insight.trace.views.report import describe_scores
+from ridgeline.insight.trace.views.table import LIMITS
 from ridgeline.price.plan.trust import describe_trust, trust_in
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
@@ -19,17 +20,10 @@ from ridgeline.util.document.elements import (
     Facts,
     Heading,
     TableRow,
-    Tone,
 )
 
 WIDTH = 112
-_LIMITS: Mapping[str, tuple[str, Tone, str]] = MappingProxyType(
-    {
-        "memory": ("M", "memory", "memory bandwidth"),
-        "compute": ("C", "compute", "arithmetic"),
-        "communication": ("L", "communication", "the link between the GPUs"),
-    }
-)
+_ROOFS = {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the GPUs"}
 _HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
 _LEGEND = (
     "Figures of one call. floor: the physical limit. bound: a perfect kernel, activations included; M memory, C "
@@ -75,19 +69,14 @@ def _about(step: PricedStep) -> Iterator[str]:
     slowest = max(step.calls, key=lambda call: call.time.expected * call.count)
     share = slowest.time.expected * slowest.count / price.expected
     calls = f" (x{slowest.count})" if slowest.count > 1 else ""
-    *_, limit = _LIMITS[step.limit]
     yield (
         f"{step.name}: {humanize.say_seconds(price.floor)} floor, {humanize.say_seconds(price.bound)} bound, "
-        f"{humanize.say_seconds(price.expected)} expected; {limit} is the limit; longest: {slowest.path}{calls}, "
-        f"{share:.0%} of the time"
+        f"{humanize.say_seconds(price.expected)} expected; {_ROOFS[step.limit]} is the limit; longest: "
+        f"{slowest.path}{calls}, {share:.0%} of the time"
     )
     scores = step.scores
     if scores.score_bytes:
-        yield (
-            f"attention in {step.name}, bound: {humanize.say_seconds(scores.fused)} without writing its scores to "
-            f"memory, {humanize.say_seconds(scores.unfused)} if they are written "
-            f"({humanize.say(scores.score_bytes, 'B')} more)"
-        )
+        yield describe_scores(step.name, scores.fused, scores.unfused, scores.score_bytes)
 
 
 def _title(trace: PricedTrace, step: PricedStep) -> str:
@@ -114,7 +103,7 @@ def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Docu
 
 
 def _row(call: PricedCall) -> TableRow:
-    letter, tone, _ = _LIMITS[call.time.limit]
+    letter, tone = LIMITS[call.time.limit]
     return TableRow(
         (
             _leaf(call.path), format_shapes(call), f"{call.count:,}", *_amounts(call.cost),
@@ -125,7 +114,7 @@ def _row(call: PricedCall) -> TableRow:
 
 
 def _whole(step: PricedStep) -> tuple[str | Cell, ...]:
-    price, (letter, tone, _) = step.price, _LIMITS[step.limit]
+    price, (letter, tone) = step.price, LIMITS[step.limit]
     calls = sum(call.count for call in step.calls)
     return (
         "whole step", "", f"{calls:,}", *_amounts(price.cost), humanize.seconds(price.floor),

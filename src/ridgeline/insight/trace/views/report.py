@@ -126,11 +126,22 @@ def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
         yield above_roofs(ledger, step.name)
     matrix = step.score_matrix
     if matrix is not None:
-        bound, within = humanize.say_seconds(matrix.bound), humanize.say_seconds(matrix.with_matrix)
-        yield (
-            f"attention in {step.name}, bound: {bound} without writing its scores to memory, {within} if they are "
-            f"written ({humanize.say(matrix.nbytes, 'B')} more)"
-        )
+        yield describe_scores(step.name, matrix.bound, matrix.with_matrix, matrix.nbytes)
+
+
+def describe_scores(step: str, fused: float, unfused: float, nbytes: float) -> str:
+    """Return what it costs a step to write the scores of its attention to memory.
+
+    Args:
+        step: The name of the step.
+        fused: The bound of attention in seconds without writing them.
+        unfused: The same if they are written.
+        nbytes: The bytes that are written and read for it.
+    """
+    return (
+        f"attention in {step}, bound: {humanize.say_seconds(fused)} without writing its scores to memory, "
+        f"{humanize.say_seconds(unfused)} if they are written ({humanize.say(nbytes, 'B')} more)"
+    )
 
 
 def _measured(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:

@@ -11,7 +11,7 @@ from ridgeline.util.document.elements import Cell, Column, DocumentTable, TableR
 Cells = tuple[str | Cell, ...]
 
 _HEADS = ("FLOP", "byte", "F/B", "bound", "exp.", "meas.", "diff")
-_LIMITS: Mapping[str, tuple[str, Tone]] = {
+LIMITS: Mapping[str, tuple[str, Tone]] = {
     "memory": ("M", "memory"),
     "compute": ("C", "compute"),
     "communication": ("L", "communication"),
@@ -128,7 +128,7 @@ def _row(ledger: StepLedger, name: str, shape: str, totals: Mapping[str, LedgerT
 
 
 def _cells(total: LedgerTotal) -> Cells:
-    letter, tone = _LIMITS.get(total.limit, ("", ""))
+    letter, tone = LIMITS.get(total.limit, ("", ""))
     cost = total.cost
     moved = cost.total_bytes + cost.communication_bytes
     return (
