@@ -47,9 +47,10 @@ PATIENCE = 60
 
 @asynccontextmanager
 async def served(folder: Path, **options: Any) -> AsyncIterator[tuple[AsyncLLM, EngineProcess]]:
-    process = await EngineProcess.start(str(folder), SETTINGS, threads=1, **options)
-    async with asyncio.timeout(PATIENCE), AsyncLLM(process) as llm:
-        yield llm, process
+    llm = await AsyncLLM.start(str(folder), SETTINGS, threads=1, **options)
+    async with asyncio.timeout(PATIENCE), llm:
+        assert isinstance(llm.host, EngineProcess)
+        yield llm, llm.host
 
 
 def pid_of(process: EngineProcess) -> int:
@@ -187,7 +188,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_as_it_is_here(folder: Path, tm
     (broken := write_model(tmp_path / "broken")).joinpath("model.safetensors").write_bytes(b"no header")
 
     async def start(model: Path, settings: EngineSettings) -> None:
-        await EngineProcess.start(str(model), settings)
+        await EngineProcess.start(EngineStart(str(model), settings))
 
     with pytest.raises(ModelRefused, match="no such folder"):
         asyncio.run(start(tmp_path / "absent", SETTINGS))
@@ -209,7 +210,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
     real = subprocess.Popen
     monkeypatch.setattr("ridgeline.engine.worker.process_handle.subprocess.Popen", popen)
     with pytest.raises(RuntimeError, match="ended at its start, with exit code 1"):
-        asyncio.run(EngineProcess.start(str(folder), SETTINGS))
+        asyncio.run(EngineProcess.start(EngineStart(str(folder), SETTINGS)))
     assert modes == ["srw-------", "drwx------"]
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from msgspec import structs
 from typing_extensions import override
 
+from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event, Stats
@@ -45,7 +46,7 @@ from ridgeline.engine.worker.engine_messages import (
     Transferred,
     WatchPages,
 )
-from ridgeline.engine.worker.engine_process import EngineProcess
+from ridgeline.engine.worker.engine_process import EngineProcess, EngineStart
 from ridgeline.engine.worker.inspector import PendingInspections
 from ridgeline.engine.worker.loop import EngineThread
 
@@ -182,9 +183,26 @@ class AsyncLLM:
         return f"AsyncLLM(context {info.context:,}, {held}, threads {info.threads}{state})"
 
     @classmethod
-    async def start(cls, model: str, settings: EngineSettings | None = None, **options: Any) -> Self:
-        """Load a model in a process of its own; the arguments and errors are those of EngineProcess.start."""
-        return cls(await EngineProcess.start(model, settings, **options))
+    async def start(
+        cls,
+        model: str,
+        settings: EngineSettings | None = None,
+        *,
+        restarts: float = 1,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a model in a process of its own; the errors are those of `EngineProcess.start`.
+
+        Args:
+            model: A name as `open_source` takes it.
+            settings: The settings of the engine.
+            restarts: How many times a dead process is replaced.
+            progress: Receives the bytes loaded and the bytes in total while weights load.
+            options: Further fields of `EngineStart`.
+        """
+        start = EngineStart(model, settings or EngineSettings(), **options)
+        return cls(await EngineProcess.start(start, restarts=restarts, progress=progress))
 
     @property
     def num_awaited(self) -> int:

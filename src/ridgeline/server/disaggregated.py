@@ -4,7 +4,6 @@ The server talks to the decode engines only; these fetch the KV cache of prompts
 (engine/transfer).
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+from msgspec import structs
 from typing_extensions import override
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.worker.engine_messages import Died, EngineReady, FromEngine
 from ridgeline.engine.worker.engine_process import EngineProcess
@@ -63,17 +62,10 @@ class ServedDisaggregated:
 
     async def _computing(self, address: str) -> AsyncLLM:
         """Start and return a prefill engine that listens for KV requests at an address."""
-        one = self.engine_options
-        process = await EngineProcess.start(
-            one.model,
-            replace(one.settings or EngineSettings(), whole_context=True, speculation=None),
-            dummy_weights=one.dummy_weights,
-            threads=one.threads,
-            device=None if one.device is None else await asyncio.to_thread(one.device),
-            restarts=math.inf,
-            transfer=KVTransfer(listen=address),
-        )
-        return _PrefillEngine(process, address)
+        start = await self.engine_options.engine_start()
+        settings = replace(start.settings, speculation=None)
+        start = structs.replace(start, settings=settings, inspector="", transfer=KVTransfer(listen=address))
+        return _PrefillEngine(await EngineProcess.start(start, restarts=math.inf), address)
 
     @asynccontextmanager
     async def serving(self, apart: "DisaggregatedEngines", settings: ServerSettings) -> AsyncIterator[ServingContext]:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.config import KVTransfer
+from ridgeline.engine.worker.engine_process import EngineProcess, EngineStart
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
 from ridgeline.price.device import Device
@@ -56,7 +57,7 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 class ServedLLM:
     """A language model to serve with one engine, and the options to start that engine with.
 
-    The fields that are not described here are arguments of `AsyncLLM.start`.
+    The fields that are not described here are those of `EngineStart`.
     """
 
     model: str
@@ -80,22 +81,25 @@ class ServedLLM:
     async def start(self) -> AsyncLLM:
         """Start the engine in its own process, with a KV cache that holds at least one request of the whole context.
 
-        It raises the errors of `AsyncLLM.start`.
+        It raises the errors of `EngineProcess.start`.
         """
         logger.info("loading %s", self.name)
         with self.progress_bar() as progress:
-            return await AsyncLLM.start(
-                self.model,
-                replace(self.settings or EngineSettings(), whole_context=True),
-                dummy_weights=self.dummy_weights,
-                threads=self.threads,
-                device=None if self.device is None else await asyncio.to_thread(self.device),
-                progress=progress,
-                inspector="" if self.engine_factory else INSPECTOR,
-                maker=self.engine_factory,
-                devices=self.devices,
-                transfer=self.transfer,
-            )
+            return AsyncLLM(await EngineProcess.start(await self.engine_start(), progress=progress))
+
+    async def engine_start(self) -> EngineStart:
+        """Detect the device, and return what an engine's process is started with."""
+        return EngineStart(
+            self.model,
+            replace(self.settings or EngineSettings(), whole_context=True),
+            self.dummy_weights,
+            self.threads,
+            None if self.device is None else await asyncio.to_thread(self.device),
+            inspector="" if self.engine_factory else INSPECTOR,
+            maker=self.engine_factory,
+            devices=self.devices,
+            transfer=self.transfer,
+        )
 
     @asynccontextmanager
     async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["ServingContext"]:

@@ -59,17 +59,19 @@ class EngineStart(msgspec.Struct, frozen=True):
     """The settings for sending KV pages of prompts to other engines, or receiving them; None for neither."""
 
 
-async def load_text_processor_async(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
+async def load_text_processor_async(start: EngineStart) -> TextProcessor:
     """Load the text processor of an engine that runs in another process, in a thread of its own.
 
-    The errors are those of load_text_processor.
+    The errors are those of load_text_processor, and a ValueError for a wrong number of threads.
     """
+    if start.threads is not None:
+        check_threads(start.threads)
     return await asyncio.to_thread(
         lambda: load_text_processor(
-            open_source(model),
-            or_bytes=dummy_weights,
-            chat_template=settings.chat_template,
-            reasoning=settings.reasoning,
+            open_source(start.model),
+            or_bytes=start.dummy_weights,
+            chat_template=start.settings.chat_template,
+            reasoning=start.settings.reasoning,
         )
     )
 
@@ -137,46 +139,17 @@ class EngineProcess:
         self._again: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(
-        cls,
-        model: str,
-        settings: EngineSettings | None = None,
-        *,
-        dummy_weights: bool = False,
-        threads: int | None = None,
-        device: Device | None = None,
-        restarts: float = 1,
-        progress: Progress | None = None,
-        inspector: str = "",
-        maker: str = "",
-        devices: int = 1,
-        transfer: KVTransfer | None = None,
-    ) -> Self:
+    async def start(cls, start: EngineStart, *, restarts: float = 1, progress: Progress | None = None) -> Self:
         """Load a model in a new process.
 
         The errors are those of `load_engine`, and a RuntimeError if the process ends before it is ready.
 
         Args:
-            model: A name as `open_source` takes it.
-            settings: The settings of the engine.
-            dummy_weights: Whether to use random weights.
-            threads: Number of threads that torch computes with; by default one per core, and one for a small model.
-            device: The device for which step times are predicted.
+            start: The model and its options.
             restarts: How many times a dead process is replaced.
             progress: Receives the bytes loaded and the bytes in total while weights load.
-            inspector: Name of an inspector, as in EngineStart.
-            maker: Name of a Maker, as in EngineStart.
-            devices: Number of devices that the Maker's engine is for.
-            transfer: The settings for KV pages to or from other engines.
         """
-        if threads is not None:
-            check_threads(threads)
-        settings = settings or EngineSettings()
-        texts = await load_text_processor_async(model, settings, dummy_weights=dummy_weights)
-        start = EngineStart(
-            model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer
-        )
-        process = cls(start, texts, restarts, progress)
+        process = cls(start, await load_text_processor_async(start), restarts, progress)
         await process.begin()
         return process
 

@@ -5,20 +5,18 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
+
+from msgspec import structs
 
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.text_processor import TextProcessor
-from ridgeline.engine.worker.engine_process import EngineProcess, load_text_processor_async
-from ridgeline.engine.worker.engine_process import EngineStart as StartMessage
+from ridgeline.engine.worker.engine_process import EngineProcess, EngineStart, load_text_processor_async
 from ridgeline.engine.worker.process_handle import ProcessHandle
 from ridgeline.insight.traffic.routers import ReplicaRouter
 from ridgeline.insight.traffic.scaling import Scaling
-from ridgeline.learn.page.recorder import INSPECTOR
-from ridgeline.price.device import Device
 from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import ServedLLM, ServingContext, build_service
 from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
@@ -107,33 +105,19 @@ class _ReplicaStarter:
     """A factory that starts engines of one model."""
 
     served: ServedReplicas
+    first: EngineStart
+    """The message that starts the first engine."""
     texts: TextProcessor
-    device: Device | None
-    """The device that predicts the step times of the engines."""
 
     @classmethod
     async def of(cls, served: ServedReplicas) -> "_ReplicaStarter":
         """Return a factory for a served model; it raises the errors of `load_text_processor`."""
-        one = served.one
-        settings = one.settings or EngineSettings()
-        texts = await load_text_processor_async(one.model, settings, dummy_weights=one.dummy_weights)
-        return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
+        first = await served.one.engine_start()
+        return cls(served, first, await load_text_processor_async(first))
 
     async def start(self, number: int, progress: Progress | None = None) -> EngineReplica:
         """Start the replica with a number and return it ready; it raises the errors of `EngineProcess.start`."""
-        served, one = self.served, self.served.one
-        start = StartMessage(
-            one.model,
-            replace(one.settings or EngineSettings(), whole_context=True),
-            one.dummy_weights,
-            one.threads,
-            self.device,
-            "" if one.engine_factory else INSPECTOR,
-            one.engine_factory,
-            one.devices,
-            number,
-            transfer=one.transfer,
-        )
+        served, start = self.served, structs.replace(self.first, replica=number)
         process = EngineProcess(start, self.texts, math.inf, progress, lambda: served.new_place(number))
         await process.begin()
         return EngineReplica(number, AsyncLLM(process), lambda: served.where(process.handle))
