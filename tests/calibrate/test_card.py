@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -49,7 +50,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     said: list[str] = []
     made = calibrate_gpu(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
     assert said[-1] == "done"
-    again = Calibration.from_json(made.as_json())
+    again = msgspec.convert(made.as_json(), Calibration)
     device = again.device()
     assert (device.kind, device.native, device.bandwidth) == ("gpu", True, 4e9)
     assert {"linear.one/bf16", "linear.few/bf16", "linear.many/bf16", "norm.rms/bf16"} <= device.efficiency.keys()

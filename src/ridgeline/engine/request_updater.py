@@ -110,7 +110,7 @@ class RequestUpdater:
                 request.scores += outcome.scores
             outcome = outcome.sampled
             if outcome is None and request.scores is not None:
-                events.append(self._scored(request, now))
+                events.append(self._token_event(request, None, now))
         if outcome is None:
             self._scheduler.commit(request, item)
             if request.computed == request.known:
@@ -166,16 +166,10 @@ class RequestUpdater:
         events.append(self.finish(request, finish, now, token=None if completes else last))
 
     @staticmethod
-    def _token_event(request: Request, one: Sampled, now: int) -> TokenEvent:
-        """Return the event of a token that does not end its request."""
-        scores = None if request.scores is None else request.take_new_scores(last=True)
+    def _token_event(request: Request, one: Sampled | None, now: int) -> TokenEvent:
+        """Return the event of a token that does not end its request, or of scores that come before the first token."""
+        scores = None if request.scores is None else request.take_new_scores(last=one is not None)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
-
-    @staticmethod
-    def _scored(request: Request, now: int) -> TokenEvent:
-        """Return the event of prompt tokens that were scored before the first token comes."""
-        scores = request.take_new_scores(last=False)
-        return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]

@@ -1,6 +1,7 @@
 """The form in which an error reaches a client: OpenAI's error object, without messages of unexpected exceptions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 from starlette.responses import Response
@@ -53,6 +54,15 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, *, code: str = "invalid_value") -> ApiError:
     """Return the 400 error for an invalid request."""
     return ApiError(400, message, param=param, code=code)
+
+
+@contextmanager
+def as_invalid(param: str | None = None, *, code: str = "invalid_value") -> Iterator[None]:
+    """Turn a ValueError, whose message is for the client, into the 400 error for an invalid request."""
+    try:
+        yield
+    except ValueError as error:
+        raise invalid(str(error), param, code=code) from None
 
 
 def internal() -> ApiError:

@@ -88,26 +88,3 @@ class Calibration:
     def as_json(self) -> dict[str, Any]:
         """Return the calibration as JSON data."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Calibration":
-        """Return the calibration that `as_json` exported.
-
-        Raises:
-            AttributeError: If the data is not a calibration.
-            KeyError: If the data is not a calibration.
-            TypeError: If the data is not a calibration.
-            ValueError: If the data is not a calibration.
-        """
-        fields = dict(values)
-        fields["streams"] = tuple(MemoryStream(**entry) for entry in fields["streams"])
-        fields["caches"] = tuple(Cache(**entry) for entry in fields["caches"])
-        fields["residuals"] = tuple(Residual(**entry) for entry in fields["residuals"])
-        fields["host"] = None if fields["host"] is None else HostTime(**fields["host"])
-        fields["pace"] = Slowdown(**fields["pace"])
-        fields["disturbed"] = None if fields["disturbed"] is None else Slowdown(**fields["disturbed"])
-        fields["classes"] = {
-            name: FittedClass(**entry | {"efficiency": Efficiency(**entry["efficiency"])})
-            for name, entry in fields["classes"].items()
-        }
-        return cls(**fields)

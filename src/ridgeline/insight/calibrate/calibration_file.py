@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 
 from ridgeline import backends, price
@@ -169,6 +170,6 @@ def load_all(kind: str = "cpu") -> list[Calibration]:
             f"the calibration file {path} is out of date: it was measured with {'; with '.join(changed)}; {run}"
         )
     try:
-        return [Calibration.from_json(entry) for entry in values["calibrations"]]
-    except (AttributeError, KeyError, TypeError, ValueError):
+        return msgspec.convert(values["calibrations"], list[Calibration])
+    except (KeyError, msgspec.ValidationError):
         raise Uncalibrated(f"the calibration file {path} cannot be read; {run}") from None

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from ridgeline.learn.page.assets import Asset
 from ridgeline.learn.page.data import config_table, device_data, models_data, stored_of, table_data, table_name, writers
 from ridgeline.learn.page.model_tables import StoredModel
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, as_invalid
 from ridgeline.server.http.auth import check_client
 from ridgeline.server.http.body import parse_object_async, read_bytes
 from ridgeline.server.http.page_routes import asset_response
@@ -116,10 +116,9 @@ class PageData:
             raise ApiError(429, "too many requests for cost tables are waiting: try again", code="queue_tables")
         self._waiting += 1
         try:
-            async with self._turn:
-                return await make()
-        except ValueError as error:
-            raise invalid(str(error)) from None
+            with as_invalid():
+                async with self._turn:
+                    return await make()
         finally:
             self._waiting -= 1
 
@@ -131,7 +130,5 @@ class PageData:
 
 def _stored(request: Request) -> StoredModel:
     """Return the storage format of the model that a request's query string selects; raise ApiError if it is invalid."""
-    try:
+    with as_invalid():
         return stored_of(request.url.query)
-    except ValueError as error:
-        raise invalid(str(error)) from None

@@ -11,7 +11,7 @@ import msgspec
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest, InvalidRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.server.errors import invalid
+from ridgeline.server.errors import as_invalid, invalid
 
 AUTO = "auto"
 
@@ -60,10 +60,8 @@ def prompt_of(fields: DiffusionFields) -> str:
 
 def size_of(fields: DiffusionFields) -> Size | None:
     """Return the requested size, or None for the model's default; raise ApiError if it is malformed."""
-    try:
+    with as_invalid("size"):
         return None if fields.size == AUTO else Size.parse(fields.size)
-    except ValueError as error:
-        raise invalid(str(error), "size") from None
 
 
 def plan_of(request: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:

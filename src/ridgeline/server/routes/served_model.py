@@ -10,7 +10,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import unknown_id
 from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import EngineInfo
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, as_invalid, invalid
 from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import EngineClient
@@ -127,14 +127,10 @@ class ServedModel:
         return await offload_if_long(max(len(text), among), lambda: self._encode(text, add_special))
 
     def _encode(self, text: str, add_special: bool) -> list[int]:
-        try:
+        with as_invalid("prompt", code="context_length_exceeded"):
             self.tokenizer.check_length(text, self.info.context)
-        except ValueError as error:
-            raise invalid(str(error), "prompt", code="context_length_exceeded") from None
-        try:
+        with as_invalid("prompt"):
             return self.tokenizer.encode(text, add_special=add_special, parse_special=False)
-        except ValueError as error:
-            raise invalid(str(error), "prompt") from None
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raise ApiError if a token id is not in the model's vocabulary."""

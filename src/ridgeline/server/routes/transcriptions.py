@@ -25,7 +25,7 @@ from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
 from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, as_invalid, invalid
 from ridgeline.server.http.disconnect import run_unless_disconnected
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.form import PACKAGE, is_form, read_form
@@ -92,10 +92,8 @@ class SpeechApi:
             transcription_form = await self._read_form(form, task)
         finally:
             await form.close()
-        try:
+        with as_invalid("language"):
             vocabulary.check(transcription_form.options.language, task)
-        except ValueError as error:
-            raise invalid(str(error), "language") from None
         id = new_id("transcribe-")
         transcript = await run_unless_disconnected(
             request.receive, self._transcribe(id, request.url.path, transcription_form, vocabulary)

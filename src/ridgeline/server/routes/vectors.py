@@ -26,7 +26,7 @@ from ridgeline.engine.embedding_llm import (
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.worker.engine_messages import VectorInfo
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, as_invalid, invalid
 from ridgeline.server.event_loop import offload_if_long, slices
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.generation import new_id, run
@@ -217,10 +217,8 @@ def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], par
     Raises:
         ApiError: If the model does not have the kind of output that `check` requires.
     """
-    try:
+    with as_invalid(param, code="unsupported_model"):
         check(model.info.vectors)
-    except ValueError as error:
-        raise invalid(str(error), param, code="unsupported_model") from None
     assert model.info.vectors is not None
     return model.info.vectors
 

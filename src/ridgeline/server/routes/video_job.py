@@ -9,7 +9,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, Diffusion
 from ridgeline.media.diffusion.geometry import PipelineLayout
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.video_file import FORMATS, FPS, check_format, check_fps
-from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.errors import ApiError, as_invalid, invalid
 from ridgeline.server.images.diffusion_engine import DiffusionSubmission, Encode, WorkUnitReport
 from ridgeline.server.images.image_service import InFlightImageRequest
 from ridgeline.server.routes.diffusion_fields import NAMES, DiffusionFields, plan_of, prompt_of, size_of
@@ -171,10 +171,8 @@ def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
     Raises:
         ApiError: If the request is invalid; the error names the field.
     """
-    try:
+    with as_invalid("fps"):
         check_fps(fields.fps)
-    except ValueError as error:
-        raise invalid(str(error), "fps") from None
     diffusion_request = DiffusionRequest(
         prompt_of(fields),
         fields.negative_prompt,
