@@ -25,11 +25,8 @@ class TextEngine:
     """A loaded engine with an output processor, in one process: prompts of token ids in, events with text out."""
 
     def __init__(self, loaded: LoadedEngine) -> None:
-        self.engine, self.texts, self.output_processor = (
-            loaded.engine,
-            loaded.text_processor,
-            loaded.text_processor.new_output_processor(),
-        )
+        self.engine, self.texts = loaded.engine, loaded.text_processor
+        self.output_processor = self.texts.new_output_processor()
 
     def add(self, spec: GenerationRequest) -> int:
         """Queue a request, as `Engine.add` does, and return its id.

@@ -74,11 +74,9 @@ class LoadedEngine:
 
     def with_interconnect(self, device: Device) -> Device:
         """Return a device with the measured interconnect of this engine's ranks."""
-        return (
-            device
-            if self.interconnect is None
-            else replace(device, link=self.interconnect, all_reduce=self.interconnect.name)
-        )
+        if self.interconnect is None:
+            return device
+        return replace(device, link=self.interconnect, all_reduce=self.interconnect.name)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -183,12 +183,8 @@ class LoopedEngine:
         """
         self.texts = loaded.text_processor
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
-        self._loaded, self._device, self._loop, self._inspector = (
-            loaded,
-            loaded.with_interconnect(device),
-            loop,
-            inspector,
-        )
+        self._loaded, self._device = loaded, loaded.with_interconnect(device)
+        self._loop, self._inspector = loop, inspector
         self._engine: EngineLoop
         self._send_event: Callable[[FromEngine], None]
 

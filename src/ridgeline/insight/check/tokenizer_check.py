@@ -53,11 +53,9 @@ def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[
             f"the first is {tokenizer.printable_token(vocabulary)!r}; use the tokenizer of this model, or "
             "enlarge its embedding"
         )
-    notes = (
-        [(f"{', '.join(lost)} change when encoded and decoded: its vocabulary cannot encode every text")]
-        if lost
-        else []
-    )
+    notes = []
+    if lost:
+        notes = [f"{', '.join(lost)} change when encoded and decoded: its vocabulary cannot encode every text"]
     return problems, [*notes, *([tokenizer.file_fault_note] if tokenizer.file_fault_note else [])]
 
 

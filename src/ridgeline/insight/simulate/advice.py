@@ -72,11 +72,9 @@ def advice(findings: SimulationFindings) -> str:
     if sentence := _of_prompts(findings):
         return sentence
     waits = held["positions"]
-    sentence = (
-        f"Prompts wait for the {limits.tokens:,} tokens of a step's budget {percent(waits)} of the time"
-        if waits > _NOTICED
-        else "Requests do not wait for resources"
-    )
+    sentence = "Requests do not wait for resources"
+    if waits > _NOTICED:
+        sentence = f"Prompts wait for the {limits.tokens:,} tokens of a step's budget {percent(waits)} of the time"
     sentence += f"; the GPU runs a step {percent(metrics.steps.busy)} of the time"
     if findings.wall is None:
         return f"{sentence}."
@@ -129,12 +127,8 @@ def _fewer_bits(findings: SimulationFindings) -> str:
 def _for(metrics: SimulationMetrics) -> str:
     """Return how long requests arrived, with a warning if less than a minute: a burst is no basis for buying GPUs."""
     seconds = max(0, metrics.total - metrics.left_out - 1) / metrics.offered
-    shorter = seconds < _LONG_ENOUGH
-    return (
-        f"for {say_seconds(seconds)} only (a longer run may give another result)"
-        if shorter
-        else f"for {say_seconds(seconds)}"
-    )
+    doubt = " only (a longer run may give another result)" if seconds < _LONG_ENOUGH else ""
+    return f"for {say_seconds(seconds)}{doubt}"
 
 
 def _answered(metrics: SimulationMetrics) -> float:

@@ -47,10 +47,8 @@ class Autoscaler:
         """Return how many replicas to start at this check, or -1 to stop one."""
         now, self.next = self.next, self.next + self._scaling.period
         there = [each for each in replicas if each.until is None]
-        taking, starting = (
-            sum(each.accepts_requests for each in there),
-            sum(each.is_starting(self.start_up, now) for each in there),
-        )
+        taking = sum(each.accepts_requests for each in there)
+        starting = sum(each.is_starting(self.start_up, now) for each in there)
         change = self._scaling.change(sum(len(each.live) for each in there), taking, starting, now - self._changed)
         if change:
             self._changed = now

@@ -183,12 +183,9 @@ def _divisions(division: FleetSizing) -> DocumentTable:
     rows = []
     for each in division.tried:
         name = "best" if each is division.best else "yours" if each is division.own else ""
-        without = "" if each.option.overloaded else "none good"
-        thousand = (
-            f"${three_digits(each.dollars_per_thousand_good)}"
-            if math.isfinite(each.dollars_per_thousand_good)
-            else without
-        )
+        thousand = "" if each.option.overloaded else "none good"
+        if math.isfinite(each.dollars_per_thousand_good):
+            thousand = f"${three_digits(each.dollars_per_thousand_good)}"
         cells = _cells(each.option.metrics, each.option.share)
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
         rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))

@@ -52,12 +52,9 @@ def reason(total: LedgerTotal, step: LedgerStep) -> str:
     each, work = total.measured / total.count, total.bound / total.count
     if not explained and work < SMALL_SECONDS:
         calls = f"{total.count} calls" if total.count > 1 else "one call"
-        asking = (
-            "most of the time is the overhead of kernel launches"
-            if step.recorded
-            else ("most of the time is the overhead of Python and torch's dispatch")
-        )
-        return f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work: {asking}"
+        asking = "kernel launches" if step.recorded else "Python and torch's dispatch"
+        taken = f"{calls} of {humanize.say_seconds(each)} for {humanize.say_seconds(work)} of work"
+        return f"{taken}: most of the time is the overhead of {asking}"
     if explained:
         return f"{'compute' if total.limit == 'compute' else 'memory'}-bound, {_rate(total, step)}"
     return f"limited by neither memory nor arithmetic, {_rate(total, step)}: a better kernel would help"

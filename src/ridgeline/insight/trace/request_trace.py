@@ -106,9 +106,8 @@ def trace(
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
     check(llm, ids, wanted)
     with _prepared(llm):
-        _complete(
-            llm, ids, replace(params, max_tokens=2), subject.adapter
-        )  # a warm-up, so that no first call is measured
+        # a warm-up, so that no first call is measured
+        _complete(llm, ids, replace(params, max_tokens=2), subject.adapter)
         sampled, answer, timeline = _watched(llm, subject, params, clock)
         measured, choices = _measured(
             *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
@@ -240,11 +239,7 @@ def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
 
 def _step_slice(name: str, began: float, ended: float, noted: tuple[TimelineSlice, ...]) -> TimelineSlice:
     """Return the timeline slice of a step; the time before its forward pass belongs to the scheduler."""
-    schedule = (
-        TimelineSlice("schedule", began, noted[0].start - began)
-        if noted
-        else TimelineSlice("schedule", began, ended - began)
-    )
+    schedule = TimelineSlice("schedule", began, (noted[0].start if noted else ended) - began)
     return TimelineSlice(name, began, ended - began, (schedule, *noted))
 
 

@@ -276,11 +276,9 @@ def touched_experts(case: Scenario, tokens: int) -> float | None:
     The tokens of all data-parallel ranks count, each rank with as many as the fullest.
     """
     op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
-    return (
-        None
-        if op is None or op.experts is None
-        else op.experts.expected_hits(case.requests_per_rank(tokens) * op.gathered_ranks)
-    )
+    if op is None or op.experts is None:
+        return None
+    return op.experts.expected_hits(case.requests_per_rank(tokens) * op.gathered_ranks)
 
 
 def _decode(serving: LoadEstimator, batch: int) -> PhasePrice:

@@ -35,8 +35,6 @@ def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None
 
 def describe_cost(million: float, sound: AudioWorkload | None) -> str:
     """Return a price as `$0.48 per million`, or for a speech model as `$0.0031 per hour of audio`."""
-    return (
-        f"${three_digits(million)} per million"
-        if sound is None
-        else f"${three_digits(sound.dollars(million))} per hour of audio"
-    )
+    if sound is None:
+        return f"${three_digits(million)} per million"
+    return f"${three_digits(sound.dollars(million))} per hour of audio"

@@ -312,11 +312,9 @@ def _phase_head(phase: PhasePrice) -> str:
 def _roof(phase: PhasePrice) -> str:
     if phase.limit == "memory":
         return f"memory, {three_digits(1 / phase.balance)} x under the ridge"
-    return (
-        f"compute, {three_digits(phase.balance)} x over the ridge"
-        if phase.limit == "compute"
-        else "the link between devices"
-    )
+    if phase.limit == "compute":
+        return f"compute, {three_digits(phase.balance)} x over the ridge"
+    return "the link between devices"
 
 
 def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:

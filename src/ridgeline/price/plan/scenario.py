@@ -233,11 +233,9 @@ class Scenario:
 
         If the model has an encoder, the encoder reads them and the decoder begins with one position.
         """
-        return (
-            StepSegment(1, 1, length, runs_encoder=True)
-            if self.model.has_cross_attention
-            else StepSegment(length, length)
-        )
+        if self.model.has_cross_attention:
+            return StepSegment(1, 1, length, runs_encoder=True)
+        return StepSegment(length, length)
 
     @property
     def longest(self) -> int:

@@ -260,10 +260,8 @@ class DiffusionEngine:
         if stride.pixels is not None:
             assert stride.image is not None
             file = order.encode(stride.pixels, stride.image)
-        finished, left = (
-            time.perf_counter_ns(),
-            sum(run.seconds[stage] * many for stage, many in run.units_left.items()),
-        )
+        finished = time.perf_counter_ns()
+        left = sum(run.seconds[stage] * many for stage, many in run.units_left.items())
         return WorkUnitReport(
             *(stride.stage, run.number, count_work_units(order.plan), started, finished, predicted, left),
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),

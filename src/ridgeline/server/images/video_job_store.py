@@ -25,11 +25,8 @@ class VideoJobStore:
     """The video jobs of one server, used on its event loop only."""
 
     def __init__(self, service: ImageService, settings: ServerSettings) -> None:
-        self._service, self._most, self._lifetime = (
-            service,
-            settings.video_storage_bytes,
-            settings.video_lifetime_seconds,
-        )
+        self._service = service
+        self._most, self._lifetime = settings.video_storage_bytes, settings.video_lifetime_seconds
         self._folder = VideoFolder()
         self._jobs: dict[str, VideoJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -107,11 +107,9 @@ class VideoApi:
         if request.query_params.get("variant", "video") != "video":
             raise invalid("variant: only the video itself is stored: give video", "variant", code="unsupported_field")
         if job.completed is None:
-            why = (
-                "its generation failed"
-                if job.error is not None
-                else "it is not finished; try again when its status is completed"
-            )
+            why = "it is not finished; try again when its status is completed"
+            if job.error is not None:
+                why = "its generation failed"
             raise invalid(f"the video has no file: {why}", "video_id", code="video_not_ready")
         return FileResponse(self._jobs.path(job), media_type=_TYPES[job.format_], filename=job.id + job.suffix)
 

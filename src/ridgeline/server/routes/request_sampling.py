@@ -82,11 +82,8 @@ def room_for(prompt: int, model: ServedModel, max_tokens: int | None, unstated: 
         return _beside_encoder(prompt, model, max_tokens, unstated)
     room, left = model.max_sequence_positions, model.max_sequence_positions - prompt
     if left < (1 if max_tokens is None else max_tokens):
-        coming = (
-            ""
-            if max_tokens == 0
-            else f" and {'at least 1 more' if max_tokens is None else f'{max_tokens} more'} must fit after it"
-        )
+        more = "at least 1 more" if max_tokens is None else f"{max_tokens} more"
+        coming = "" if max_tokens == 0 else f" and {more} must fit after it"
         raise invalid(
             f"the context holds {room} tokens; the prompt has {prompt}{coming}; "
             f"{'shorten the prompt' if left < 1 else f'give max_tokens {left} or less, or shorten the prompt'}",

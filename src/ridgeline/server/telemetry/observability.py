@@ -87,13 +87,10 @@ class Observability:
         """
         self._engines, self.metrics = engines, engines.metrics
         self.traces = Traces(service, settings.trace_bytes)
-        self.recorder = (
-            TrafficRecorder(Path(settings.record), service.llm.info, model, time.perf_counter_ns())
-            if settings.record
-            else None
-        )
+        self.recorder: TrafficRecorder | None = None
         observers: list[Traces | TrafficRecorder] = [self.traces]
-        if self.recorder is not None:
+        if settings.record:
+            self.recorder = TrafficRecorder(Path(settings.record), service.llm.info, model, time.perf_counter_ns())
             observers.append(self.recorder)
         service.observers += observers
         service.step_observers += [observer.stepped for observer in observers]

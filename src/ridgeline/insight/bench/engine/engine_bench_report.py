@@ -93,11 +93,9 @@ def _warnings(rows: Sequence[BenchRow], roofs: RoofMeter) -> Iterator[str]:
     for row in rows:
         beaten = [_WORDS[name] for name in row.names if any(under_floor(f.seconds, f.floor) for f in row.each(name))]
         if beaten:
-            cure = (
-                ("run `ridgeline calibrate` again, or give --probe")
-                if roofs.calibrated is not None
-                else "repeat the benchmark"
-            )
+            cure = "repeat the benchmark"
+            if roofs.calibrated is not None:
+                cure = "run `ridgeline calibrate` again, or give --probe"
             yield (
                 f"{row.workload.name}: {' and '.join(beaten)} exceed the ceiling, which is impossible. The machine was "
                 f"faster than when its roofs were measured: {cure}."

@@ -134,11 +134,9 @@ def _workload(where: str, name: str, fields: Any) -> EngineWorkload:
         raise ValueError(f"{where} is not an object; write it like {_SHAPES}")
     kinds = [kind for kind in ("sequences", "requests") if kind in fields]
     if len(kinds) != 1:
-        wrong = (
-            ("both sequences (of equal length) and requests (of random lengths)")
-            if kinds
-            else "neither sequences nor requests"
-        )
+        wrong = "neither sequences nor requests"
+        if kinds:
+            wrong = "both sequences (of equal length) and requests (of random lengths)"
         raise ValueError(f"{where} has {wrong}; write it like {_SHAPES}")
     (kind,) = kinds
     _check_keys(where, fields, kind)
