@@ -92,14 +92,6 @@ class _Answer(msgspec.Struct, frozen=True):
     usage: BatchUsage = BatchUsage()
 
 
-class _BatchErrorCode(msgspec.Struct, frozen=True):
-    code: str | None = None
-
-
-class _Refusal(msgspec.Struct, frozen=True):
-    error: _BatchErrorCode
-
-
 class _AdmitAll:
     """An admission policy that admits every request, because a batch limits its own concurrency."""
 
@@ -197,7 +189,7 @@ class BatchRunner:
 
     async def _answer(self, line: BatchLine) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
-        if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
+        if status == 503 and msgspec.json.decode(body)["error"]["code"] in _LOST:
             raise EngineDied("the engine stopped")  # without an output, so that the next run answers the line
         response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
         self._write(_output(line.custom_id, response=response))

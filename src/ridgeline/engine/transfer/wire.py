@@ -337,12 +337,11 @@ def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def _check_magic(received: bytes) -> None:
+    if not received.startswith(MAGIC[:13]):
+        raise AuthError("it is not a prefill engine: give the --kv-listen address of one")
     if received != MAGIC:
-        known = received.startswith(MAGIC[:13])
         raise AuthError(
             "it uses another version of the KV transfer protocol: run the same version of ridgeline on both"
-            if known
-            else "it is not a prefill engine: give the --kv-listen address of one"
         )
 
 

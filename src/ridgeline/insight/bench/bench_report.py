@@ -84,14 +84,11 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
     if findings.sweep is not None:
         yield _knee(findings)
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
+    open_loop = run.job.load.users is None and run.offered
+    offered = f"; the offered load was {three_digits(run.offered)} requests per second" if open_loop else ""
     yield (
         f"{three_digits(summary.requests_per_second)} requests and {three_digits(summary.tokens_per_second)} tokens "
-        "per second"
-        + (
-            f"; the offered load was {three_digits(run.offered)} requests per second."
-            if run.job.load.users is None and run.offered
-            else "."
-        )
+        f"per second{offered}."
     )
     good = findings.goodput
     if good is not None:
@@ -239,19 +236,13 @@ def _client(findings: BenchFindings) -> Iterator[tuple[str, str]]:
         ]
         yield "lateness", f"{', '.join(sentences)}after the time at which a request could have been sent"
     summary = run.summary
-    yield (
-        "tokens",
-        (
-            "chunks of the streams, because the server reports no token counts"
-            if findings.uncounted
-            else f"counted by the server, {summary.tokens_per_chunk:.3g} per chunk"
-        ),
-    )
+    counted = f"counted by the server, {summary.tokens_per_chunk:.3g} per chunk"
+    if findings.uncounted:
+        counted = "chunks of the streams, because the server reports no token counts"
+    yield "tokens", counted
     yield "prompts", _prompts(findings)
-    yield (
-        "seed",
-        (f"{findings.job.data.seed}; --seed {findings.job.data.seed} repeats the same requests at the same times"),
-    )
+    seed = findings.job.data.seed
+    yield "seed", f"{seed}; --seed {seed} repeats the same requests at the same times"
 
 
 def _prompts(findings: BenchFindings) -> str:

@@ -263,11 +263,9 @@ def batch_sweep(serving: LoadEstimator, batches: Sequence[int] = ()) -> list[Swe
     """
     most = serving.memory.users or _MAX_UNHELD
     lone = _decode(serving, 1)
-    rows = []
     held = serving.memory.max_simultaneous or most
-    for batch in batches or sorted({*_powers(most), most, held, serving.workload.batch}):
-        rows.append(_row(serving, batch, _decode(serving, batch), lone))
-    return rows
+    batches = batches or sorted({*_powers(most), most, held, serving.workload.batch})
+    return [_row(serving, batch, _decode(serving, batch), lone) for batch in batches]
 
 
 def touched_experts(case: Scenario, tokens: int) -> float | None:

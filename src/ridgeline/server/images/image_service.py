@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -75,19 +74,14 @@ class ImageQueue:
     The files are held until the last image of a request is complete.
     """
 
-    def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty admission queue for image and video requests.
-
-        Args:
-            settings: The bounds of the queue.
-            clock: Returns the current time in seconds.
-        """
+    def __init__(self, settings: ServerSettings) -> None:
+        """Create an empty admission queue for image and video requests, with the bounds of the settings."""
         queued = settings.queued_requests
         self.places = QUEUED_REQUESTS if queued is None else max(1, queued)
         self.nbytes = settings.image_bytes
         self.draining = False
         self._inside: set[InFlightImageRequest] = set()
-        self._retry = RetryAfter(clock)
+        self._retry = RetryAfter(time.monotonic)
 
     def admit(self, live: InFlightImageRequest) -> None:
         """Admit an image or video request to the server, or reject it with an error.
@@ -125,26 +119,10 @@ class ImageQueue:
 class ImageService:
     """The served pipelines with their queue and the observers of their requests."""
 
-    def __init__(
-        self,
-        engine: DiffusionEngine,
-        queue: ImageQueue,
-        observers: Iterable[ImageObserver] = (),
-        *,
-        queue_seconds: float = math.inf,
-        total_seconds: float = math.inf,
-    ) -> None:
-        """Create a service without requests, which enforces time limits.
-
-        Args:
-            engine: The engine that runs the pipelines.
-            queue: The queue that admits requests.
-            observers: Observers of every request.
-            queue_seconds: The most seconds until a request's first work unit begins.
-            total_seconds: The most seconds until a request's end.
-        """
-        self.engine, self.queue, self.observers = engine, queue, list(observers)
-        self.deadlines = Deadlines(queue_seconds, total_seconds)
+    def __init__(self, engine: DiffusionEngine, settings: ServerSettings) -> None:
+        """Create a service without requests, which enforces the limits of the settings."""
+        self.engine, self.queue, self.observers = engine, ImageQueue(settings), list[ImageObserver]()
+        self.deadlines = Deadlines(settings.queue_seconds, settings.total_seconds)
         self.live: dict[str, InFlightImageRequest] = {}
         """Image and video requests in progress, by id."""
         self.held: dict[str, InFlightImageRequest] = {}

@@ -13,7 +13,7 @@ from ridgeline.server.background_loading import LoadCancellation, load_in_thread
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
 from ridgeline.server.images.image_app import build_image_app
-from ridgeline.server.images.image_service import ImageQueue, ImageService
+from ridgeline.server.images.image_service import ImageService
 from ridgeline.server.images.pipeline_names import PipelineNames
 from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.lifecycle import ServingContext
@@ -101,9 +101,7 @@ def build_image_service(
     engine: DiffusionEngine, names: PipelineNames, settings: ServerSettings
 ) -> tuple[ImageService, ImageMetrics]:
     """Return a service that enforces the limits of the settings, and the metrics of its requests."""
-    service = ImageService(
-        engine, ImageQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
-    )
+    service = ImageService(engine, settings)
     model_names = tuple(map(names.response_name, engine.pipelines))
     metrics = ImageMetrics(service.live, model_names, settings.metrics_alias)
     service.observers.append(metrics)

@@ -68,9 +68,22 @@ class VideoJobStore:
         """Return the path of a job's file, which may not exist yet."""
         return self._folder.path(job.id + job.suffix)
 
-    def delete(self, job: VideoJob) -> None:
-        """Delete a video job and its file; a running job ends before its next work unit."""
-        self._forget(job)
+    def delete(self, job: VideoJob, message: str | None = None) -> None:
+        """Delete a video job and its file, and remember the error text `message` for later requests for it.
+
+        A running job ends before its next work unit. Without a text, later requests get a 404 error.
+        """
+        self._jobs.pop(job.id, None)
+        if (timer := self._timers.pop(job.id, None)) is not None:
+            timer.cancel()
+        if (task := self._tasks.get(job.id)) is not None:
+            task.cancel()
+        if job.completed is not None:
+            self.path(job).unlink(missing_ok=True)
+        if message is not None:
+            self._gone[job.id] = message
+            while len(self._gone) > KEPT:
+                del self._gone[next(iter(self._gone))]
 
     async def aclose(self) -> None:
         """Cancel the running video jobs, and delete all files."""
@@ -78,7 +91,7 @@ class VideoJobStore:
         if tasks:
             logger.info("shutting down; videos that will not be finished: %d", len(tasks))
         for job in list(self._jobs.values()):
-            self._forget(job)
+            self.delete(job)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._folder.close()
 
@@ -104,9 +117,9 @@ class VideoJobStore:
         job.expires = int(time.time() + self._lifetime)
         message = f"the video has expired, because files are deleted after {self._lifetime:g} s: request it again"
         loop = asyncio.get_running_loop()
-        self._timers[job.id] = loop.call_later(self._lifetime, partial(self._forget, job, message))
+        self._timers[job.id] = loop.call_later(self._lifetime, partial(self.delete, job, message))
         while len(self._timers) > KEPT:
-            self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
+            self.delete(self._jobs[next(iter(self._timers))], _MADE_ROOM)
 
     def _make_room(self, job: VideoJob) -> None:
         """Delete the oldest video files until a new one fits into the storage limit.
@@ -126,21 +139,4 @@ class VideoJobStore:
             if held <= self._most:
                 return
             held -= each.nbytes
-            self._forget(each, _MADE_ROOM)
-
-    def _forget(self, job: VideoJob, message: str | None = None) -> None:
-        """Remove a video job and its file, and remember the error text `message` for later requests for it.
-
-        Without a text, later requests get a 404 error.
-        """
-        self._jobs.pop(job.id, None)
-        if (timer := self._timers.pop(job.id, None)) is not None:
-            timer.cancel()
-        if (task := self._tasks.get(job.id)) is not None:
-            task.cancel()
-        if job.completed is not None:
-            self.path(job).unlink(missing_ok=True)
-        if message is not None:
-            self._gone[job.id] = message
-            while len(self._gone) > KEPT:
-                del self._gone[next(iter(self._gone))]
+            self.delete(each, _MADE_ROOM)

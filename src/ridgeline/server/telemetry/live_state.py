@@ -7,7 +7,7 @@ columns.
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, StepReport, replica_of
+from ridgeline.engine.worker.engine_messages import EngineSnapshot, StepReport, replica_of
 from ridgeline.engine.worker.feed import Feed
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox, frame
@@ -85,7 +85,7 @@ class LiveState:
         self._last_step = -1
         self._snapshot_future: asyncio.Future[bytes | None] | None = None
         self._taken = 0.0
-        self._llm.page_observers.append(partial(service.on_loop, self._paged))
+        self._llm.page_observers.append(partial(service.on_loop, self._feed.paged))
 
     def routes(self) -> list[Route]:
         """Return the routes /v1/engine/state and /v1/engine/events."""
@@ -108,9 +108,6 @@ class LiveState:
                 listener.lags = True
         self._last_step = report.step
         self._feed.stepped(report)
-
-    def _paged(self, pages: Sequence[PageChange]) -> None:
-        self._feed.paged(pages)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
