@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.trace import Ledger, TraceOptions, TraceSubject, trace
+from ridgeline.insight.trace import TraceOptions, TraceSubject, trace
+from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.insight.trace.tracer import HookCost
 from ridgeline.price.device import Cache, Device, Efficiency
 from support.checkpoints import random_model

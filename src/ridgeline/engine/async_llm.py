@@ -84,15 +84,12 @@ class EngineHost(Protocol):
 
     def connect(self, send: Callable[[FromEngine], None]) -> None:
         """Pass each message of the engine to the function `send` from now on."""
-        ...
 
     def send(self, message: ToEngine) -> None:
         """Send the engine a message, which it handles before its next step."""
-        ...
 
     def close(self) -> None:
         """End the engine after its current step, which sends Died."""
-        ...
 
 
 @dataclass(eq=False, slots=True)

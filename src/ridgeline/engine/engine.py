@@ -57,7 +57,6 @@ class Executor(Protocol):
         Returns:
             The outcome of each item with logit rows or scored rows, in order.
         """
-        ...
 
 
 class Engine:

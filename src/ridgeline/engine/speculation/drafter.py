@@ -20,8 +20,6 @@ class Drafter(Protocol):
 
     def draft(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
         """Return guesses at the next tokens of each request: at most as many as it asks for, or none."""
-        ...
 
     def forget(self, request: int) -> None:
         """Drop the state of a request that has ended; ignore an unknown one."""
-        ...

@@ -220,15 +220,12 @@ class TrialProcess(Protocol):
     @property
     def ready(self) -> bool:
         """Whether the process has started and can run settings."""
-        ...
 
     def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
         """Queue a setting and return the future of its result; None if the machine cannot have it."""
-        ...
 
     def close(self) -> None:
         """End the second process, whatever it is doing."""
-        ...
 
 
 def advise(

@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
-    from ridgeline.insight.trace.trace_ledger import Ledger
 
-_HOMES = {
-    "Ledger": "trace_ledger",
-    "TraceSubject": "request_trace",
-    "TraceOptions": "request_trace",
-    "trace": "request_trace",
-}
-
-__all__ = ["Ledger", "TraceOptions", "TraceSubject", "trace"]
+__all__ = ["TraceOptions", "TraceSubject", "trace"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first access (PEP 562), so that importing a part does not load the tracer."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.request_trace"), name)
