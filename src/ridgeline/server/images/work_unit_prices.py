@@ -1,5 +1,7 @@
 """The cost of image and video requests on this machine: seconds per work unit, and memory besides the weights."""
 
+from functools import cache
+
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.pixel_grid import PixelGrid
@@ -32,7 +34,7 @@ class WorkUnitPrices:
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
         self._forecaster = Forecaster(pipeline, device)
         self._tilings: dict[Geometry, Tiling | None] = {}
-        self._activations: dict[tuple[Geometry, int], float] = {}
+        self._activations = cache(self._forecaster.activations)
 
     def predict(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
         """Return the predicted seconds of a plan's work units by stage, and the tiling of its decoding.
@@ -42,7 +44,7 @@ class WorkUnitPrices:
         """
         tiling = self._tiling(plan.geometry)
         wanted = (
-            self._each(plan.geometry, max(map(len, plan.token_ids)))
+            self._activations(plan.geometry, max(map(len, plan.token_ids)))
             * plan.batching.images
             * (len(plan.token_ids) if plan.batching.paired else 1)
         )
@@ -76,10 +78,3 @@ class WorkUnitPrices:
                 f"{what} needs {say_gib(gib(nbytes / SPARE))} free next to the weights, but only "
                 f"{say_gib(gib(self._room))} are free: request a smaller size"
             )
-
-    def _each(self, geometry: Geometry, text: int) -> float:
-        """Return the bytes of activations per image of a denoiser pass, with a prompt of this many tokens."""
-        key = geometry, text
-        if key not in self._activations:
-            self._activations[key] = self._forecaster.activations(geometry, text)
-        return self._activations[key]
