@@ -5,6 +5,7 @@ replica is faster than it will be. After the last arrival, the run continues unt
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,13 +182,10 @@ def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetri
     front, front_wall = _front(log, offered if open_loop else 0.0)
     made, prompts = int(requests.made[answered].sum()), int(requests.input[answered].sum())
     assert log.totals is not None, "the run has not ended"
-    reasons: dict[str, int] = {}
-    for reason in log.requests.reasons.values():
-        reasons[reason] = reasons.get(reason, 0) + 1
     classed = any(requests.classes) or _classed(slo)
     return SimulationMetrics(
         counts={name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
-        reasons=reasons,
+        reasons=dict(Counter(log.requests.reasons.values())),
         limited=int(ints(log.requests.limited).sum()),
         warm_up=since / 1e9,
         left_out=int((~counted).sum()),

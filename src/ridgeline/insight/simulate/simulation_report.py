@@ -1,6 +1,7 @@
 """The printed report of a simulation: verdict, latencies, goodput, limits, cost and the error of all these."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -91,9 +92,7 @@ def _beside(fleet: SimulatedFleet) -> str:
         return f"; {fleet.split.prompts:,} for prefill, {fleet.size - fleet.split.prompts:,} for decode, over {rate}"
     if fleet.scaling is not None:
         return f"; a new replica takes requests after {say_seconds(fleet.scaling.start_up / 1e9)}"
-    counts: dict[str, int] = {}
-    for machine in fleet.others:
-        counts[machine.case.device.title] = counts.get(machine.case.device.title, 0) + 1
+    counts = Counter(machine.case.device.title for machine in fleet.others)
     named = [title if count == 1 else f"{count} x {title}" for title, count in counts.items()]
     return f"; also {', '.join(named)}" if named else ""
 
