@@ -238,35 +238,17 @@ def _whole(name: str) -> dict[str, Any]:
 
 
 def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
-    host = values.get("host")
-    return EngineProfile(
-        name,
-        values["title"],
-        values["all_reduce"],
-        values["admission"],
-        values["policy"],
-        _memory(values["memory"]),
-        None
-        if host is None
-        else HostTime(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"]),
-        values.get("rereads", False),
-        values.get("own_attention", False),
-        values.get("dequantise", {}),
-        Copies(**values["copies"]) if "copies" in values else None,
-        tuple(values.get("kinds", ())),
-        values["offered"],
-        values["sources"],
-    )
+    fields = {key: value for key, value in values.items() if key != "like"}
+    fields |= {"memory": _memory(values["memory"]), "kinds": tuple(values.get("kinds", ()))}
+    if host := values.get("host"):
+        fields["host"] = HostTime(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"])
+    if "copies" in values:
+        fields["copies"] = Copies(**values["copies"])
+    return EngineProfile(name, **fields)
 
 
 def _memory(rule: Mapping[str, Any]) -> MemoryRule:
-    large = rule.get("large")
-    return MemoryRule(
-        rule["of"],
-        rule["rows"],
-        rule["copies"],
-        rule["fixed"] * _GIB,
-        rule["share"],
-        rule["linked"] * _GIB,
-        None if large is None else LargeDevices(large["gib"] * _GIB, large["but"], large["rows"]),
-    )
+    fields = {**rule, "fixed": rule["fixed"] * _GIB, "linked": rule["linked"] * _GIB}
+    if large := rule.get("large"):
+        fields["large"] = LargeDevices(large["gib"] * _GIB, large["but"], large["rows"])
+    return MemoryRule(**fields)
