@@ -5,16 +5,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, FinishReason, Timing
-from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport, Transferred
+from ridgeline.engine.worker.engine_messages import StepReport, Transferred
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.service import failed_by_engine
+from ridgeline.server.service import EngineClient, failed_by_engine
 from ridgeline.server.telemetry.metric_families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, MetricFamily
 from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
@@ -35,28 +35,12 @@ class _Progress:
     """The tokens of the longest choice that has ended."""
 
 
-class StatsSource(Protocol):
-    """The interface of an engine whose statistics are exported, such as `AsyncLLM`."""
-
-    @property
-    def info(self) -> EngineInfo:
-        """The description of the engine."""
-
-    @property
-    def stats(self) -> Stats:
-        """The statistics of the engine."""
-
-    @property
-    def restarts(self) -> int:
-        """The number of times the engine has come back after its process died."""
-
-
 class EngineMetrics(MetricsRegistry):
     """The metrics of one engine and one model; an `Observer` of requests, which also gets each step (`stepped`)."""
 
     def __init__(
         self,
-        llm: StatsSource,
+        llm: EngineClient,
         model_name: str,
         *,
         alias: str | None = None,
@@ -79,7 +63,7 @@ class EngineMetrics(MetricsRegistry):
         self._achieved = _Achieved()
         self._prepare()
 
-    def follow(self, llm: StatsSource) -> None:
+    def follow(self, llm: EngineClient) -> None:
         """Continue with another engine, which has replaced the previous one."""
         self.llm, self._before, self._restarts, self._gone = llm, Stats(), llm.restarts, False
 

@@ -13,7 +13,7 @@ from ridgeline.engine.worker.engine_messages import StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.telemetry.engine_metrics import StatsSource
+from ridgeline.server.service import EngineClient
 from ridgeline.util.document.humanize import gib, say_gib
 
 _RECENT = 1000  # requests in the hit rate
@@ -32,7 +32,7 @@ class _Interval:
 class ThroughputLog:
     """A throughput log; an `Observer` of requests, which also gets each step (`stepped`). `line` ends an interval."""
 
-    def __init__(self, llm: StatsSource, engine: int = 0, *, priced: bool = False) -> None:
+    def __init__(self, llm: EngineClient, engine: int = 0, *, priced: bool = False) -> None:
         """Start the first interval of a throughput log.
 
         Args:
@@ -45,7 +45,7 @@ class ThroughputLog:
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # per request: prompt tokens, cached ones
         self._was_idle = True
 
-    def follow(self, llm: StatsSource) -> None:
+    def follow(self, llm: EngineClient) -> None:
         """Continue with another engine, which has replaced the previous one."""
         self.llm, self._before = llm, Stats()
 
