@@ -10,7 +10,7 @@ between them, so it takes twice as long if half of the core is busy.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Self
 
 from ridgeline.util.times import parse_time
 
@@ -18,7 +18,16 @@ _LONGEST = round(3600e9)  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
-class HostOverhead:
+class _Costs:
+    """Costs in nanoseconds; each field of a subclass is one."""
+
+    def times(self, factor: float) -> Self:
+        """Return the overhead with all costs multiplied by a factor."""
+        return replace(self, **{each.name: round(getattr(self, each.name) * factor) for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class HostOverhead(_Costs):
     """The nanoseconds of host time between two steps."""
 
     step: int = 0
@@ -44,10 +53,6 @@ class HostOverhead:
         more = self.after if before and not requests else 0
         return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
 
-    def times(self, factor: float) -> "HostOverhead":
-        """Return the overhead with all costs multiplied by a factor."""
-        return _times(self, factor)
-
     @property
     def counts(self) -> bool:
         """Whether the overhead depends on the number of new requests."""
@@ -55,7 +60,7 @@ class HostOverhead:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiServerOverhead:
+class ApiServerOverhead(_Costs):
     """The nanoseconds of CPU time on the API server's core."""
 
     request: int = 0
@@ -68,17 +73,6 @@ class ApiServerOverhead:
     """The API server's additional CPU time for the first token of a response."""
     answer: int = 0
     """The API server's CPU time for finishing a response."""
-
-    def times(self, factor: float) -> "ApiServerOverhead":
-        """Return the overhead with all costs multiplied by a factor."""
-        return _times(self, factor)
-
-
-_Costs = TypeVar("_Costs", HostOverhead, ApiServerOverhead)
-
-
-def _times(costs: _Costs, factor: float) -> _Costs:
-    return replace(costs, **{each.name: round(getattr(costs, each.name) * factor) for each in fields(costs)})
 
 
 _WHILE = 100e6  # the minimum time constant of the core's average utilization, in nanoseconds

@@ -16,6 +16,7 @@ from ridgeline.insight.simulate.columns import Columns, Ints, distribution, ints
 from ridgeline.insight.simulate.run_log import OUTCOMES, WAIT_REASONS, RunLog
 from ridgeline.insight.simulate.slo_classes import ClassMetrics, by_class
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
+from ridgeline.insight.traffic.series import active_at
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, judge_stationarity
 from ridgeline.insight.traffic.summary import Goodput
@@ -242,7 +243,8 @@ def warm_up(log: RunLog, requests: Columns) -> int:
     arrived, started = requests.arrived, ints(log.steps.started)
     if len(started) == 0:
         return 0
-    running, took = _running(requests, started), ints(log.steps.took)
+    ok, took = requests.ok, ints(log.steps.took)
+    running = active_at(requests.scheduled[ok], requests.ended[ok], started)
     third = int(arrived[0] + (arrived[-1] - arrived[0]) // 3)
     later = (started >= third) & (started <= arrived[-1])
     if not later.any():
@@ -252,12 +254,6 @@ def warm_up(log: RunLog, requests: Columns) -> int:
     median = running[later][order][np.searchsorted(ranks, ranks[-1] / 2)]
     first = int(started[np.argmax(running >= median)])
     return 0 if first <= arrived[0] else min(first, third)
-
-
-def _running(requests: Columns, moments: Ints) -> Ints:
-    """Return how many of the completed requests are running at each time, from a request's first step to its end."""
-    begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.ended[requests.ok])
-    return np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -293,8 +289,7 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
         return None
     start, end = int(requests.arrived[0]), int(requests.arrived[-1])
     moments = np.linspace(start, end, _SAMPLES)
-    begun, over = np.sort(requests.arrived), np.sort(requests.ended)
-    counts = np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
+    counts = active_at(requests.arrived, requests.ended, moments)
     ok = requests.ok
     sent = np.where(requests.is_disaggregated, requests.worst_gap, 0)  # the KV transfer comes after the first token
     came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived + sent)[ok] / 1e9

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.insight.traffic.request_record import RequestRecord
 
@@ -24,12 +25,14 @@ def under_way(records: Sequence[RequestRecord], until: int, samples: int = _SAMP
 
 def counts_at(records: Sequence[RequestRecord], moments: NDArray[np.floating], until: int) -> NDArray[np.float64]:
     """Return the number of active requests at times in nanoseconds; one that has not ended stays until `until`."""
-    begun = np.sort([record.intended for record in records])
-    ended = np.sort([record.over if record.ended is not None else until for record in records])
-    found: NDArray[np.float64] = (
-        np.searchsorted(begun, moments, side="right") - np.searchsorted(ended, moments, side="right")
-    ).astype(np.float64)
-    return found
+    ended = [record.over if record.ended is not None else until for record in records]
+    return active_at([record.intended for record in records], ended, moments).astype(np.float64)
+
+
+def active_at(begun: ArrayLike, ended: ArrayLike, moments: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the number of requests at each of some times that have begun by then and have not ended."""
+    count_begun, count_ended = (np.searchsorted(np.sort(times), moments, side="right") for times in (begun, ended))
+    return count_begun - count_ended
 
 
 def ttfts_by_arrival(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
