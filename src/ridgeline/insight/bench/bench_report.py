@@ -1,6 +1,6 @@
 """The report of a server benchmark as a document: results, their basis, and definitions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ridgeline.insight.bench.bench_findings import BenchFindings, describe_load
 from ridgeline.insight.bench.bench_run import BenchRun
@@ -293,15 +293,12 @@ def _beside(run: BenchRun, findings: BenchFindings) -> TableRow:
         point = findings.predicted.at_rate(run.offered)
     else:
         point = min(findings.predicted.points, key=lambda one: abs(one.users - users))
-    predictions: Sequence[float | None] = (None,) * 3
+    predicted = ("-",) * 3
     if point is not None:
         tokens = point.tokens_per_second if users is not None else run.offered * findings.predicted.output
-        predictions = (tokens, point.ttft * 1e3, point.tpot * 1e3)
-    got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
-    cells = [("-" if v is None else three_digits(v)) for pair in zip(got, predictions, strict=True) for v in pair]
+        predicted = (three_digits(tokens), _ms(point.ttft), _ms(point.tpot))
+    latencies = (_middle_ms(summary.latencies[name]) for name in ("TTFT", "TPOT"))
+    measured = (three_digits(summary.tokens_per_second), *latencies)
+    cells = (cell for pair in zip(measured, predicted, strict=True) for cell in pair)
     load = f"{three_digits(run.offered)}/s" if users is None else f"{users} users"
     return TableRow((load, *cells, "" if point else "above the predicted maximum"))
-
-
-def _middle(found: Distribution | None) -> float | None:
-    return None if found is None else middle(found) * 1e3

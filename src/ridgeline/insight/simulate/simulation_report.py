@@ -156,18 +156,10 @@ def _options(advised: Advice) -> DocumentTable:
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.current, advised.best)]
     for option in shown:
-        latencies = [
-            "" if found is None or option.overloaded else say_seconds(found.mean)
-            for found in (option.metrics.latencies[name] for name in ("TTFT", "TPOT"))
-        ]
+        good, ttft, late_ttft, tpot, late_itl, _ = _cells(option.metrics, option.share)
         name = "best" if option is advised.best else "yours" if option is advised.current else ""
-        good = "overloaded" if option.overloaded else percent(option.share)
         limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
-        late = [
-            say_seconds(each) if math.isfinite(each) else ""
-            for each in (option.tail_latency("TTFT"), option.tail_latency("ITL"))
-        ]
-        cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
+        cells = (*limits, good, ttft, tpot, late_ttft, late_itl, f"{option.metrics.preemptions:,}", name)
         rows.append(TableRow(cells, "strong" if option is advised.best else ""))
     heads = ("tokens per step", "requests", "memory", "good", "TTFT", "TPOT", "tail TTFT", "tail ITL", "preempted", "")
     notes = (
@@ -288,12 +280,9 @@ def _plain(figure: Interval | None, unit: str = "") -> str:
     """Return a figure with its interval, such as `11.0 (10.9 .. 11.1)`."""
     if figure is None:
         return "none"
-    low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "unbounded" for each in _parts(figure))
+    ends = (figure.low, figure.mid, figure.high)
+    low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "unbounded" for each in ends)
     return mid if low == high else f"{mid} ({low} .. {high})"
-
-
-def _parts(figure: Interval) -> tuple[float, float, float]:
-    return figure.low, figure.mid, figure.high
 
 
 def _goodput(findings: SimulationFindings) -> str:
