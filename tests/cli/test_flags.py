@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ridgeline.cli.flags import Only, build_from, given_flags, with_flags
+from ridgeline.cli.flags import build_from, given_flags, option, with_flags
 from ridgeline.cli.image import _OF_DECODING, _OF_TOKENS
 from ridgeline.cli.media_flags import MediaRequestFlags, MediaRunFlags
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -23,11 +23,9 @@ class Colours:
 @dataclass(frozen=True)
 class House:
     colours: Colours
-    floors: Annotated[int, typer.Option(help="Floors.")] = 1
-    with_lift: Annotated[bool, Only("tower", typer.Option("--lift", help="A lift."))] = False
-    roof: Annotated[
-        str | None, Only("tower", typer.Option(help="A spire.")), Only("hut", typer.Option(help="Thatch."))
-    ] = None
+    floors: int = option("Floors.", default=1)
+    with_lift: bool = option({"tower": "A lift."}, "--lift", default=False)
+    roof: str | None = option({"tower": "A spire.", "hut": "Thatch."})
 
 
 def built(name: str, *arguments: str) -> House:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import api_key_of, parse_seconds
 from ridgeline.insight.bench.job import LoadPattern, LoadTarget, PromptDataset
 from ridgeline.insight.bench.server_probe import base_url
@@ -24,77 +25,52 @@ _SLACK = 1.1  # safety factor on lengths, because random words vary around the m
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
 
-_load, _requests, _server, _output = map(options.panel, ("Load", "Requests", "The server", "Output"))
+_load, _requests, _server, _output = map(panel, ("Load", "Requests", "The server", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags:
     """The options for the arrival and the sending of requests."""
 
-    rate: Annotated[
-        float | None,
-        _load(
-            "Open loop: send this number of requests per second, whatever the server does.", "--rate", "--request-rate"
-        ),
-    ] = None
-    concurrency: Annotated[
-        int | None,
-        _load(
-            "Closed loop: the number of users, each of whom sends the next request after the last response. "
-            "By default 1."
-        ),
-    ] = None
-    sweep: Annotated[
-        bool,
-        _load(
-            "Raise the rate until requests miss their targets, then search for the knee. Starts at --rate, "
-            "or at half of what one user gets.",
-            "--sweep",
-        ),
-    ] = False
-    arrival: Annotated[
-        Literal["poisson", "gamma", "constant"],
-        _load("The distribution of the gaps between the requests of an open loop."),
-    ] = "poisson"
-    burstiness: Annotated[float, _load("The shape of gamma arrivals: 1 is Poisson, less is burstier.")] = 1.0
-    speed: Annotated[float, _load("Replay a trace faster by this factor.")] = 1.0
-    max_concurrency: Annotated[
-        int | None,
-        _load(
-            "The maximum number of running requests in an open loop. Waiting for a free place counts as part of TTFT."
-        ),
-    ] = None
-    requests: Annotated[
-        int | None,
-        _load(
-            "Stop after this number of requests. Default: 100; in a sweep 50 or 15 s per rate, and at least 20.",
-            "--requests",
-            "--num-prompts",
-        ),
-    ] = None
-    duration: Annotated[
-        str | None, _load("Send no requests after this time, like 60s, and wait for the running ones.")
-    ] = None
-    warmup: Annotated[
-        int, _load("The number of requests before the measurement, one at a time, that are not counted.")
-    ] = 2
-    max_errors: Annotated[
-        float, _load("Give up if a larger share of the requests fails; 429 and 503 do not count as failures.")
-    ] = 0.1
-    processes: Annotated[
-        int | None,
-        _load(
-            "The number of client processes. Default: 1, and again with up to one per core if that one was "
-            "late or busy."
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        _load(
-            "The random seed. The same seed gives the same prompts at the same times. By default a random "
-            "one, which the report names."
-        ),
-    ] = None
+    rate: float | None = _load(
+        "Open loop: send this number of requests per second, whatever the server does.", "--rate", "--request-rate"
+    )
+    concurrency: int | None = _load(
+        "Closed loop: the number of users, each of whom sends the next request after the last response. By default 1."
+    )
+    sweep: bool = _load(
+        "Raise the rate until requests miss their targets, then search for the knee. Starts at --rate, or at half of "
+        "what one user gets.",
+        "--sweep",
+        default=False,
+    )
+    arrival: Literal["poisson", "gamma", "constant"] = _load(
+        "The distribution of the gaps between the requests of an open loop.", default="poisson"
+    )
+    burstiness: float = _load("The shape of gamma arrivals: 1 is Poisson, less is burstier.", default=1.0)
+    speed: float = _load("Replay a trace faster by this factor.", default=1.0)
+    max_concurrency: int | None = _load(
+        "The maximum number of running requests in an open loop. Waiting for a free place counts as part of TTFT."
+    )
+    requests: int | None = _load(
+        "Stop after this number of requests. Default: 100; in a sweep 50 or 15 s per rate, and at least 20.",
+        "--requests",
+        "--num-prompts",
+    )
+    duration: str | None = _load("Send no requests after this time, like 60s, and wait for the running ones.")
+    warmup: int = _load(
+        "The number of requests before the measurement, one at a time, that are not counted.", default=2
+    )
+    max_errors: float = _load(
+        "Give up if a larger share of the requests fails; 429 and 503 do not count as failures.", default=0.1
+    )
+    processes: int | None = _load(
+        "The number of client processes. Default: 1, and again with up to one per core if that one was late or busy."
+    )
+    seed: int | None = _load(
+        "The random seed. The same seed gives the same prompts at the same times. By default a random one, which the "
+        "report names."
+    )
 
     def load(self, seed: int, *, traced: bool) -> LoadPattern:
         """Return the load pattern that the options describe.
@@ -157,53 +133,34 @@ class LoadFlags:
 class DataFlags:
     """The options for the prompts and the output lengths."""
 
-    input: Annotated[
-        str | None,
-        _requests(
-            f"The tokens of a prompt of random words: {options.LENGTHS}. Default: 512, or half of the context if it is "
-            "too short.",
-            "--input",
-            "--random-input-len",
-        ),
-    ] = None
-    output: Annotated[
-        str | None,
-        _requests(
-            "The tokens of a response, in the same notation. Default: 128, or a quarter of the context if it "
-            "is too short; with prompts from a file what the model generates.",
-            "--output",
-            "--random-output-len",
-        ),
-    ] = None
-    prefix: Annotated[int, _requests("The number of tokens at the start of the prompts that all share.")] = 0
-    prefixes: Annotated[int, _requests("The number of different shared prefixes.")] = 1
-    turns: Annotated[
-        int, _requests("The number of turns of a conversation; each request includes the earlier turns.")
-    ] = 1
-    think: Annotated[str | None, _requests("The time between a response and the user's next request, like 2s.")] = None
-    prompts: Annotated[
-        Path | None,
-        _requests(
-            "A file with prompts: a ShareGPT .json, or JSON lines with prompt or messages (and max_tokens).",
-            "--prompts",
-            "--dataset-path",
-        ),
-    ] = None
-    trace: Annotated[
-        Path | None,
-        _requests(
-            "Use the lengths and shared prefixes of a trace and, without --rate and --concurrency, its "
-            "times: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's JSONL, or the output of serve "
-            "--record or bench serve --csv."
-        ),
-    ] = None
-    token_ids: Annotated[
-        int | None,
-        _requests(
-            "Send prompts of random token ids below this number instead of words: exact lengths, for "
-            "/v1/completions only."
-        ),
-    ] = None
+    input: str | None = _requests(
+        f"The tokens of a prompt of random words: {options.LENGTHS}. Default: 512, or half of the context if it is "
+        "too short.",
+        "--input",
+        "--random-input-len",
+    )
+    output: str | None = _requests(
+        "The tokens of a response, in the same notation. Default: 128, or a quarter of the context if it is too "
+        "short; with prompts from a file what the model generates.",
+        "--output",
+        "--random-output-len",
+    )
+    prefix: int = _requests("The number of tokens at the start of the prompts that all share.", default=0)
+    prefixes: int = _requests("The number of different shared prefixes.", default=1)
+    turns: int = _requests("The number of turns of a conversation; each request includes the earlier turns.", default=1)
+    think: str | None = _requests("The time between a response and the user's next request, like 2s.")
+    prompts: Path | None = _requests(
+        "A file with prompts: a ShareGPT .json, or JSON lines with prompt or messages (and max_tokens).",
+        "--prompts",
+        "--dataset-path",
+    )
+    trace: Path | None = _requests(
+        "Use the lengths and shared prefixes of a trace and, without --rate and --concurrency, its times: Azure's or "
+        "BurstGPT's CSV, Mooncake's or Qwen-Bailian's JSONL, or the output of serve --record or bench serve --csv."
+    )
+    token_ids: int | None = _requests(
+        "Send prompts of random token ids below this number instead of words: exact lengths, for /v1/completions only."
+    )
 
     def data(self, seed: int, *, chat: bool) -> PromptDataset:
         """Return the prompt dataset for the chat or the completions route.
@@ -280,38 +237,28 @@ class DataFlags:
 class TargetFlags:
     """The options for the server, its route and the prediction to compare with."""
 
-    model: Annotated[str | None, _server("The model, if the server has several; its first by default.")] = None
-    endpoint: Annotated[Literal["completions", "chat"], _server("/v1/completions or /v1/chat/completions.")] = (
-        "completions"
+    model: str | None = _server("The model, if the server has several; its first by default.")
+    endpoint: Literal["completions", "chat"] = _server(
+        "/v1/completions or /v1/chat/completions.", default="completions"
     )
-    api_key: Annotated[
-        str | None,
-        _server("The server's API key; by default RIDGELINE_API_KEY or OPENAI_API_KEY from the environment."),
-    ] = None
-    ignore_eos: Annotated[
-        bool | None,
-        _server(
-            "Keep generating after the end-of-sequence token, to the requested length. By default if a "
-            "length is requested and the server is known to support the field.",
-            "--ignore-eos/--no-ignore-eos",
-        ),
-    ] = None
-    extra_body: Annotated[str | None, _server("Further fields for each request, as a JSON object.")] = None
-    timeout: Annotated[str, _server("The time after which a request is given up.")] = "600s"
-    predict: Annotated[
-        str | None,
-        _server(
-            "Compare the measurement with the prediction for this model: a folder, a config.json or a "
-            "catalogue name. By default a local Ridgeline server is compared with its own prediction."
-        ),
-    ] = None
-    predict_on: Annotated[
-        str | None,
-        _server(
-            "The device for the prediction: a name, a device file, `this` (probed if it is not calibrated) "
-            "or `cuda`. By default what a local Ridgeline server reports, if it is calibrated."
-        ),
-    ] = None
+    api_key: str | None = _server(
+        "The server's API key; by default RIDGELINE_API_KEY or OPENAI_API_KEY from the environment."
+    )
+    ignore_eos: bool | None = _server(
+        "Keep generating after the end-of-sequence token, to the requested length. By default if a length is "
+        "requested and the server is known to support the field.",
+        "--ignore-eos/--no-ignore-eos",
+    )
+    extra_body: str | None = _server("Further fields for each request, as a JSON object.")
+    timeout: str = _server("The time after which a request is given up.", default="600s")
+    predict: str | None = _server(
+        "Compare the measurement with the prediction for this model: a folder, a config.json or a catalogue name. By "
+        "default a local Ridgeline server is compared with its own prediction."
+    )
+    predict_on: str | None = _server(
+        "The device for the prediction: a name, a device file, `this` (probed if it is not calibrated) or `cuda`. By "
+        "default what a local Ridgeline server reports, if it is calibrated."
+    )
 
     def target(self, url: str) -> LoadTarget:
         """Return the target of the requests: the server's address, the route and the headers.
@@ -334,14 +281,10 @@ class TargetFlags:
 class BenchOutputFlags:
     """The options for the objectives and the output files."""
 
-    slo: Annotated[
-        str | None, _output("What a good request meets, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
-    ] = None
-    csv: Annotated[Path | None, _output("Write one line per request to this file.")] = None
-    report: Annotated[
-        Path | None, _output("Write the results with charts to this HTML file, which needs no network.")
-    ] = None
-    force: Annotated[bool, _output("Overwrite existing files.", "--force")] = False
+    slo: str | None = _output("What a good request meets, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
+    csv: Path | None = _output("Write one line per request to this file.")
+    report: Path | None = _output("Write the results with charts to this HTML file, which needs no network.")
+    force: bool = _output("Overwrite existing files.", "--force", default=False)
     as_json: options.Json = False
 
     def objectives(self) -> SLO | None:

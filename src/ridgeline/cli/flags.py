@@ -1,32 +1,46 @@
 """Groups of options that reach a command as one argument: a dataclass with an option per field."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import partial, wraps
 from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
 
 T = TypeVar("T")
 
+_OPTION = "option"  # key in the metadata of a field
+_EVERY = "every command"
 
-@dataclass(frozen=True, slots=True)
-class Only:
-    """The option of a field in the command of one name; a field can have an `Only` for each of several commands.
 
-    In commands that no `Only` of the field names, the field is no option and keeps its default. All of them name the
-    option alike.
+def option(text: str | Mapping[str, str], *names: str, default: Any = None, **more: Any) -> Any:
+    """Return a field of a group that is an option.
+
+    An example is `speed: float = option("The speed of the replay.", default=1.0)`.
+
+    Args:
+        text: The help text. If only some commands have the option, or if it differs, the help text in each command; in
+            all others the field is no option and keeps its default.
+        names: The names of the option, by default the name of the field.
+        default: The default.
+        more: Further arguments of typer.Option.
     """
+    texts = {_EVERY: text} if isinstance(text, str) else text
+    declared = {command: typer.Option(*names, help=each, **more) for command, each in texts.items()}
+    return field(default=default, metadata={_OPTION: declared})
 
-    command: str
-    option: Any
-    """The declaration of the option, as typer.Option makes it."""
+
+def panel(name: str) -> Callable[..., Any]:
+    """Return `option` for options under a heading of the help page."""
+    return partial(option, rich_help_panel=name)
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command in whose signature the fields of each dataclass parameter appear as separate options.
 
     A field that is such a dataclass itself stands for its own fields. A call builds the dataclass objects and passes
-    them to `function`, whose name is that of the command for `Only`.
+    them to `function`, whose name is that of the command.
     """
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
@@ -62,22 +76,19 @@ def _parameters(group: Any, command: str) -> list[inspect.Parameter]:
         hint = hints[each.name]
         if is_dataclass(hint):
             parameters += _parameters(hint, command)
-        elif (own := _hint_in(command, hint)) is not None:
+        elif (own := _hint_in(command, each, hint)) is not None:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(each.name, kind, default=_default(each), annotation=own))
     return parameters
 
 
-def _hint_in(command: str, hint: Any) -> Any:
+def _hint_in(command: str, each: "Field[Any]", hint: Any) -> Any:
     """Return the type of a field with its option in a command, or None if the command does not have the option."""
-    by_command = {each.command: each.option for each in _declared(hint) if isinstance(each, Only)}
-    if not by_command:
-        return hint
-    return Annotated[hint.__origin__, by_command[command]] if command in by_command else None
-
-
-def _declared(hint: Any) -> tuple[Any, ...]:
-    return getattr(hint, "__metadata__", ())
+    if _OPTION not in each.metadata:
+        return hint  # which has the option, or none: then typer derives one
+    declared = each.metadata[_OPTION]
+    own = declared.get(command, declared.get(_EVERY))
+    return None if own is None else Annotated[hint, own]
 
 
 def _default(each: "Field[Any]") -> Any:
@@ -100,16 +111,16 @@ def given_flags(group: Any, *but: str) -> list[str]:
         if is_dataclass(value):
             given += given_flags(value, *but)
         elif value != each.default:
-            given.append(_typed(each.name, hints[each.name]))
+            given.append(_typed(each, hints[each.name]))
     return given
 
 
-def _typed(name: str, hint: Any) -> str:
+def _typed(each: "Field[Any]", hint: Any) -> str:
     """Return the first long name of a field's option, which by default is the name of the field."""
-    options = [each.option if isinstance(each, Only) else each for each in _declared(hint)]
+    declared = [*each.metadata.get(_OPTION, {}).values(), *getattr(hint, "__metadata__", ())]
     # In an annotation, typer.Option has the first name as its `default`.
-    names = (each for option in options for each in (option.default, *(option.param_decls or ())))
-    return next((each for each in names if str(each).startswith("--")), f"--{name.replace('_', '-')}")
+    names = (name for option in declared for name in (option.default, *(option.param_decls or ())))
+    return next((name for name in names if str(name).startswith("--")), f"--{each.name.replace('_', '-')}")
 
 
 def build_from(group: Any, kind: type[T], **more: Any) -> T:

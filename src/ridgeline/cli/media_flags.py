@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 import torch
-import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.flags import Only
+from ridgeline.cli.flags import option, panel
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.number_formats import BF16, FP32
@@ -23,70 +21,41 @@ from ridgeline.util.host import available_memory, total_memory
 AUTO, OFF = "auto", "off"
 _DTYPES = (FP32, BF16)
 
-_NEGATIVE = "A description of what to avoid; it works only with guidance."
-_FRAMES = "The number of frames; by default the model's usual number. Wan's releases make 4k + 1 frames, 81 by default."
-_SIZE = "WIDTHxHEIGHT in pixels, one of the model's sizes; its default size if left out."
-_STEPS = "The number of denoising steps; by default what the model's folder or its pipeline says."
-_GUIDANCE = (
-    "The guidance scale: how strongly the prompt is followed, on the scale of the model's pipeline. With guidance each "
-    "step is two passes."
-)
-_STEP_CACHE = (
-    "Skip all blocks but the first of a pass if the first block's output has changed by less than this share since the "
-    "last full pass, like 0.1. Changes the result; off by default."
-)
-_SEED = (
-    "The random seed of the first image or video; number i uses seed + i. By default a random one, which is printed."
-)
-_COUNT = "The number of images or videos."
-
-_FPS = (
-    "The frames per second of the file; the model does not know them. Wan 2.1 and A14B were trained on 16, the 5B "
-    "model on 24."
-)
-_IMAGES_TO = (
-    "The file: png, webp (lossless) or jpg; several images are numbered. By default MODEL-SEED.png in the current "
-    "folder."
-)
-_VIDEOS_TO = (
-    "The file: mp4, gif or webp, or a name without a suffix for a folder of png files; several videos are numbered. "
-    "By default MODEL-SEED.mp4 in the current folder."
-)
-_TILE = "Decode in tiles of this many latents per side. auto: only if memory is too small; off: never."
-_PREVIEW = "Every N steps, write a preview (at most 64 latents per side) to the image's file."
-_KEEP = "Keep the latents next to the file. They are always saved before decoding, and otherwise deleted afterwards."
-_LATENTS = "Decode saved latents instead of generating; give several, or repeat the option. Loads the VAE only."
-_CFG_PARALLEL = (
-    "Run one of the two passes of each guided step in a second process, with half of the threads each. The result is "
-    "the same; the weights are loaded twice."
-)
-_COMPILE = (
-    "Compile the denoiser's blocks with torch.compile first: takes a minute or more, needs a C++ compiler, and changes "
-    "the last bits of the result."
-)
-_DTYPE = "The dtype of the denoiser: fp32, bf16, or auto for the one it is stored in (the default)."
-_DEVICE = "The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one."
-
-_request = options.panel("Request")
-
-
-def _output(text: str) -> Any:
-    return typer.Option("-o", "--output", help=text, metavar="FILE")
+_request = panel("Request")
 
 
 @dataclass(frozen=True, slots=True)
 class MediaRequestFlags:
     """The options for the images or videos of a prompt. Each is the field of DiffusionRequest with the same name."""
 
-    negative: Annotated[str | None, _request(_NEGATIVE, metavar="TEXT")] = None
-    frames: Annotated[int | None, Only("video", _request(_FRAMES))] = None
-    size: Annotated[str | None, _request(_SIZE, metavar="WxH")] = None
-    steps: Annotated[int | None, _request(_STEPS)] = None
-    guidance: Annotated[float | None, _request(_GUIDANCE)] = None
-    second_guidance: Annotated[float | None, Only("video", _request(options.SECOND_GUIDANCE))] = None
-    step_cache: Annotated[float | None, _request(_STEP_CACHE, metavar="THRESHOLD")] = None
-    seed: Annotated[int | None, _request(_SEED)] = None
-    images: Annotated[int, _request(_COUNT, "-n", "--n")] = 1
+    negative: str | None = _request("A description of what to avoid; it works only with guidance.", metavar="TEXT")
+    frames: int | None = _request(
+        {
+            "video": "The number of frames; by default the model's usual number. Wan's releases make 4k + 1 frames, 81 "
+            "by default."
+        }
+    )
+    size: str | None = _request(
+        "WIDTHxHEIGHT in pixels, one of the model's sizes; its default size if left out.", metavar="WxH"
+    )
+    steps: int | None = _request(
+        "The number of denoising steps; by default what the model's folder or its pipeline says."
+    )
+    guidance: float | None = _request(
+        "The guidance scale: how strongly the prompt is followed, on the scale of the model's pipeline. With guidance "
+        "each step is two passes."
+    )
+    second_guidance: float | None = _request({"video": options.SECOND_GUIDANCE})
+    step_cache: float | None = _request(
+        "Skip all blocks but the first of a pass if the first block's output has changed by less than this share "
+        "since the last full pass, like 0.1. Changes the result; off by default.",
+        metavar="THRESHOLD",
+    )
+    seed: int | None = _request(
+        "The random seed of the first image or video; number i uses seed + i. By default a random one, which is "
+        "printed."
+    )
+    images: int = _request("The number of images or videos.", "-n", "--n", default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +66,65 @@ class MediaRunFlags:
         ValueError: If an option is invalid or cannot be combined with another one.
     """
 
-    fps: Annotated[float, Only("video", typer.Option(help=_FPS))] = FPS
-    output: Annotated[Path | None, Only("image", _output(_IMAGES_TO)), Only("video", _output(_VIDEOS_TO))] = None
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False
-    tile: Annotated[str, Only("image", typer.Option(help=_TILE, metavar="auto|off|N"))] = AUTO
-    preview: Annotated[int, Only("image", typer.Option(help=_PREVIEW, metavar="K"))] = 0
-    keep_latents: Annotated[bool, typer.Option("--keep-latents", help=_KEEP)] = False
-    latents: Annotated[list[Path] | None, typer.Option(help=_LATENTS, metavar="FILE")] = None
-    cfg_parallel: Annotated[bool, typer.Option("--cfg-parallel", help=_CFG_PARALLEL)] = False
-    compiled: Annotated[bool, typer.Option("--compile", help=_COMPILE)] = False
-    dtype: Annotated[str | None, typer.Option(help=_DTYPE, metavar="NAME")] = None
-    device: Annotated[str, typer.Option(help=_DEVICE)] = "cpu"
+    fps: float = option(
+        {
+            "video": "The frames per second of the file; the model does not know them. Wan 2.1 and A14B were trained "
+            "on 16, the 5B model on 24."
+        },
+        default=FPS,
+    )
+    output: Path | None = option(
+        {
+            "image": "The file: png, webp (lossless) or jpg; several images are numbered. By default MODEL-SEED.png in "
+            "the current folder.",
+            "video": "The file: mp4, gif or webp, or a name without a suffix for a folder of png files; several videos "
+            "are numbered. By default MODEL-SEED.mp4 in the current folder.",
+        },
+        "-o",
+        "--output",
+        metavar="FILE",
+    )
+    force: bool = option("Overwrite existing files.", "--force", default=False)
+    tile: str = option(
+        {"image": "Decode in tiles of this many latents per side. auto: only if memory is too small; off: never."},
+        default=AUTO,
+        metavar="auto|off|N",
+    )
+    preview: int = option(
+        {"image": "Every N steps, write a preview (at most 64 latents per side) to the image's file."},
+        default=0,
+        metavar="K",
+    )
+    keep_latents: bool = option(
+        "Keep the latents next to the file. They are always saved before decoding, and otherwise deleted afterwards.",
+        "--keep-latents",
+        default=False,
+    )
+    latents: list[Path] | None = option(
+        "Decode saved latents instead of generating; give several, or repeat the option. Loads the VAE only.",
+        metavar="FILE",
+    )
+    cfg_parallel: bool = option(
+        "Run one of the two passes of each guided step in a second process, with half of the threads each. The result "
+        "is the same; the weights are loaded twice.",
+        "--cfg-parallel",
+        default=False,
+    )
+    compiled: bool = option(
+        "Compile the denoiser's blocks with torch.compile first: takes a minute or more, needs a C++ compiler, and "
+        "changes the last bits of the result.",
+        "--compile",
+        default=False,
+    )
+    dtype: str | None = option(
+        "The dtype of the denoiser: fp32, bf16, or auto for the one it is stored in (the default).", metavar="NAME"
+    )
+    device: str = option(
+        "The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one.", default="cpu"
+    )
     threads: options.Threads = None
     as_json: options.Json = False
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors on stderr.")] = False
+    quiet: bool = option("Print nothing but errors on stderr.", "--quiet", default=False)
 
     def __post_init__(self) -> None:
         if self.place.type != "cpu" and (self.compiled or self.cfg_parallel):

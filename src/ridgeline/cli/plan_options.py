@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 from ridgeline.cli import options
-from ridgeline.cli.flags import given_flags
+from ridgeline.cli.flags import given_flags, panel
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
 from ridgeline.core.checkpoint.source import ModelSource
@@ -44,22 +43,6 @@ _MAX_BATCH = 1 << 40  # far above any real batch
 
 _OFFERED = 3  # suggestions for an unknown name
 
-_IMAGES = "The number of images in a prompt, for models that read images; their tokens count as part of --input."
-_BATCH = "The batch size. With several, like 1,8,64, a decode step of each, and a plan of the first."
-_ENGINE = (
-    f"The engine whose speed is predicted: {', '.join(engines())}. Default: {DEFAULT_ENGINE}, and ridgeline for `this`."
-)
-_SLO = (
-    "Latency targets, like ttft=500ms,tpot=40ms; a target that is not named does not apply. `none`: "
-    "as many users as fit into memory."
-)
-_TTFT = "The target for the mean time to first token (TTFT), like 500ms; 1s by default."
-_SECTION = f"Show only these sections, like memory,time; repeatable: {', '.join(SECTIONS)}."
-_TPOT = (
-    "The target for the mean time per output token after the first (TPOT), prefills of other users "
-    "included; 50ms by default."
-)
-
 
 def add_adapters_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapters | None:
     """Return a function that adds the adapters of --lora to each model that is built, or None without adapters.
@@ -71,22 +54,23 @@ def add_adapters_of(source: ModelSource, lora: Sequence[str] | None) -> AddAdapt
     return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
 
 
-_setup, _workload, _diffusion, _money, _shown = map(
-    options.panel, ("Deployment", "Workload", "Diffusion", "Cost", "Display")
-)
+_setup, _workload, _diffusion, _money, _shown = map(panel, ("Deployment", "Workload", "Diffusion", "Cost", "Display"))
 
 
 @dataclass(frozen=True, slots=True)
 class SetupFlags:
     """The options for the deployment: device, formats and engine."""
 
-    device: Annotated[str | None, _setup(options.DEVICE, "--device", "--card")] = None
+    device: str | None = _setup(options.DEVICE, "--device", "--card")
     devices: options.Devices = 1
     weights: options.Weights = None
     kv: options.KV = None
-    engine: Annotated[str | None, _setup(_ENGINE)] = None
+    engine: str | None = _setup(
+        f"The engine whose speed is predicted: {', '.join(engines())}. Default: {DEFAULT_ENGINE}, and ridgeline for "
+        "`this`."
+    )
     enable_dp_attention: options.DpAttention = False
-    memory_utilization: Annotated[float, _setup("The share of a device's memory that may be used.")] = 0.9
+    memory_utilization: float = _setup("The share of a device's memory that may be used.", default=0.9)
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device) -> Deployment:
@@ -114,19 +98,27 @@ class WorkloadFlags:
     """The options for the requests, their latency targets and the demand."""
 
     input: options.Input = "1k"
-    output: Annotated[str, _workload("The number of tokens to generate.")] = "256"
-    images: Annotated[int, _workload(_IMAGES)] = 0
-    batch: Annotated[str, _workload(_BATCH)] = "1"
-    users: Annotated[
-        int | None,
-        _workload("The number of requests that always run: shows what each gets, and how many replicas that takes."),
-    ] = None
-    rate: Annotated[
-        float | None, _workload("The requests per second: shows the devices and replicas that can serve them.")
-    ] = None
-    slo: Annotated[str | None, _workload(_SLO)] = None
-    ttft: Annotated[str | None, _workload(_TTFT)] = None
-    tpot: Annotated[str | None, _workload(_TPOT)] = None
+    output: str = _workload("The number of tokens to generate.", default="256")
+    images: int = _workload(
+        "The number of images in a prompt, for models that read images; their tokens count as part of --input.",
+        default=0,
+    )
+    batch: str = _workload(
+        "The batch size. With several, like 1,8,64, a decode step of each, and a plan of the first.", default="1"
+    )
+    users: int | None = _workload(
+        "The number of requests that always run: shows what each gets, and how many replicas that takes."
+    )
+    rate: float | None = _workload("The requests per second: shows the devices and replicas that can serve them.")
+    slo: str | None = _workload(
+        "Latency targets, like ttft=500ms,tpot=40ms; a target that is not named does not apply. `none`: as many users "
+        "as fit into memory."
+    )
+    ttft: str | None = _workload("The target for the mean time to first token (TTFT), like 500ms; 1s by default.")
+    tpot: str | None = _workload(
+        "The target for the mean time per output token after the first (TPOT), prefills of other users included; 50ms "
+        "by default."
+    )
 
     def workload(self, max_batch_tokens: str) -> PlanWorkload:
         """Return the workload that the options describe.
@@ -188,17 +180,17 @@ def _in_seconds(limit: int | None) -> float | None:
 class DiffusionFlags:
     """The options for a request to a diffusion pipeline."""
 
-    size: Annotated[str | None, _diffusion("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")] = None
-    steps: Annotated[int | None, _diffusion("The number of denoising steps; with guidance each is two passes.")] = None
-    guidance: Annotated[float | None, _diffusion("The guidance scale, as the release states it.")] = None
-    frames: Annotated[int | None, _diffusion("The number of frames of a video, like 81.")] = None
-    count: Annotated[int, _diffusion("The number of images of one prompt, one after the other.")] = 1
-    eager: Annotated[
-        bool, _diffusion("Price without fused kernels, as diffusers runs without torch.compile.", "--eager")
-    ] = False
-    compile: Annotated[
-        bool, _diffusion("Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile")
-    ] = False
+    size: str | None = _diffusion("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")
+    steps: int | None = _diffusion("The number of denoising steps; with guidance each is two passes.")
+    guidance: float | None = _diffusion("The guidance scale, as the release states it.")
+    frames: int | None = _diffusion("The number of frames of a video, like 81.")
+    count: int = _diffusion("The number of images of one prompt, one after the other.", default=1)
+    eager: bool = _diffusion(
+        "Price without fused kernels, as diffusers runs without torch.compile.", "--eager", default=False
+    )
+    compile: bool = _diffusion(
+        "Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile", default=False
+    )
 
     def check(self) -> None:
         """Raise ValueError for diffusion options that contradict each other."""
@@ -215,15 +207,9 @@ def listed_options(names: Sequence[str]) -> str:
 class MoneyFlags:
     """The options for the hourly price of devices."""
 
-    price: Annotated[
-        str | None, _money("The price of one device per hour in dollars, like 2.5, instead of a seller's.")
-    ] = None
-    seller: Annotated[
-        str | None, _money("The seller whose prices count, like nebius; by default the device's first.")
-    ] = None
-    prices: Annotated[
-        Path | None, _money("A TOML file with prices of your own sellers, instead of the built-in ones.", "--prices")
-    ] = None
+    price: str | None = _money("The price of one device per hour in dollars, like 2.5, instead of a seller's.")
+    seller: str | None = _money("The seller whose prices count, like nebius; by default the device's first.")
+    prices: Path | None = _money("A TOML file with prices of your own sellers, instead of the built-in ones.")
 
     def given(self) -> HourlyPrice | None:
         """Return the price that the user stated, which overrides all sellers; None if there is none."""
@@ -261,16 +247,16 @@ class MoneyFlags:
 class DisplayFlags:
     """The options for the parts of the plan to show."""
 
-    short: Annotated[bool, _shown("Show five lines in plain words.", "--short")] = False
-    full: Annotated[bool, _shown("Show every section.", "--full")] = False
-    section: Annotated[list[str] | None, _shown(_SECTION)] = None
-    compare: Annotated[
-        bool, _shown("Compare all devices of the catalogue, and those of --compare-devices.", "--compare")
-    ] = False
-    compare_devices: Annotated[
-        str | None, _shown("Compare these devices: names or files, like l40s,h100-sxm,my.toml.")
-    ] = None
-    listed: Annotated[bool, _shown("List the models and devices of the catalogue instead of a plan.", "--list")] = False
+    short: bool = _shown("Show five lines in plain words.", "--short", default=False)
+    full: bool = _shown("Show every section.", "--full", default=False)
+    section: list[str] | None = _shown(
+        f"Show only these sections, like memory,time; repeatable: {', '.join(SECTIONS)}."
+    )
+    compare: bool = _shown(
+        "Compare all devices of the catalogue, and those of --compare-devices.", "--compare", default=False
+    )
+    compare_devices: str | None = _shown("Compare these devices: names or files, like l40s,h100-sxm,my.toml.")
+    listed: bool = _shown("List the models and devices of the catalogue instead of a plan.", "--list", default=False)
 
 
 def sections_of(shown: DisplayFlags, known: Iterable[str]) -> tuple[str, ...] | None:

@@ -2,18 +2,16 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar
 from ridgeline.cli.engine_flags import TextFlags, known_device
-from ridgeline.cli.flags import given_flags, with_flags
+from ridgeline.cli.flags import build_from, given_flags, panel, with_flags
 from ridgeline.cli.limits import ServerLimitFlags, check_limits, limits_of
 from ridgeline.cli.missing_kernels import missing_kernels_warning
 from ridgeline.cli.options import calibrated_device, device_named
@@ -44,51 +42,41 @@ if TYPE_CHECKING:  # a text server must not import diffusion code
 logger = logging.getLogger("ridgeline.server")
 
 
-def _server(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Server", **more)
+_server = panel("Server")
+_SERVER_OF_TEXT = ("--tool-call-parser", "--record", "--seed")
+"""The server options that only apply to language models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
     """The options of the HTTP server: address, authentication and logging."""
 
-    host: Annotated[
-        str, _server(text="The address to listen on; other machines can connect only with an API key or --insecure.")
-    ] = "127.0.0.1"
-    port: Annotated[int, _server(text="The port; 0 picks a free one.")] = 8000
+    host: str = _server(
+        "The address to listen on; other machines can connect only with an API key or --insecure.", default="127.0.0.1"
+    )
+    port: int = _server("The port; 0 picks a free one.", default=8000)
     served_model_name: options.ServedModelName = None
-    api_key: Annotated[
-        list[str] | None,
-        _server(
-            text=(
-                "An API key that clients must send; repeatable. Other users of this machine can see it: "
-                "--api-key-file is safer."
-            )
-        ),
-    ] = None
-    api_key_file: Annotated[Path | None, _server(text="A file with one API key per line.", metavar="FILE")] = None
-    insecure: Annotated[
-        bool, _server("--insecure", text="Accept connections from other machines without an API key.")
-    ] = False
-    allowed_origins: Annotated[
-        list[str] | None,
-        _server(text="A web origin whose pages may call the server, * for all; repeat it, or give a JSON list."),
-    ] = None
-    allowed_hosts: Annotated[
-        list[str] | None,
-        _server(text="A further host name under which a server without API keys answers; repeatable."),
-    ] = None
-    strict: Annotated[bool, _server("--strict", text="Reject requests with unknown fields.")] = False
-    tool_call_parser: Annotated[
-        str | None,
-        _server(text="The format of the model's tool calls, if its chat template does not show it: hermes, ..."),
-    ] = None
-    access_log: Annotated[bool, _server(text="Log one line per request, without its text.")] = True
-    log_format: Annotated[str, _server(text="The log format: text, or json for one object per line.")] = "text"
-    metrics_alias: Annotated[str | None, _server(text="vllm: export the metrics also under vLLM's names.")] = None
-    record: Annotated[
-        str | None, _server(text="Record the traffic (times and lengths, no text) to this new file.", metavar="FILE")
-    ] = None
+    api_key: list[str] | None = _server(
+        "An API key that clients must send; repeatable. Other users of this machine can see it: --api-key-file is "
+        "safer."
+    )
+    api_key_file: Path | None = _server("A file with one API key per line.", metavar="FILE")
+    insecure: bool = _server("Accept connections from other machines without an API key.", "--insecure", default=False)
+    allowed_origins: list[str] | None = _server(
+        "A web origin whose pages may call the server, * for all; repeat it, or give a JSON list."
+    )
+    allowed_hosts: list[str] | None = _server(
+        "A further host name under which a server without API keys answers; repeatable."
+    )
+    strict: bool = _server("Reject requests with unknown fields.", "--strict", default=False)
+    tool_call_parser: str | None = _server(
+        "The format of the model's tool calls, if its chat template does not show it: hermes, ..."
+    )
+    access_log: bool = _server("Log one line per request, without its text.", default=True)
+    log_format: str = _server("The log format: text, or json for one object per line.", default="text")
+    metrics_alias: str | None = _server("vllm: export the metrics also under vLLM's names.")
+    record: str | None = _server("Record the traffic (times and lengths, no text) to this new file.", metavar="FILE")
+    seed: int | None = _server("The source of the seeds of requests that send none.")
 
     def settings(self, limits: dict[str, Any]) -> ServerSettings:
         """Return the server settings with the given limits.
@@ -99,20 +87,14 @@ class ServerFlags:
         keys = (*(self.api_key or ()), *(read_keys(self.api_key_file) if self.api_key_file is not None else ()))
         if self.record is not None:
             check_new_file(Path(self.record))
-        return ServerSettings(
-            host=self.host,
-            port=self.port,
+        return build_from(
+            self,
+            ServerSettings,
             models=tuple(self.served_model_name or ()),
             keys=keys,
-            insecure=self.insecure,
             allowed_origins=_each("--allowed-origins", self.allowed_origins),
             allowed_hosts=_each("--allowed-hosts", self.allowed_hosts),
-            strict=self.strict,
             tool_parser=self.tool_call_parser,
-            access_log=self.access_log,
-            log_format=self.log_format,
-            metrics_alias=self.metrics_alias,
-            record=self.record,
             **limits,
         )
 
@@ -152,7 +134,6 @@ def serve(
     server: ServerFlags,
     engine: TextFlags,
     adapters: AdapterFlags,
-    seed: Annotated[int | None, _server(text="The source of the seeds of requests that send none.")] = None,
     replicas: ReplicaFlags,
     split: SplitFlags,
     priced: PricedFlags,
@@ -167,9 +148,9 @@ def serve(
     sources = [open_source(each) for each in model]
     pipelines = [source for source in sources if source.pipeline]
     writers = [source for source in sources if not source.pipeline]
-    check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
+    check_options(sources, server, engine, adapters)
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
-    check_priced(priced, [*given_flags(engine), *given_flags(adapters), *(["--seed"] if seed is not None else [])])
+    check_priced(priced, [*given_flags(engine), *given_flags(adapters), *given_flags(server)])
     replicas.check(pipelines)
     split.check(pipelines, replicas, priced.priced, settings.stalled_seconds)
     if not pipelines:
@@ -177,11 +158,11 @@ def serve(
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
-        return _serve_language(writers[0], settings, engine, adapters, seed, replicas, split)
+        return _serve_language(writers[0], settings, engine, adapters, server.seed, replicas, split)
     images = served_images(pipelines, engine.threads)
     if not writers:
         return _run(images, settings, lambda url, diffusion_engine: say_images_ready(url, diffusion_engine, settings))
-    return _serve_together(writers[0], images, settings, engine, adapters, seed)
+    return _serve_together(writers[0], images, settings, engine, adapters, server.seed)
 
 
 def _serve_language(
@@ -299,14 +280,10 @@ def _served(
     return ServedLLM(model.name, name, engine_settings, engine.dummy_weights, progress_bar=lambda: loading_bar(name))
 
 
-def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Mapping[str, Any]) -> None:
-    """Raise ValueError for models that cannot share a server, or text options without a language model.
-
-    Args:
-        models: The models to serve.
-        server: The server options.
-        given: The values of the server, engine and adapter options and of the seed, by field name.
-    """
+def check_options(
+    models: Sequence[ModelSource], server: ServerFlags, engine: TextFlags, adapters: AdapterFlags
+) -> None:
+    """Raise ValueError for models that cannot share a server, or text options without a language model."""
     writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:
         raise ValueError(
@@ -320,16 +297,10 @@ def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Map
         raise ValueError("two of the models have the same name; rename the folder or the file of one")
     if writers:
         return
-    usual = {**_given(ServerFlags()), **_given(TextFlags()), **_given(AdapterFlags()), "seed": None}
-    of_text = ("tool_call_parser", "record", "seed", *_given(TextFlags()), *_given(AdapterFlags()))
-    for name in of_text:
-        if name != "threads" and given[name] != usual[name]:
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is for language models, but {models[0].name} generates images; leave it out")
-
-
-def _given(flags: Any) -> dict[str, Any]:
-    return {each.name: getattr(flags, each.name) for each in fields(flags)}
+    given = [name for name in given_flags(server) if name in _SERVER_OF_TEXT]
+    given += [*given_flags(engine, "threads"), *given_flags(adapters)]
+    if given:
+        raise ValueError(f"{given[0]} is for language models, but {models[0].name} generates images; leave it out")
 
 
 def served_images(models: Sequence[ModelSource], threads: int | None) -> "ServedImages":

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import device_named
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.insight.simulate.priced_engine import CHAT_TEMPLATE, MAKER, served_machine, without_text
@@ -13,7 +12,7 @@ from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.server.lifecycle import ServedLLM
 
-_priced = options.panel("Simulated engine")
+_priced = panel("Simulated engine")
 _COMPUTES = (
     *("--dummy-weights", "--threads", "--device", "--enforce-eager", "--tensor-parallel"),
     *("--speculate", "--speculate-tokens", "--speculative-config", "--seed"),
@@ -25,17 +24,12 @@ _COMPUTES = (
 class PricedFlags:
     """The options for a server that simulates a device instead of running a model."""
 
-    priced: Annotated[
-        str | None,
-        _priced(
-            "Run no model: each step takes the time predicted for this device, and responses are max_tokens "
-            "tokens of filler. For testing routers, dashboards and clients.",
-            metavar="DEVICE",
-        ),
-    ] = None
-    priced_devices: Annotated[
-        int, _priced("The number of these devices, with tensor parallelism over all of them.")
-    ] = 1
+    priced: str | None = _priced(
+        "Run no model: each step takes the time predicted for this device, and responses are max_tokens tokens of "
+        "filler. For testing routers, dashboards and clients.",
+        metavar="DEVICE",
+    )
+    priced_devices: int = _priced("The number of these devices, with tensor parallelism over all of them.", default=1)
 
 
 def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:

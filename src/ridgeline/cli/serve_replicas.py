@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.replica_options import (
     CALM,
     EVERY,
@@ -26,45 +26,32 @@ if TYPE_CHECKING:  # a server with one engine must not import these
     from ridgeline.server.replicas.ray_cluster import RayCluster, ReplicaResources
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 
-_replicas = options.panel("Replicas")
+_replicas = panel("Replicas")
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFlags:
     """The options for replicas: their number, location, router and autoscaling."""
 
-    replicas: Annotated[
-        int, _replicas("The number of engines for the model, on Ray (pip install 'ridgeline[ray]').")
-    ] = 1
-    ray_address: Annotated[
-        str | None,
-        _replicas(
-            "The Ray cluster to run on: auto for the one this machine belongs to, or its HOST:PORT. By "
-            "default a new cluster on this machine.",
-            is_eager=True,  # --threads is of its machines then
-        ),
-    ] = None
-    router: Annotated[
-        str | None,
-        _replicas(
-            "How requests are assigned to replicas: least (the least loaded; the default), two (the less "
-            "loaded of two random ones), round-robin, random, or prefix (the one that has the prompt's first "
-            "page in its cache, unless it is busy)."
-        ),
-    ] = None
-    scale: Annotated[
-        str | None,
-        _replicas("Autoscale between a minimum and a maximum number of replicas, like 1:4.", metavar="A:B"),
-    ] = None
-    scale_at: Annotated[int | None, _replicas("The number of running requests per replica that --scale aims at.")] = (
-        None
+    replicas: int = _replicas("The number of engines for the model, on Ray (pip install 'ridgeline[ray]').", default=1)
+    ray_address: str | None = _replicas(
+        "The Ray cluster to run on: auto for the one this machine belongs to, or its HOST:PORT. By default a new "
+        "cluster on this machine.",
+        is_eager=True,
     )
-    scale_every: Annotated[str | None, _replicas(f"The time between two decisions of --scale; {EVERY} by default.")] = (
-        None
+    router: str | None = _replicas(
+        "How requests are assigned to replicas: least (the least loaded; the default), two (the less loaded of two "
+        "random ones), round-robin, random, or prefix (the one that has the prompt's first page in its cache, unless "
+        "it is busy)."
     )
-    scale_calm: Annotated[
-        str | None, _replicas(f"The time without a change before --scale removes a replica; {CALM} by default.")
-    ] = None
+    scale: str | None = _replicas(
+        "Autoscale between a minimum and a maximum number of replicas, like 1:4.", metavar="A:B"
+    )
+    scale_at: int | None = _replicas("The number of running requests per replica that --scale aims at.")
+    scale_every: str | None = _replicas(f"The time between two decisions of --scale; {EVERY} by default.")
+    scale_calm: str | None = _replicas(
+        f"The time without a change before --scale removes a replica; {CALM} by default."
+    )
 
     @property
     def given(self) -> bool:

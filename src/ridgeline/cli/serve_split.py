@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import parse_seconds
 from ridgeline.cli.replica_options import check_cores, pair, split_memory
 from ridgeline.cli.serve_replicas import ReplicaFlags
@@ -24,7 +24,7 @@ from ridgeline.server.server_settings import is_loopback
 if TYPE_CHECKING:  # a server with one engine must not import these
     from ridgeline.server.disaggregated import ServedDisaggregated
 
-_split = options.panel("Disaggregated prefill and decode")
+_split = panel("Disaggregated prefill and decode")
 _ROLES = ("split", "kv_from", "kv_listen", "kv_transfer_config")
 _LEAST_KEY = 16  # bytes
 
@@ -33,44 +33,27 @@ _LEAST_KEY = 16  # bytes
 class SplitFlags:
     """The options for disaggregated serving: which engines run prefill, and how the KV reaches the decode engines."""
 
-    split: Annotated[
-        str | None,
-        _split("Run this number of prefill engines and decode engines on this machine, like 1:1.", metavar="P:D"),
-    ] = None
-    kv_listen: Annotated[
-        str | None,
-        _split(
-            f"Run prefills for other servers at this address, like 10.0.0.1:{PORT}; they connect with --kv-from.",
-            metavar="HOST:PORT",
-        ),
-    ] = None
-    kv_from: Annotated[
-        str | None,
-        _split(
-            "Let the servers at these --kv-listen addresses run the prefills, and decode here.", metavar="HOST:PORT,..."
-        ),
-    ] = None
-    kv_key_file: Annotated[
-        Path | None,
-        _split(
-            "A file with a secret of 16 bytes or more, the same on both sides of --kv-from; required between machines."
-        ),
-    ] = None
-    kv_timeout: Annotated[
-        str | None,
-        _split(
-            f"The maximum time to wait for a prompt's KV cache; {TIMEOUT:g}s by default. After that the prompt runs "
-            "here."
-        ),
-    ] = None
-    kv_transfer_config: Annotated[
-        str | None,
-        _split(
-            'vLLM\'s option, in JSON: {"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": '
-            f"{PORT}}}, or kv_consumer with the address of a producer.",
-            metavar="JSON",
-        ),
-    ] = None
+    split: str | None = _split(
+        "Run this number of prefill engines and decode engines on this machine, like 1:1.", metavar="P:D"
+    )
+    kv_listen: str | None = _split(
+        f"Run prefills for other servers at this address, like 10.0.0.1:{PORT}; they connect with --kv-from.",
+        metavar="HOST:PORT",
+    )
+    kv_from: str | None = _split(
+        "Let the servers at these --kv-listen addresses run the prefills, and decode here.", metavar="HOST:PORT,..."
+    )
+    kv_key_file: Path | None = _split(
+        "A file with a secret of 16 bytes or more, the same on both sides of --kv-from; required between machines."
+    )
+    kv_timeout: str | None = _split(
+        f"The maximum time to wait for a prompt's KV cache; {TIMEOUT:g}s by default. After that the prompt runs here."
+    )
+    kv_transfer_config: str | None = _split(
+        'vLLM\'s option, in JSON: {"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": '
+        f"{PORT}}}, or kv_consumer with the address of a producer.",
+        metavar="JSON",
+    )
 
     @property
     def given(self) -> bool:

@@ -4,9 +4,8 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
-from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import device_named, parse_seconds
 from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
 from ridgeline.insight.simulate.replica import Machine
@@ -17,7 +16,7 @@ from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.util.times import parse_time
 
-_fleet = options.panel("Replicas")
+_fleet = panel("Replicas")
 
 _COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
@@ -30,51 +29,33 @@ _STORAGE = "2GB/s"
 class FleetFlags:
     """The options for the number of replicas, their devices and the router."""
 
-    replicas: Annotated[int, _fleet("The number of replicas of the model, each on --devices devices.")] = 1
-    also: Annotated[
-        str | None, _fleet("Further replicas on other devices, like a100-sxm or 2xl40s,a10.", metavar="[N]xDEVICE,...")
-    ] = None
-    router: Annotated[
-        str | None,
-        _fleet(
-            "How requests are assigned to replicas: two (the less loaded of two random ones; the default), "
-            "least, round-robin, random, or prefix (the one that has the prompt's first block, unless it is "
-            "busy)."
-        ),
-    ] = None
-    signal_age: Annotated[
-        str | None,
-        _fleet("The age of the load figures that the router sees, like 50ms (the default); 0s means always current."),
-    ] = None
-    split: Annotated[
-        str | None,
-        _fleet(
-            "Disaggregated prefill and decode: the number of replicas for each, like 1:1, connected by "
-            "--link. The same devices without the split are simulated for comparison.",
-            metavar="P:D",
-        ),
-    ] = None
-    link: Annotated[
-        str | None,
-        _fleet(
-            "The bandwidth of the link that carries the KV cache, one request after the other, like 450GB/s or 25Gb/s."
-        ),
-    ] = None
-    scale: Annotated[
-        str | None, _fleet("Autoscale between a minimum and a maximum number of replicas, like 1:8.", metavar="A:B")
-    ] = None
-    scale_at: Annotated[int | None, _fleet("The number of running requests per replica that --scale aims at.")] = None
-    scale_every: Annotated[str | None, _fleet(f"The time between two decisions of --scale; {EVERY} by default.")] = None
-    scale_calm: Annotated[
-        str | None, _fleet(f"The time without a change before --scale removes a replica; {CALM} by default.")
-    ] = None
-    storage: Annotated[
-        str | None, _fleet(f"The bandwidth at which a starting replica loads its weights; {_STORAGE} by default.")
-    ] = None
-    start_up: Annotated[
-        str | None,
-        _fleet("The time that a replica takes to start, without loading its weights, like 20s; 0 by default."),
-    ] = None
+    replicas: int = _fleet("The number of replicas of the model, each on --devices devices.", default=1)
+    also: str | None = _fleet(
+        "Further replicas on other devices, like a100-sxm or 2xl40s,a10.", metavar="[N]xDEVICE,..."
+    )
+    router: str | None = _fleet(
+        "How requests are assigned to replicas: two (the less loaded of two random ones; the default), least, "
+        "round-robin, random, or prefix (the one that has the prompt's first block, unless it is busy)."
+    )
+    signal_age: str | None = _fleet(
+        "The age of the load figures that the router sees, like 50ms (the default); 0s means always current."
+    )
+    split: str | None = _fleet(
+        "Disaggregated prefill and decode: the number of replicas for each, like 1:1, connected by --link. The same "
+        "devices without the split are simulated for comparison.",
+        metavar="P:D",
+    )
+    link: str | None = _fleet(
+        "The bandwidth of the link that carries the KV cache, one request after the other, like 450GB/s or 25Gb/s."
+    )
+    scale: str | None = _fleet("Autoscale between a minimum and a maximum number of replicas, like 1:8.", metavar="A:B")
+    scale_at: int | None = _fleet("The number of running requests per replica that --scale aims at.")
+    scale_every: str | None = _fleet(f"The time between two decisions of --scale; {EVERY} by default.")
+    scale_calm: str | None = _fleet(f"The time without a change before --scale removes a replica; {CALM} by default.")
+    storage: str | None = _fleet(f"The bandwidth at which a starting replica loads its weights; {_STORAGE} by default.")
+    start_up: str | None = _fleet(
+        "The time that a replica takes to start, without loading its weights, like 20s; 0 by default."
+    )
 
     def fleet(
         self, case: Scenario, machine: Callable[[Scenario], Machine], on: Callable[[Device], Scenario], seed: int

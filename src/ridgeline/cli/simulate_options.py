@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import parse_tokens
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.capacity import REQUESTS
@@ -18,7 +18,7 @@ from ridgeline.insight.traffic.slo import SLO, parse_slos
 from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 
-_engine, _judged, _output = map(options.panel, ("Engine", "Targets", "Output"))
+_engine, _judged, _output = map(panel, ("Engine", "Targets", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +28,24 @@ class LimitFlags:
     max_requests: options.MaxRequests = 256
     chunk: options.Chunk = None
     page_size: options.PageSize = 16
-    pages: Annotated[
-        int | None,
-        _engine("The number of KV-cache pages, as your server reports it; by default what the plan computes."),
-    ] = None
+    pages: int | None = _engine(
+        "The number of KV-cache pages, as your server reports it; by default what the plan computes."
+    )
     context: options.Context = None
-    between_steps: Annotated[
-        str | None,
-        _engine(
-            "The time between two steps in addition to the engine's profile, like 300us, or "
-            "110us+20us/sequence+330us/request+400us/idle+300us/after: per step, per sequence and per new "
-            "request in it, after an idle time, and after a step with new requests.",
-            metavar="COSTS",
-        ),
-    ] = None
-    front: Annotated[
-        str | None,
-        _engine(
-            "The CPU time of the API server, like "
-            "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer. By default none.",
-            metavar="COSTS",
-        ),
-    ] = None
-    prefix_cache: Annotated[
-        bool, _engine("Share the KV pages of requests with equal prefixes.", "--prefix-cache/--no-prefix-cache")
-    ] = True
+    between_steps: str | None = _engine(
+        "The time between two steps in addition to the engine's profile, like 300us, or "
+        "110us+20us/sequence+330us/request+400us/idle+300us/after: per step, per sequence and per new request in it, "
+        "after an idle time, and after a step with new requests.",
+        metavar="COSTS",
+    )
+    front: str | None = _engine(
+        "The CPU time of the API server, like 0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer. By "
+        "default none.",
+        metavar="COSTS",
+    )
+    prefix_cache: bool = _engine(
+        "Share the KV pages of requests with equal prefixes.", "--prefix-cache/--no-prefix-cache", default=True
+    )
 
     def limits(self, max_batch_tokens: str) -> Limits:
         """Return the limits of an engine step: positions, requests and chunk size.
@@ -88,54 +81,37 @@ class LimitFlags:
 class ObjectiveFlags:
     """The options for the objectives of a simulation."""
 
-    slo: Annotated[
-        list[str] | None,
-        _judged(
-            "What a good request meets, like ttft=1s,tpot=50ms,e2e=20s. A class of a trace can have its own, "
-            "like batch:e2e=60s. Repeatable.",
-            "--slo",
-            "--goodput",
-            metavar="[CLASS:]LIMITS",
-        ),
-    ] = None
-    capacity: Annotated[
-        bool,
-        _judged(
-            f"Look for the highest rate at which {ATTAIN:.0%} of the requests are good, with {REQUESTS:,} of them.",
-            "--capacity",
-        ),
-    ] = False
-    advise: Annotated[
-        bool,
-        _judged(
-            "Find the tokens per step, running requests and memory share that make most requests good, and "
-            "explain why.",
-            "--advise",
-        ),
-    ] = False
-    divide: Annotated[
-        int | None,
-        _judged(
-            "With at most this number of devices, find how many devices per replica and how many replicas "
-            "give the most good requests per dollar."
-        ),
-    ] = None
-    require: Annotated[
-        list[str] | None,
-        _judged(
-            "Exit with code 1 unless this holds at the worse end of its interval, like ttft_p99<500ms or "
-            "good_share>99%; repeatable.",
-            metavar="FIGURE<VALUE",
-        ),
-    ] = None
-    error: Annotated[
-        str | None,
-        _judged(
-            "The error to assume for the predicted prices, like 12%; 0% for a single run. By default that of "
-            "the published measurements.",
-            "--price-error",
-        ),
-    ] = None
+    slo: list[str] | None = _judged(
+        "What a good request meets, like ttft=1s,tpot=50ms,e2e=20s. A class of a trace can have its own, like "
+        "batch:e2e=60s. Repeatable.",
+        "--slo",
+        "--goodput",
+        metavar="[CLASS:]LIMITS",
+    )
+    capacity: bool = _judged(
+        f"Look for the highest rate at which {ATTAIN:.0%} of the requests are good, with {REQUESTS:,} of them.",
+        "--capacity",
+        default=False,
+    )
+    advise: bool = _judged(
+        "Find the tokens per step, running requests and memory share that make most requests good, and explain why.",
+        "--advise",
+        default=False,
+    )
+    divide: int | None = _judged(
+        "With at most this number of devices, find how many devices per replica and how many replicas give the most "
+        "good requests per dollar."
+    )
+    require: list[str] | None = _judged(
+        "Exit with code 1 unless this holds at the worse end of its interval, like ttft_p99<500ms or good_share>99%; "
+        "repeatable.",
+        metavar="FIGURE<VALUE",
+    )
+    error: str | None = _judged(
+        "The error to assume for the predicted prices, like 12%; 0% for a single run. By default that of the "
+        "published measurements.",
+        "--price-error",
+    )
 
     def objectives(self) -> SLO | None:
         """Return the latency objectives of a request; None if there are none.
@@ -174,7 +150,7 @@ class ObjectiveFlags:
 class SimulationOutputFlags:
     """The options for the output of a simulation."""
 
-    out: Annotated[Path | None, _output("Write the result as JSON to this file, which the web page can open.")] = None
-    report: Annotated[Path | None, _output("Write the result with charts to this HTML file.")] = None
-    force: Annotated[bool, _output("Overwrite existing files.", "--force")] = False
+    out: Path | None = _output("Write the result as JSON to this file, which the web page can open.")
+    report: Path | None = _output("Write the result with charts to this HTML file.")
+    force: bool = _output("Overwrite existing files.", "--force", default=False)
     as_json: options.Json = False

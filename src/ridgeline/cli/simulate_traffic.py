@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import panel
 from ridgeline.cli.options import parse_nanoseconds
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.traffic import arrivals
@@ -33,76 +34,56 @@ _BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}
 _MOST = {"users": 10**6, "requests": 10**7, "turns": 10**4}  # maximum counts; ten million requests are a 2 GB log
 _INPUT, _OUTPUT = "1k", "256"  # tokens, as in ridgeline plan
 
-_traffic = options.panel("Traffic")
+_traffic = panel("Traffic")
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficFlags:
     """The options for the arrival times and the lengths of requests."""
 
-    trace: Annotated[
-        Path | None,
-        _traffic(
-            "A file with arrival times, lengths and shared prefixes: Azure's or BurstGPT's CSV, Mooncake's "
-            "or Qwen-Bailian's JSONL, or the output of serve --record or bench serve --csv. With --rate or "
-            "--users only its lengths are used."
-        ),
-    ] = None
-    rate: Annotated[float | None, _traffic("Open loop: the number of requests per second.")] = None
-    users: Annotated[
-        int | None,
-        _traffic("Closed loop: the number of users, each of whom sends the next request after the last response."),
-    ] = None
-    think: Annotated[str | None, _traffic("The time between a response and the user's next request, like 2s.")] = None
-    turns: Annotated[
-        int,
-        _traffic(
-            "The number of turns of a conversation, each of which includes the earlier ones; --rate then "
-            "counts conversations."
-        ),
-    ] = 1
-    arrival: Annotated[
-        Literal["poisson", "gamma", "constant"],
-        _traffic("The distribution of the gaps between the requests of --rate."),
-    ] = "poisson"
-    burstiness: Annotated[float, _traffic("The shape of gamma arrivals: 1 is Poisson, less is burstier.")] = 1.0
-    profile: Annotated[
-        str | None,
-        _traffic(
-            "How --rate changes over time: ramp:4:60s, spike:4:60s:30s (factor, start, duration), "
-            "day:0.2:600s (share, period)."
-        ),
-    ] = None
-    speed: Annotated[float, _traffic("Replay a trace faster by this factor: its bursts become sharper.")] = 1.0
-    keep: Annotated[
-        float, _traffic("Keep this share of a trace's requests, chosen at random: bursts keep their shape.")
-    ] = 1.0
-    input: Annotated[str | None, _traffic(f"The tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
-    output: Annotated[
-        str | None, _traffic(f"The tokens of a response, in the same notation. By default {_OUTPUT}.")
-    ] = None
-    exact: Annotated[
-        bool,
-        _traffic(
-            f"Use fixed lengths as they are. By default they vary by up to {SPREAD:.0%}, because requests of equal "
-            "lengths run in lockstep.",
-            "--exact",
-        ),
-    ] = False
-    requests: Annotated[
-        int | None,
-        _traffic(
-            "Stop after this number of requests, or of conversations with --turns.", "--requests", "--num-prompts"
-        ),
-    ] = None
-    duration: Annotated[
-        str | None,
-        _traffic(
-            f"Send no requests after this time, like 10s. Default: {_DURATION}, unless --requests is given; a trace "
-            "with its own times runs to its end."
-        ),
-    ] = None
-    seed: Annotated[int, _traffic("The random seed. The same seed gives the same requests at the same times.")] = 0
+    trace: Path | None = _traffic(
+        "A file with arrival times, lengths and shared prefixes: Azure's or BurstGPT's CSV, Mooncake's or "
+        "Qwen-Bailian's JSONL, or the output of serve --record or bench serve --csv. With --rate or --users only its "
+        "lengths are used."
+    )
+    rate: float | None = _traffic("Open loop: the number of requests per second.")
+    users: int | None = _traffic(
+        "Closed loop: the number of users, each of whom sends the next request after the last response."
+    )
+    think: str | None = _traffic("The time between a response and the user's next request, like 2s.")
+    turns: int = _traffic(
+        "The number of turns of a conversation, each of which includes the earlier ones; --rate then counts "
+        "conversations.",
+        default=1,
+    )
+    arrival: Literal["poisson", "gamma", "constant"] = _traffic(
+        "The distribution of the gaps between the requests of --rate.", default="poisson"
+    )
+    burstiness: float = _traffic("The shape of gamma arrivals: 1 is Poisson, less is burstier.", default=1.0)
+    profile: str | None = _traffic(
+        "How --rate changes over time: ramp:4:60s, spike:4:60s:30s (factor, start, duration), day:0.2:600s (share, "
+        "period)."
+    )
+    speed: float = _traffic("Replay a trace faster by this factor: its bursts become sharper.", default=1.0)
+    keep: float = _traffic(
+        "Keep this share of a trace's requests, chosen at random: bursts keep their shape.", default=1.0
+    )
+    input: str | None = _traffic(f"The tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")
+    output: str | None = _traffic(f"The tokens of a response, in the same notation. By default {_OUTPUT}.")
+    exact: bool = _traffic(
+        f"Use fixed lengths as they are. By default they vary by up to {SPREAD:.0%}, because requests of equal "
+        "lengths run in lockstep.",
+        "--exact",
+        default=False,
+    )
+    requests: int | None = _traffic(
+        "Stop after this number of requests, or of conversations with --turns.", "--requests", "--num-prompts"
+    )
+    duration: str | None = _traffic(
+        f"Send no requests after this time, like 10s. Default: {_DURATION}, unless --requests is given; a trace with "
+        "its own times runs to its end."
+    )
+    seed: int = _traffic("The random seed. The same seed gives the same requests at the same times.", default=0)
 
     def of_capacity(self) -> "TrafficFlags":
         """Return the traffic for a capacity search, with the same number of requests at each rate.

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.console import say
-from ridgeline.cli.flags import given_flags, option_values
+from ridgeline.cli.flags import given_flags, option, option_values, panel
 from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of
 from ridgeline.cli.text_request import sampling_params
@@ -34,17 +33,9 @@ from ridgeline.util.document.elements import Figure
 from ridgeline.util.document.svg import svg
 from ridgeline.util.files import check_apart, check_writable, write_whole
 
-_LOOK, _PRICED = "Inside the model", "Prediction only"
-_ATTENTION = (
-    "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the "
-    "cross-attention grid, with a row per token written and a column per token read."
-)
-_SUMMARY = "Show only where the time of one token went: a few lines, predicted next to measured."
+_file = partial(panel("Files"), metavar="FILE")
+_drawn, _look = panel("Diffusion"), panel("Inside the model")
 _MAX_TEXT = 4 << 20
-_PRICED_DEVICE = (
-    "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
-    "gives the prompt's length."
-)
 
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:
@@ -80,26 +71,15 @@ def clock_of(place: torch.device) -> Clock:
     return perf_counter if place.type == "cpu" else gpu_clock(perf_counter)
 
 
-def _file(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, rich_help_panel="Files", metavar="FILE")
-
-
 @dataclass(frozen=True, slots=True)
 class TraceFileFlags:
     """The options for the files that a trace writes."""
 
-    csv: Annotated[Path | None, _file("--csv", "Write a line for each op and step.")] = None
-    perfetto: Annotated[Path | None, _file("--perfetto", "Write a trace for ui.perfetto.dev or chrome://tracing.")] = (
-        None
+    csv: Path | None = _file("Write a line for each op and step.")
+    perfetto: Path | None = _file("Write a trace for ui.perfetto.dev or chrome://tracing.")
+    roofline: Path | None = _file(
+        "Write an .svg of every op class under the roofline, also drawn in the terminal; - draws in the terminal only."
     )
-    roofline: Annotated[
-        Path | None,
-        _file(
-            "--roofline",
-            "Write an .svg of every op class under the roofline, also drawn in the terminal; - draws in the "
-            "terminal only.",
-        ),
-    ] = None
 
     def check(self) -> None:
         """Raise ValueError, before anything is measured, for a file that could not be written."""
@@ -107,9 +87,9 @@ class TraceFileFlags:
             raise ValueError(
                 f"--roofline is {self.roofline}; name an .svg file (not .png, which would need another library), or -"
             )
-        for option, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
+        for name, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
             if str(path) == "-":
-                raise ValueError(f"{option} is -; name a file, or /dev/stdout for standard output")
+                raise ValueError(f"{name} is -; name a file, or /dev/stdout for standard output")
         paths = self._paths()
         for path in paths.values():
             check_writable(path)
@@ -126,8 +106,8 @@ class TraceFileFlags:
             "--perfetto": perfetto,
             "--roofline": lambda: svg(roofline()),
         }
-        for option, path in self._paths().items():
-            write_whole(path, contents[option]())
+        for name, path in self._paths().items():
+            write_whole(path, contents[name]())
             say(f"wrote {path}")
 
     def _paths(self) -> dict[str, Path]:
@@ -136,61 +116,46 @@ class TraceFileFlags:
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 
 
-def _drawn(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Diffusion", **more)
-
-
 @dataclass(frozen=True, slots=True)
 class DiffusionTraceFlags:
     """The options for the traced image or video. Its seed is a sampling option."""
 
-    steps: Annotated[int | None, _drawn("The number of denoising steps; by default what the pipeline says.")] = None
-    step: Annotated[int, _drawn("The step to trace; the steps before it run untraced.")] = 1
-    guidance: Annotated[
-        float | None, _drawn("The guidance scale: how strongly the prompt is followed; 2 passes per step.")
-    ] = None
-    second_guidance: Annotated[float | None, _drawn(SECOND_GUIDANCE)] = None
-    negative: Annotated[str | None, _drawn("A description of what to avoid.", metavar="TEXT")] = None
-    pull: Annotated[bool, _drawn("Show the effect of guidance: the difference of the step's two passes.")] = False
-    svg: Annotated[Path | None, _drawn("Write an .svg with what --attention and --pull show.", metavar="FILE")] = None
-    size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's sizes.", metavar="WxH")] = None
-    frames: Annotated[int | None, _drawn("The number of frames of a video; by default what the pipeline says.")] = None
+    steps: int | None = _drawn("The number of denoising steps; by default what the pipeline says.")
+    step: int = _drawn("The step to trace; the steps before it run untraced.", default=1)
+    guidance: float | None = _drawn("The guidance scale: how strongly the prompt is followed; 2 passes per step.")
+    second_guidance: float | None = _drawn(SECOND_GUIDANCE)
+    negative: str | None = _drawn("A description of what to avoid.", metavar="TEXT")
+    pull: bool = _drawn("Show the effect of guidance: the difference of the step's two passes.", default=False)
+    svg: Path | None = _drawn("Write an .svg with what --attention and --pull show.", metavar="FILE")
+    size: str | None = _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's sizes.", metavar="WxH")
+    frames: int | None = _drawn("The number of frames of a video; by default what the pipeline says.")
 
-    full: Annotated[bool, _drawn("Show every stage op by op, after the summary.", "--full")] = False
-    section: Annotated[
-        list[str] | None, _drawn("Show only these stages, op by op, like denoise,decode; repeatable.")
-    ] = None
-
-
-def _look(*names: str, text: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=_LOOK)
+    full: bool = _drawn("Show every stage op by op, after the summary.", "--full", default=False)
+    section: list[str] | None = _drawn("Show only these stages, op by op, like denoise,decode; repeatable.")
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionFlags:
     """The options for the parts of a model's internals that a trace shows."""
 
-    layer: Annotated[
-        str | None, _look("--layer", text="Show the ops of one layer, or of `all`; by default the layers are summed.")
-    ] = None
-    attention: Annotated[bool, _look("--attention", text=_ATTENTION)] = False
-    lens: Annotated[bool, _look("--lens", text="Show what each layer would predict (logit lens).")] = False
-    memory: Annotated[
-        bool,
-        _look(
-            "--memory",
-            text="Show the feed-forward neurons with the highest activations, and the tokens they promote.",
-        ),
-    ] = False
-    experts: Annotated[
-        bool, _look("--experts", text="Show the experts that the tokens were routed to (mixtures of experts).")
-    ] = False
-    source: Annotated[
-        list[str] | None, _look("--source", text="With --experts: a text to compare, as NAME=FILE; repeatable.")
-    ] = None
-    position: Annotated[
-        int | None, _look("--position", text="The token of the prompt to look at; the last by default.")
-    ] = None
+    layer: str | None = _look("Show the ops of one layer, or of `all`; by default the layers are summed.")
+    attention: bool = _look(
+        "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the cross-attention "
+        "grid, with a row per token written and a column per token read.",
+        "--attention",
+        default=False,
+    )
+    lens: bool = _look("Show what each layer would predict (logit lens).", "--lens", default=False)
+    memory: bool = _look(
+        "Show the feed-forward neurons with the highest activations, and the tokens they promote.",
+        "--memory",
+        default=False,
+    )
+    experts: bool = _look(
+        "Show the experts that the tokens were routed to (mixtures of experts).", "--experts", default=False
+    )
+    source: list[str] | None = _look("With --experts: a text to compare, as NAME=FILE; repeatable.")
+    position: int | None = _look("The token of the prompt to look at; the last by default.")
 
     def wanted(self, repeats: int | None) -> TraceOptions:
         """Return the options of the tracer.
@@ -260,10 +225,9 @@ class TraceRunFlags:
     system: options.System = None
     dummy_weights: options.DummyWeights = False
     lora: options.PricedLora = None
-    repeats: Annotated[
-        int | None,
-        typer.Option(help="The number of measurements of each step; by default as many as fit into some seconds."),
-    ] = None
+    repeats: int | None = option(
+        "The number of measurements of each step; by default as many as fit into some seconds."
+    )
     threads: options.Threads = None
     tensor_parallel: options.TensorParallel = 1
 
@@ -272,10 +236,12 @@ class TraceRunFlags:
 class PricedTraceFlags:
     """The options for pricing a request on a device instead of running it."""
 
-    priced: Annotated[
-        str | None,
-        typer.Option(help=_PRICED_DEVICE, rich_help_panel=_PRICED, metavar="DEVICE"),
-    ] = None
+    priced: str | None = option(
+        "Price every op for this device: nothing runs, no weights and no prompt are needed; --input gives the "
+        "prompt's length.",
+        rich_help_panel="Prediction only",
+        metavar="DEVICE",
+    )
     input: options.Input = "1k"
     batch: options.Batch = 1
     devices: options.Devices = 1
@@ -322,7 +288,11 @@ class TraceFlags:
     running: TraceRunFlags
     files: TraceFileFlags
     priced: PricedTraceFlags
-    summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False
+    summary: bool = option(
+        "Show only where the time of one token went: a few lines, predicted next to measured.",
+        "--summary",
+        default=False,
+    )
     as_json: options.Json = False
 
     def check_summary(self) -> None:
