@@ -24,7 +24,7 @@ from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
 from ridgeline.backends.cpu.library import library
 from ridgeline.cli import serve as command
-from ridgeline.cli.limits import LIMITS, OF_PIPELINES
+from ridgeline.cli.limits import LIMITS
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
@@ -80,7 +80,7 @@ def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path:
         "priced": (["--priced", "h100-sxm"], "NVIDIA H100 SXM 80GB"),
     }
     for each in fields(ServerSettings):
-        if each.name in OF_PIPELINES:
+        if each.name in LIMITS and LIMITS[each.name].models == "diffusion":
             continue  # there are none here
         arguments, value = own.get(each.name) or limit(each.name)
         assert ridgeline("serve", "tales", *arguments).code == OK
@@ -91,7 +91,7 @@ def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path:
 
 
 def limit(name: str) -> tuple[list[str], Any]:
-    option = LIMITS[name][0]
+    option = LIMITS[name].option
     if name.endswith("_bytes"):
         return [option, "3KiB"], 3072
     return ([option, "1500ms"], 1.5) if name.endswith("_seconds") else ([option, "7"], 7)

@@ -5,44 +5,51 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from ridgeline.core.text.tools import format_named
-from ridgeline.util.json_data import json_name, json_object
 
-MAX_VALUE = 2**31 - 1
+_LIMIT = "limit"  # key in the metadata of a field
+_MAX_VALUE = 2**31 - 1
 _MAX_DISK = 2**50
 
-# The limits that a request may violate, by their keys in /v1/models (`public_limits`). All others concern the operator
-# only.
-_PUBLIC = (
-    "choices",
-    "prompts",
-    "stops",
-    "stop_bytes",
-    "top_logprobs",
-    "logit_bias",
-    "messages",
-    "tools",
-    "cache_salt_bytes",
-    "json_depth",
-    "body_bytes",
-    "upload_bytes",
-    "picture_bytes",
-    "clip_bytes",
-    "clip_seconds",
-    "schema_bytes",
-    "schema_depth",
-    "compile_seconds",
-    "headers",
-    "header_bytes",
-    "header_seconds",
-    "body_seconds",
-    "idle_seconds",
-    "queue_seconds",
-    "total_seconds",
-    "send_buffer_bytes",
-)
+Models = Literal["all", "language", "diffusion"]
+"""The kinds of models."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimit:
+    """A limit of a server, in addition to the name, the type and the default of its field."""
+
+    option: str
+    """The option of `ridgeline serve` that sets the limit."""
+    help: str
+    """The help text of the option, and the description of the limit."""
+    models: Models = "all"
+    """The models that the limit applies to."""
+    internal: bool = False
+    """Whether the limit concerns the operator only, because no request can violate it."""
+    zero: bool = False
+    """Whether 0 is allowed: no stop strings, no waiting, no minimum rate."""
+    highest: int = _MAX_VALUE
+    """The maximum value."""
+    key: str = ""
+    """The key in /v1/models, if it is not the name of the field."""
+
+    def check(self, name: str, value: float) -> None:
+        """Raise ValueError for a value of the limit that is out of range."""
+        lowest = 0 if self.zero else 1 if isinstance(value, int) else 1e-3
+        if not (math.isfinite(value) and lowest <= value <= self.highest):
+            raise ValueError(f"{name} is {value}: give {lowest} to {self.highest}")
+
+
+def _limit(default: float | None, option: str, text: str, **more: Any) -> Any:
+    """Return a field of ServerSettings that is a limit; `more` has further fields of ServerLimit."""
+    return field(default=default, metadata={_LIMIT: ServerLimit(option, text, **more)})
+
+
+_text_limit, _media_limit = partial(_limit, models="language"), partial(_limit, models="diffusion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,101 +87,144 @@ class ServerSettings:
     """The log format: `text`, or `json` for one JSON object per line."""
     metrics_alias: str | None = None
     """The project whose metric names are exported as well: `vllm`, or None."""
-    trace_bytes: int = 32 << 20
-    """The memory for traces of finished requests, in bytes."""
     record: str | None = None
     """The path of a new file to record the traffic in, without any text."""
     priced: str = ""
     """The device that steps are priced for if no model runs, which a response header names; "" if a model runs."""
 
-    choices: int = 8
-    """The most choices (`n`) of a request."""
-    prompts: int = 32
-    """The most prompts of a completion request."""
-    stops: int = 4
-    """The most stop strings of a request."""
-    stop_bytes: int = 256
-    """The most bytes of a stop string."""
-    top_logprobs: int = 20
-    """The most alternatives reported per token, for prompt and output log-probabilities."""
-    logit_bias: int = 300
-    """The most entries of `logit_bias`."""
-    messages: int = 1024
-    """The most messages of a conversation."""
-    tools: int = 128
-    """The most tools of a request."""
-    cache_salt_bytes: int = 256
-    """The most bytes of `cache_salt`."""
-    template_factor: int = 32
-    """The most bytes of a rendered chat template per position of the context."""
+    choices: int = _limit(8, "--max-choices", "The maximum number of choices (n) per request.")
+    prompts: int = _text_limit(32, "--max-prompts", "The maximum number of prompts per completion request.")
+    stops: int = _text_limit(4, "--max-stops", "The maximum number of stop strings per request.", zero=True)
+    stop_bytes: int = _text_limit(256, "--max-stop-size", "The maximum size of a stop string.")
+    top_logprobs: int = _text_limit(
+        20, "--max-top-logprobs", "The maximum number of alternatives per token (top_logprobs).", zero=True
+    )
+    logit_bias: int = _text_limit(300, "--max-logit-bias", "The maximum number of logit_bias entries.", zero=True)
+    messages: int = _text_limit(1024, "--max-messages", "The maximum number of messages in a conversation.")
+    tools: int = _text_limit(128, "--max-tools", "The maximum number of tools per request.", zero=True)
+    cache_salt_bytes: int = _text_limit(
+        256, "--max-cache-salt", "The maximum size of a request's cache_salt.", zero=True
+    )
+    template_factor: int = _text_limit(
+        32,
+        "--max-template-factor",
+        "The maximum size of a rendered prompt, in bytes per position of the context.",
+        internal=True,
+    )
 
-    body_bytes: int = 4 << 20
-    """The most bytes of a request body."""
-    json_depth: int = 64
-    """The deepest nesting of lists and objects in a request body."""
-    upload_bytes: int = 25 << 20
-    """The most bytes of an uploaded form with an audio file."""
-    image_bytes: int = field(default=256 << 20, metadata=json_name("picture_bytes"))
-    """The most bytes of image files (n x size) and of frames of GIF and WebP videos, over all requests in progress."""
-    video_storage_bytes: int = field(default=1 << 30, metadata=json_name("clip_bytes"))
-    """The most bytes of finished video files on disk; the oldest are deleted for new ones."""
-    video_lifetime_seconds: float = field(default=3600.0, metadata=json_name("clip_seconds"))
-    """The seconds for which a finished video is stored."""
+    body_bytes: int = _limit(4 << 20, "--max-body", "The maximum size of a request body.")
+    upload_bytes: int = _text_limit(25 << 20, "--max-upload", "The maximum size of an upload with an audio file.")
+    image_bytes: int = _media_limit(
+        256 << 20,
+        "--max-image-memory",
+        "The memory for the images of all running requests: their files (n x size of each), and the frames of GIF and "
+        "WebP.",
+        key="picture_bytes",
+    )
+    video_storage_bytes: int = _media_limit(
+        1 << 30,
+        "--max-video-storage",
+        "The disk space for finished videos; the oldest are deleted first.",
+        key="clip_bytes",
+        highest=_MAX_DISK,
+    )
+    video_lifetime_seconds: float = _media_limit(
+        3600.0, "--video-lifetime", "The time after which a finished video is deleted.", key="clip_seconds"
+    )
+    json_depth: int = _limit(64, "--max-json-depth", "The maximum nesting depth of a JSON body.")
 
-    schema_bytes: int = 16 << 10
-    """The most bytes of a JSON schema or grammar."""
-    schema_depth: int = 32
-    """The deepest nesting of a JSON schema."""
-    compile_seconds: float = 2.0
-    """The time limit for compiling a schema or grammar on trial, in seconds."""
-    compile_bytes: int = 256 << 20
-    """The memory limit of the process that compiles grammars on trial, in bytes."""
-    grammar_cache_bytes: int = 64 << 20
-    """The memory for cached compiled grammars, in bytes."""
+    schema_bytes: int = _text_limit(16 << 10, "--max-schema", "The maximum size of a JSON schema or grammar.")
+    schema_depth: int = _text_limit(32, "--max-schema-depth", "The maximum nesting depth of a JSON schema.")
+    compile_seconds: float = _text_limit(
+        2.0, "--grammar-timeout", "The time limit for compiling a new schema or grammar."
+    )
+    compile_bytes: int = _text_limit(
+        256 << 20, "--grammar-memory", "The memory limit for compiling a new schema or grammar.", internal=True
+    )
+    """The limit is one of the process that compiles grammars on trial."""
+    grammar_cache_bytes: int = _text_limit(
+        64 << 20,
+        "--grammar-cache",
+        "The memory for compiled grammars that are kept for later requests.",
+        internal=True,
+        zero=True,
+    )
 
-    headers: int = 100
-    """The most headers of a request."""
-    header_bytes: int = 32 << 10
-    """The most bytes of a request's target and headers together."""
-    header_seconds: float = 5.0
-    """The most seconds from the first byte of the headers to their last."""
-    body_seconds: float = 30.0
-    """The most seconds from the end of the headers to the last byte of the body."""
-    body_rate: int = 1024
-    """The least average bytes per second of a body, enforced once `header_seconds` have passed."""
-    idle_seconds: float = 60.0
-    """The most seconds that a connection may be idle, before its first request or between two."""
-    send_buffer_bytes: int = 256 << 10
-    """The bytes of a response that a client may leave unread before the server waits for it, or ends a stream.
+    headers: int = _limit(100, "--max-headers", "The maximum number of headers per request.")
+    header_bytes: int = _limit(32 << 10, "--max-header-size", "The maximum size of all headers of a request.")
+    """The request's target counts too."""
+    header_seconds: float = _limit(
+        5.0, "--header-timeout", "The time limit for a request's headers, from their first byte to the last."
+    )
+    body_seconds: float = _limit(
+        30.0, "--body-timeout", "The time limit for a request's body, from its first byte to the last."
+    )
+    body_rate: int = _limit(
+        1024,
+        "--min-body-rate",
+        "The minimum rate, in bytes per second, of a body that arrives slowly.",
+        internal=True,
+        zero=True,
+    )
+    """The average counts, once `header_seconds` have passed."""
+    idle_seconds: float = _limit(60.0, "--idle-timeout", "The time after which an idle connection is closed.")
+    """A connection is idle before its first request and between two."""
+    send_buffer_bytes: int = _limit(
+        256 << 10, "--send-buffer", "The unread data per client at which its response pauses."
+    )
+    """A stream ends instead.
 
     A client that then reads less than `body_rate` times `body_seconds` within `body_seconds` is disconnected.
     """
-    connections: int | None = None
-    """The most open connections; None derives it from the open-file limit of the process."""
+    connections: int | None = _limit(
+        None,
+        "--max-connections",
+        "The maximum number of connections; by default what the limit of open files allows.",
+        internal=True,
+    )
 
-    queued_requests: int | None = None
-    """The most choices of requests that wait for a place in the engine; None allows 4 times the largest batch.
+    queued_requests: int | None = _limit(
+        None,
+        "--max-queued-requests",
+        "The maximum number of waiting requests; by default 4 times --max-requests. For diffusion pipelines it counts "
+        "all requests in the server, 16 by default.",
+        internal=True,
+        zero=True,
+    )
+    """Each choice of a request counts as one."""
+    queued_tokens: int | None = _text_limit(
+        None,
+        "--max-queued-tokens",
+        "The maximum number of waiting prompt tokens; by default 2 times the KV cache's capacity.",
+        internal=True,
+        zero=True,
+    )
+    queue_seconds: float = _limit(60.0, "--queue-timeout", "The maximum time that a request waits for its first step.")
+    """It is not enforced on video jobs, because their clients do not wait."""
+    total_seconds: float = _limit(600.0, "--request-timeout", "The maximum time of a request in total.")
+    """It is the time from a request's admission to its end, and is not enforced on video jobs."""
 
-    For image and video pipelines it bounds all requests in the server, and None allows 16.
-    """
-    queued_tokens: int | None = None
-    """The most prompt tokens of all waiting requests; None allows twice the capacity of the KV cache."""
-    queue_seconds: float = 60.0
-    """The most seconds that a request waits for its first step; not enforced on video jobs.
-
-    The client of a video job does not wait for it.
-    """
-    total_seconds: float = 600.0
-    """The most seconds from the admission of a request to its end; not enforced on video jobs."""
-
-    drain_seconds: float = 30.0
-    """The seconds that requests in progress get to finish after the first SIGTERM or SIGINT."""
-    stalled_seconds: float = 60.0
-    """The seconds without a step, while there are unfinished requests, after which /health/live fails."""
+    drain_seconds: float = _limit(
+        30.0,
+        "--drain-timeout",
+        "The time that running requests have to finish after the first signal.",
+        internal=True,
+        zero=True,
+    )
+    stalled_seconds: float = _limit(
+        60.0,
+        "--stall-timeout",
+        "The time without a step, while there is work, after which /health/live fails.",
+        internal=True,
+    )
+    trace_bytes: int = _text_limit(
+        32 << 20, "--trace-memory", "The memory for the traces of finished requests.", internal=True, zero=True
+    )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check_number(each.name, getattr(self, each.name))
+        for name, limit in server_limits().items():
+            if (value := getattr(self, name)) is not None:
+                limit.check(name, value)
         if self.tool_parser is not None:
             format_named(self.tool_parser)
         if not 0 <= self.port <= 65535:
@@ -204,12 +254,17 @@ class ServerSettings:
 
     def public_limits(self) -> Mapping[str, int | float]:
         """Return the limits that a request may violate, for /v1/models."""
-        known = json_object(self)
-        return {name: known[name] for name in _PUBLIC}
+        public = ((name, limit) for name, limit in server_limits().items() if not limit.internal)
+        return {limit.key or name: getattr(self, name) for name, limit in public}
 
     def template_bytes(self, context: int) -> int:
         """Return the most bytes of a rendered prompt for a model with a context of this many positions."""
         return context * self.template_factor
+
+
+def server_limits() -> dict[str, ServerLimit]:
+    """Return the limits of ServerSettings by the names of their fields."""
+    return {each.name: each.metadata[_LIMIT] for each in fields(ServerSettings) if _LIMIT in each.metadata}
 
 
 def is_loopback(host: str) -> bool:
@@ -229,34 +284,6 @@ def _reach(host: str) -> str:
     except ValueError:
         return "is not known to be this machine only"
     return "other machines can reach"
-
-
-# 0 is meaningful for these: no stop strings, no waiting, no minimum rate.
-_MAY_BE_ZERO = frozenset(
-    {
-        "port",
-        "stops",
-        "top_logprobs",
-        "logit_bias",
-        "tools",
-        "cache_salt_bytes",
-        "body_rate",
-        "queued_requests",
-        "queued_tokens",
-        "drain_seconds",
-        "grammar_cache_bytes",
-        "trace_bytes",
-    }
-)
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 1e-3
-    highest = _MAX_DISK if name == "video_storage_bytes" else MAX_VALUE
-    if not (math.isfinite(value) and lowest <= value <= highest):
-        raise ValueError(f"{name} is {value}: give {lowest} to {highest}")
 
 
 def _check_names(name: str, values: tuple[str, ...]) -> None:
