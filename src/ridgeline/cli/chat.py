@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +16,7 @@ from ridgeline.cli import options
 from ridgeline.cli.chat_backend import ChatBackend, ChatDelta, HttpChatBackend, LocalChatBackend, Unreachable
 from ridgeline.cli.console import clean, err, say
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import parse_tokens
+from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.process_setup import UNREACHABLE
 from ridgeline.cli.text_request import SamplingFlags
 from ridgeline.util.document.printable import printable
@@ -74,14 +73,10 @@ def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | Non
     Raises:
         ValueError: If an option only applies to an engine in this process.
     """
-    for option, default in asdict(TextFlags()).items():
-        if getattr(engine, option) != default:
-            raise ValueError(
-                f"--{option.replace('_', '-')} is for a model in this process; leave it out, because the server has "
-                "its own"
-            )
-    most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")
-    return HttpChatBackend(url, sampling.given() | {"max_tokens": most}, options.api_key_of(key), name)
+    for option in given_flags(engine):
+        raise ValueError(f"{option} is for a model in this process; leave it out, because the server has its own")
+    parameters = sampling.given() | {"max_tokens": sampling.most_tokens}
+    return HttpChatBackend(url, parameters, options.api_key_of(key), name)
 
 
 @dataclass(slots=True)

@@ -4,12 +4,14 @@ The engine is imported only when it is needed: `bench serve` shares a group with
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, say, say_warnings
+from ridgeline.cli.flags import build_from, panel
 from ridgeline.cli.options import parse_bytes, parse_tokens
 from ridgeline.core.text.reasoning import BY_PARSER
 
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from ridgeline.core.checkpoint import ModelSource
     from ridgeline.core.ops.number_formats import NumberFormat
     from ridgeline.engine import LLM, EngineSettings
+    from ridgeline.engine.scheduler import Limits
     from ridgeline.engine.speculation.config import Speculation
     from ridgeline.price.device import Device
+
+_engine, _text = panel("Engine"), panel("Text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,19 @@ class EngineFlags:
 
     dummy_weights: options.DummyWeights = False
     weights: options.RunWeights = None
-    dtype: options.Dtype = "auto"
+    dtype: str = _engine(
+        "auto, or the model's own dtype (half, float16, bfloat16, float, float32); a model runs in no other dtype.",
+        default="auto",
+    )
     context: options.Context = None
-    kv_memory: options.KVMemory = None
-    memory_share: options.MemoryShare = None
+    kv_memory: str | None = _engine(
+        "The memory for the KV cache, like 512MiB. Default: half of the free memory and at most 4GiB; on a GPU what "
+        "--memory-share leaves."
+    )
+    memory_share: float | None = _engine(
+        "The share of the available memory for weights, activations and KV cache together, instead of --kv-memory. On "
+        "a GPU it is the share of its total memory, 0.9 by default, like vLLM's --gpu-memory-utilization."
+    )
     kv: options.RunKV = None
     max_batch_tokens: options.MaxBatchTokens = "2k"
     max_requests: options.MaxRequests = 256
@@ -38,7 +52,11 @@ class EngineFlags:
     page_size: options.PageSize = 16
     threads: options.Threads = None
     device: options.RunDevice = "cpu"
-    enforce_eager: options.Eager = False
+    enforce_eager: bool = _engine(
+        "Launch every op of each step from Python: no recorded steps and no CUDA graphs.",
+        "--enforce-eager",
+        default=False,
+    )
     tensor_parallel: options.TensorParallel = 1
 
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
@@ -51,24 +69,16 @@ class EngineFlags:
         from ridgeline.core.models.building import stored_dtype
         from ridgeline.core.ops.number_formats import format_of
         from ridgeline.engine import EngineSettings
-        from ridgeline.engine.scheduler import Limits
 
         source = as_source(model)
         stored = format_of(stored_dtype(source.config))
         _check_format("--dtype", self.dtype, stored, f"{source.name} runs in {stored.long}, and in no other dtype")
-        return EngineSettings(
+        return build_from(
+            self,
+            EngineSettings,
             kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
-            memory_share=self.memory_share,
             context=None if self.context is None else parse_tokens(self.context, "--context"),
-            limits=Limits(
-                tokens=parse_tokens(self.max_batch_tokens, "--max-batch-tokens"),
-                requests=self.max_requests,
-                chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
-            ),
-            page_size=self.page_size,
-            weights=self.weights,
-            kv=self.kv,
-            device=self.device,
+            limits=step_limits(self.max_batch_tokens, self.max_requests, self.chunk),
             eager=self.enforce_eager,
             ranks=self.tensor_parallel,
             **more,
@@ -91,9 +101,19 @@ class EngineFlags:
 class SpeculationFlags(EngineFlags):
     """The engine options with those of speculative decoding, for commands that generate text."""
 
-    speculate: options.Speculate = None
-    speculate_tokens: options.SpeculateTokens = None
-    speculative_config: options.SpeculativeConfig = None
+    speculate: str | None = _engine(
+        "Use speculative decoding, which gives the same text in fewer steps: ngram looks up the last tokens in the "
+        "request, auto does so if it is predicted to be faster, the name of a smaller model makes it the draft model.",
+        metavar="ngram|auto|MODEL",
+    )
+    speculate_tokens: int | None = _engine("The maximum number of draft tokens of a request per step; 4 by default.")
+    speculative_config: str | None = _engine(
+        'vLLM\'s option, in JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5, '
+        '"prompt_lookup_min": 2}, or {"model": NAME, "num_speculative_tokens": 4}.',
+        "--speculative-config",
+        "-sc",
+        metavar="JSON",
+    )
 
     @override
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
@@ -115,6 +135,18 @@ class SpeculationFlags(EngineFlags):
                 raise ValueError("--speculate-tokens needs --speculate; give that too, like --speculate ngram")
             return None
         return named(self.speculate, self.speculate_tokens)
+
+
+def step_limits(max_batch_tokens: str, max_requests: int, chunk: str | None) -> "Limits":
+    """Return the limits of an engine step from the values of the options of these names.
+
+    Raises:
+        ValueError: If a value is malformed.
+    """
+    from ridgeline.engine.scheduler import Limits
+
+    most = None if chunk is None else parse_tokens(chunk, "--chunk")
+    return Limits(parse_tokens(max_batch_tokens, "--max-batch-tokens"), max_requests, most)
 
 
 def known_device(device: "Device | None") -> "Device":
@@ -148,9 +180,17 @@ def with_price(llm: "LLM") -> "LLM":
 class TextFlags(SpeculationFlags):
     """The engine options of commands whose prompts are texts."""
 
-    prefix_cache: options.PrefixCache = None
-    chat_template: options.ChatTemplate = None
-    reasoning_parser: options.ReasoningParser = None
+    prefix_cache: bool | None = _engine(
+        "Share the KV pages of requests with equal prefixes; on by default if the model's layers allow it. In fp32 "
+        "the text of a seed is the same with and without. In bf16 and fp16 at least the last two tokens of a prompt "
+        "run again, in smaller batches: rounding, and so the text, rarely differs."
+    )
+    chat_template: Path | None = _text(
+        "A Jinja chat template to use instead of the model's own.", metavar="FILE", dir_okay=False
+    )
+    reasoning_parser: str | None = _text(
+        f"The format of the model's reasoning: {', '.join(BY_PARSER)}. Default: read from its chat template."
+    )
 
     @override
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":

@@ -15,7 +15,6 @@ import typer
 from ridgeline.cli.console import say
 from ridgeline.core.checkpoint.source import name_conflict_note
 from ridgeline.core.ops.number_formats import FORMATS
-from ridgeline.core.text.reasoning import BY_PARSER
 from ridgeline.price.device import Device
 from ridgeline.price.devices import load_device
 from ridgeline.util.host import check_threads
@@ -23,8 +22,6 @@ from ridgeline.util.times import parse_time
 
 if TYPE_CHECKING:
     import torch
-
-_SAMPLING, _ENGINE = "Sampling", "Engine"
 
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
@@ -42,12 +39,12 @@ SECOND_GUIDANCE = (
 LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 
-def panel(name: str) -> Callable[..., Any]:
-    """Return a function that creates options under a heading of the help page.
+def _panel(name: str, **usual: Any) -> Callable[..., Any]:
+    """Return a function that declares options under a heading of the help page.
 
     It takes the help text, option names, and further arguments of typer.Option.
     """
-    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
+    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **usual, **more)
 
 
 def report_model_choice(name: str | None) -> str | None:
@@ -93,78 +90,60 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 # -- what is priced ---------------------------------------------------------------------------------------------------
 
-_WEIGHTS = (
-    "The weight format: bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4, int4-g64, "
-    "int4-g32 or mxfp4 (weights only), with +head including the embedding and the LM head; or a mix "
-    "of llama.cpp like q4_k_m. Default: what the config says."
-)
-
-
-def _setup(text: str, *names: str) -> Any:
-    """Create an option for a number format, which also accepts llama.cpp's spelling such as Q4_K_M."""
-    return typer.Option(*names, help=text, rich_help_panel="Deployment", callback=_format_name)
-
 
 def _format_name(name: str | None) -> str | None:
-    """Return Ridgeline's name for a number format: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
+    """Return Ridgeline's name for a number format: `bf16` for `bfloat16`, `q4_k_m` for llama.cpp's `Q4_K_M`."""
     if name is None:
         return None
     lower = name.lower()
     return next((known.name for known in FORMATS if known.is_called(lower)), lower)
 
 
-def _workload(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel="Workload")
+_setup, _workload = _panel("Deployment"), _panel("Workload")
 
-
-def _lora(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Adapters", **more)
-
-
-_RUN_WEIGHTS = (
-    "Quantize the weights of an unquantized checkpoint while loading: int8 or fp8 (one scale per "
-    "row), int4, int4-g64 or int4-g32 (groups of 128, 64 or 32 with a zero point), w8a8 (int8 "
-    "weights and activations). +head, as in int8+head, includes the embedding and the LM head. Only "
-    "w8a8 quantizes activations, unlike vLLM's --quantization."
-)
-
-_DP_ATTENTION = (
-    "Divide the requests among --devices for attention (data parallelism) and split every expert over all of them: the "
-    "KV cache is neither split by heads nor copied. For mixtures of experts."
-)
-
-Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
-KV = Annotated[
-    str | None, _setup("The format of the KV cache: bf16, fp8, int8 or nvfp4. Default: what the config says.", "--kv")
+Weights = Annotated[
+    str | None,
+    _setup(
+        "The weight format: bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4, int4-g64, int4-g32 or "
+        "mxfp4 (weights only), with +head including the embedding and the LM head; or a mix of llama.cpp like q4_k_m. "
+        "Default: what the config says.",
+        "--weights",
+        "--dtype",
+        callback=_format_name,
+    ),
 ]
-DpAttention = Annotated[bool, typer.Option("--enable-dp-attention", help=_DP_ATTENTION, rich_help_panel="Deployment")]
+KV = Annotated[
+    str | None,
+    _setup(
+        "The format of the KV cache: bf16, fp8, int8 or nvfp4. Default: what the config says.", callback=_format_name
+    ),
+]
+DpAttention = Annotated[
+    bool,
+    _setup(
+        "Divide the requests among --devices for attention (data parallelism) and split every expert over all of them: "
+        "the KV cache is neither split by heads nor copied. For mixtures of experts.",
+        "--enable-dp-attention",
+    ),
+]
 Input = Annotated[str, _workload("The length of the prompt in tokens; 1k is 1,024.")]
 Batch = Annotated[int, _workload("The batch size.")]
 
 # -- adapters ----------------------------------------------------------------------------------------------------------
 
-_LORA = (
-    "A LoRA adapter as PEFT saves it: its folder, or NAME=FOLDER. With --input-file several: "
-    "requests select one as their model."
-)
-_LORA_MODULES = (
-    "LoRA adapters that requests select as their model: NAME=FOLDER, or vLLM's JSON; give several, "
-    "or repeat the option."
-)
-
-Lora = Annotated[list[str] | None, typer.Option(help=_LORA, metavar="FOLDER")]
+Lora = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A LoRA adapter as PEFT saves it: its folder, or NAME=FOLDER. With --input-file several: requests select "
+        "one as their model.",
+        metavar="FOLDER",
+    ),
+]
 PricedLora = Annotated[
     list[str] | None,
-    _lora("A LoRA adapter to include in the price; repeatable, and the requests of a batch then use them in turn."),
-]
-LoraModules = Annotated[list[str] | None, _lora(_LORA_MODULES, metavar="NAME=FOLDER")]
-EnableLora = Annotated[
-    bool, _lora("Load the adapters of --lora-modules (the default, accepted for vLLM's sake).", "--enable-lora")
-]
-MaxLoraRank = Annotated[int | None, _lora("Refuse adapters with a higher rank.")]
-MaxLoras = Annotated[
-    int | None,
-    _lora("The number of adapters in one step. All loaded ones can run together, so give at least their number."),
+    _panel("Adapters")(
+        "A LoRA adapter to include in the price; repeatable, and the requests of a batch then use them in turn."
+    ),
 ]
 
 
@@ -217,111 +196,10 @@ def _adapter(given: str, option: str) -> tuple[str, str]:
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
-
-def _sampling(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel=_SAMPLING)
-
-
-_MAX_TOKENS = (
-    "The maximum number of tokens to generate; 1k is 1,024. Default: {}, or fewer if the context is full earlier."
-)
-_SEED = "The random seed. The same seed gives the same text, whatever else runs in the batch."
-
-MaxTokens8 = Annotated[str | None, _sampling(_MAX_TOKENS.format(8))]
-MaxTokens256 = Annotated[str | None, _sampling(_MAX_TOKENS.format(256))]
-Temperature = Annotated[
-    float | None,
-    _sampling(
-        "The divisor of the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
-    ),
-]
-TopK = Annotated[int | None, _sampling("Sample from the k most likely tokens only; 0 turns this off.")]
-TopP = Annotated[float | None, _sampling("Sample from the smallest set of tokens whose probabilities add up to this.")]
-MinP = Annotated[
-    float | None, _sampling("Drop tokens whose probability is below this share of the most likely token's.")
-]
-RepetitionPenalty = Annotated[
-    float | None, _sampling("Values above 1 make tokens less likely that are already in the prompt or the text.")
-]
-FrequencyPenalty = Annotated[
-    float | None, _sampling("A penalty subtracted from a token's logit for each time it has been generated.")
-]
-PresencePenalty = Annotated[
-    float | None, _sampling("A penalty subtracted from a token's logit if it has been generated at all.")
-]
-OptionalSeed = Annotated[int | None, _sampling(_SEED)]
-Seed = Annotated[int, _sampling(_SEED)]
-Stop = Annotated[list[str] | None, _sampling("A string that ends the text; repeatable.")]
-MinTokens = Annotated[int, _sampling("Do not end the text before this number of tokens.")]
-IgnoreEos = Annotated[
-    bool,
-    typer.Option("--ignore-eos", help="Keep generating after the end-of-sequence token.", rich_help_panel=_SAMPLING),
-]
+SEED_HELP = "The random seed. The same seed gives the same text, whatever else runs in the batch."
+Seed = Annotated[int, typer.Option(help=SEED_HELP, rich_help_panel="Sampling")]
 
 # -- the engine -------------------------------------------------------------------------------------------------------
-
-
-def _engine(text: str, **more: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel=_ENGINE, **more)
-
-
-def _text(text: str, **more: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="Text", **more)
-
-
-_PREFIX_CACHE = (
-    "Share the KV pages of requests with equal prefixes; on by default if the model's layers allow "
-    "it. In fp32 the text of a seed is the same with and without. In bf16 and fp16 at least the last "
-    "two tokens of a prompt run again, in smaller batches: rounding, and so the text, rarely "
-    "differs."
-)
-
-_DTYPE = "auto, or the model's own dtype (half, float16, bfloat16, float, float32); a model runs in no other dtype."
-_RUN_KV = (
-    "Store the KV cache in int8 (one scale per head and token) or fp8 (e4m3), in half the memory of "
-    "bf16. Default: what the config says. vLLM's --kv-cache-dtype."
-)
-_SHARE = (
-    "The share of the available memory for weights, activations and KV cache together, instead of "
-    "--kv-memory. On a GPU it is the share of its total memory, 0.9 by default, like vLLM's "
-    "--gpu-memory-utilization."
-)
-_KV_MEMORY = (
-    "The memory for the KV cache, like 512MiB. Default: half of the free memory and at most 4GiB; on "
-    "a GPU what --memory-share leaves."
-)
-_RUN_DEVICE = "The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one."
-_EAGER = "Launch every op of each step from Python: no recorded steps and no CUDA graphs."
-
-KVMemory = Annotated[str | None, _engine(_KV_MEMORY)]
-MemoryShare = Annotated[float | None, _engine(_SHARE)]
-RunDevice = Annotated[str, _engine(_RUN_DEVICE)]
-Eager = Annotated[bool, typer.Option("--enforce-eager", help=_EAGER, rich_help_panel=_ENGINE)]
-ChatTemplate = Annotated[
-    Path | None, _text("A Jinja chat template to use instead of the model's own.", metavar="FILE", dir_okay=False)
-]
-ReasoningParser = Annotated[
-    str | None,
-    _text(f"The format of the model's reasoning: {', '.join(BY_PARSER)}. Default: read from its chat template."),
-]
-Context = Annotated[
-    str | None,
-    _engine(
-        "The maximum length of a request, prompt and response together; 1k is 1,024. Default: the model's maximum."
-    ),
-]
-Dtype = Annotated[str, _engine(_DTYPE)]
-RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_format_name)]
-RunKV = Annotated[str | None, _engine(_RUN_KV, metavar="FORMAT", callback=_format_name)]
-MaxRequests = Annotated[int, _engine("The maximum number of requests that run at the same time; further ones wait.")]
-MaxBatchTokens = Annotated[
-    str, _engine("The maximum number of tokens in one step; longer prompts are split over several steps. 1k is 1,024.")
-]
-Chunk = Annotated[
-    str | None, _engine("The maximum number of prompt tokens of one request in one step. Default: as many as fit.")
-]
-PageSize = Annotated[int, _engine("The number of tokens that a KV-cache page holds.")]
-PrefixCache = Annotated[bool | None, _engine(_PREFIX_CACHE)]
 
 
 def _threads(context: typer.Context, count: int | None) -> int | None:
@@ -336,34 +214,52 @@ def _threads(context: typer.Context, count: int | None) -> int | None:
     return count
 
 
+_engine = _panel("Engine")
+_run_format = _panel("Engine", metavar="FORMAT", callback=_format_name)
+
+RunDevice = Annotated[
+    str, _engine("The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one.")
+]
+Context = Annotated[
+    str | None,
+    _engine(
+        "The maximum length of a request, prompt and response together; 1k is 1,024. Default: the model's maximum."
+    ),
+]
+RunWeights = Annotated[
+    str | None,
+    _run_format(
+        "Quantize the weights of an unquantized checkpoint while loading: int8 or fp8 (one scale per row), int4, "
+        "int4-g64 or int4-g32 (groups of 128, 64 or 32 with a zero point), w8a8 (int8 weights and activations). +head, "
+        "as in int8+head, includes the embedding and the LM head. Only w8a8 quantizes activations, unlike vLLM's "
+        "--quantization."
+    ),
+]
+RunKV = Annotated[
+    str | None,
+    _run_format(
+        "Store the KV cache in int8 (one scale per head and token) or fp8 (e4m3), in half the memory of bf16. Default: "
+        "what the config says. vLLM's --kv-cache-dtype."
+    ),
+]
+MaxRequests = Annotated[int, _engine("The maximum number of requests that run at the same time; further ones wait.")]
+MaxBatchTokens = Annotated[
+    str, _engine("The maximum number of tokens in one step; longer prompts are split over several steps. 1k is 1,024.")
+]
+Chunk = Annotated[
+    str | None, _engine("The maximum number of prompt tokens of one request in one step. Default: as many as fit.")
+]
+PageSize = Annotated[int, _engine("The number of tokens that a KV-cache page holds.")]
 Threads = Annotated[
     int | None,
     _engine("The number of CPU threads. Default: all cores, or one for a small model.", callback=_threads),
 ]
-
-_TENSOR_PARALLEL = (
-    "Split the model over this number of processes on this machine, each with a part of every "
-    "matrix. --threads counts for each process, --kv-memory for all together. vLLM's "
-    "--tensor-parallel-size."
-)
-TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL)]
-
-_SPECULATE = (
-    "Use speculative decoding, which gives the same text in fewer steps: ngram looks up the last "
-    "tokens in the request, auto does so if it is predicted to be faster, the name of a smaller "
-    "model makes it the draft model."
-)
-_SPECULATIVE_CONFIG = (
-    'vLLM\'s option, in JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": '
-    '5, "prompt_lookup_min": 2}, or {"model": NAME, "num_speculative_tokens": 4}.'
-)
-Speculate = Annotated[str | None, _engine(_SPECULATE, metavar="ngram|auto|MODEL")]
-SpeculateTokens = Annotated[
-    int | None, _engine("The maximum number of draft tokens of a request per step; 4 by default.")
-]
-SpeculativeConfig = Annotated[
-    str | None,
-    typer.Option("--speculative-config", "-sc", help=_SPECULATIVE_CONFIG, metavar="JSON", rich_help_panel=_ENGINE),
+TensorParallel = Annotated[
+    int,
+    _engine(
+        "Split the model over this number of processes on this machine, each with a part of every matrix. --threads "
+        "counts for each process, --kv-memory for all together. vLLM's --tensor-parallel-size."
+    ),
 ]
 
 # -- what people write in them -----------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # a text server must not import diffusion code
 logger = logging.getLogger("ridgeline.server")
 
 
-_server = panel("Server")
+_server, _adapters = panel("Server"), panel("Adapters")
 _SERVER_OF_TEXT = ("--tool-call-parser", "--record", "--seed")
 """The server options that only apply to language models."""
 
@@ -103,10 +103,18 @@ class ServerFlags:
 class AdapterFlags:
     """The options for the LoRA adapters of a server."""
 
-    lora_modules: options.LoraModules = None
-    enable_lora: options.EnableLora = False
-    max_lora_rank: options.MaxLoraRank = None
-    max_loras: options.MaxLoras = None
+    lora_modules: list[str] | None = _adapters(
+        "LoRA adapters that requests select as their model: NAME=FOLDER, or vLLM's JSON; give several, or repeat the "
+        "option.",
+        metavar="NAME=FOLDER",
+    )
+    enable_lora: bool = _adapters(
+        "Load the adapters of --lora-modules (the default, accepted for vLLM's sake).", "--enable-lora", default=False
+    )
+    max_lora_rank: int | None = _adapters("Refuse adapters with a higher rank.")
+    max_loras: int | None = _adapters(
+        "The number of adapters in one step. All loaded ones can run together, so give at least their number."
+    )
 
     def settings(self) -> dict[str, Any]:
         """Return the adapter fields of EngineSettings.

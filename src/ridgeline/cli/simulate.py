@@ -13,6 +13,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.console import say
+from ridgeline.cli.engine_flags import step_limits
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
@@ -183,7 +184,7 @@ class _SimulationQuery:
         models = ModelCache(source.config)
         case = models.scenario(put)
         error = self.judged.price_error(case.device, setup.devices)
-        given_limits = limits.limits(setup.max_batch_tokens)
+        given_limits = step_limits(setup.max_batch_tokens, limits.max_requests, limits.chunk)
         dealt = self.fleet.fleet(
             case,
             lambda other: limits.machine(other, given_limits),

@@ -47,18 +47,6 @@ class LimitFlags:
         "Share the KV pages of requests with equal prefixes.", "--prefix-cache/--no-prefix-cache", default=True
     )
 
-    def limits(self, max_batch_tokens: str) -> Limits:
-        """Return the limits of an engine step: positions, requests and chunk size.
-
-        Raises:
-            ValueError: If an option is malformed.
-        """
-        return Limits(
-            tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"),
-            requests=self.max_requests,
-            chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
-        )
-
     def machine(self, case: Scenario, limits: Limits) -> Machine:
         """Return an engine with the given limits on the devices of a scenario.
 

@@ -1,14 +1,13 @@
 """The steps from user input to a request: load the model, choose sampling, encode the prompt, check its length."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 from ridgeline.backends import priced_backend
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, read_text, say, say_warnings, status
-from ridgeline.cli.flags import option_values
+from ridgeline.cli.flags import option_values, panel
 from ridgeline.cli.options import parse_tokens
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.source import as_source
@@ -33,35 +32,69 @@ def read_prompt(prompt: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingFlags:
-    """The sampling options. Options that are not given follow the model's generation_config.json."""
+_sampling = panel("Sampling")
+_MAX_TOKENS = (
+    "The maximum number of tokens to generate; 1k is 1,024. Default: {}, or fewer if the context is full earlier."
+)
 
-    max_tokens: options.MaxTokens256 = None
-    temperature: options.Temperature = None
-    top_k: options.TopK = None
-    top_p: options.TopP = None
-    min_p: options.MinP = None
-    repetition_penalty: options.RepetitionPenalty = None
-    frequency_penalty: options.FrequencyPenalty = None
-    presence_penalty: options.PresencePenalty = None
-    seed: options.OptionalSeed = None
-    stop: options.Stop = None
-    min_tokens: options.MinTokens = 0
-    ignore_eos: options.IgnoreEos = False
+
+@dataclass(frozen=True, slots=True)
+class TraceSamplingFlags:
+    """The sampling options of a traced request, each the field of SamplingParams with the same name.
+
+    Options that are not given follow the model's generation_config.json.
+    """
+
+    USUAL_TOKENS: ClassVar[int] = 8
+    """The maximum number of tokens without --max-tokens."""
+
+    max_tokens: str | None = _sampling(_MAX_TOKENS.format(USUAL_TOKENS))
+    temperature: float | None = _sampling(
+        "The divisor of the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
+    )
+    top_k: int | None = _sampling("Sample from the k most likely tokens only; 0 turns this off.")
+    top_p: float | None = _sampling("Sample from the smallest set of tokens whose probabilities add up to this.")
+    min_p: float | None = _sampling("Drop tokens whose probability is below this share of the most likely token's.")
+    seed: int | None = _sampling(options.SEED_HELP)
+
+    @property
+    def most_tokens(self) -> int:
+        """The maximum number of tokens to generate.
+
+        Raises:
+            ValueError: If --max-tokens is malformed.
+        """
+        return self.USUAL_TOKENS if self.max_tokens is None else parse_tokens(self.max_tokens, "--max-tokens")
 
     def given(self) -> dict[str, Any]:
         """Return the fields of SamplingParams that the user set, without `max_tokens`."""
-        off: dict[str, Any] = {"min_tokens": 0, "ignore_eos": False}
-        values = option_values(self, "max_tokens").items()
-        return {name: value for name, value in values if value not in (None, off.get(name))}
+        usual = {each.name: each.default for each in fields(self)}
+        return {name: value for name, value in option_values(self, "max_tokens").items() if value != usual[name]}
 
     def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """Return the model's sampling defaults changed by these options and `more`.
+        """Return the model's sampling defaults changed by these options and `more`."""
+        return replace(defaults, max_tokens=self.most_tokens, **self.given(), **more)
 
-        The default of --max-tokens is 256.
-        """
-        return sampling_params(defaults, self.max_tokens, 256, **self.given(), **more)
+
+@dataclass(frozen=True, slots=True)
+class SamplingFlags(TraceSamplingFlags):
+    """The sampling options of commands that generate text."""
+
+    USUAL_TOKENS: ClassVar[int] = 256
+
+    max_tokens: str | None = _sampling(_MAX_TOKENS.format(USUAL_TOKENS))
+    repetition_penalty: float | None = _sampling(
+        "Values above 1 make tokens less likely that are already in the prompt or the text."
+    )
+    frequency_penalty: float | None = _sampling(
+        "A penalty subtracted from a token's logit for each time it has been generated."
+    )
+    presence_penalty: float | None = _sampling(
+        "A penalty subtracted from a token's logit if it has been generated at all."
+    )
+    stop: list[str] | None = _sampling("A string that ends the text; repeatable.")
+    min_tokens: int = _sampling("Do not end the text before this number of tokens.", default=0)
+    ignore_eos: bool = _sampling("Keep generating after the end-of-sequence token.", "--ignore-eos", default=False)
 
 
 def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
@@ -97,20 +130,6 @@ def report_ignored_config(llm: LLM) -> None:
     """Report settings of the model's generation_config.json that are not supported."""
     for key in llm.loaded.text_processor.ignored_keys:
         say(f"the model's generation_config.json sets {key}, which this version does not support")
-
-
-def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: int, **flags: Any) -> SamplingParams:
-    """Return the model's sampling defaults, changed by all flags that are not None.
-
-    Args:
-        defaults: The model's sampling defaults.
-        max_tokens: The value of --max-tokens; None if it was not given.
-        unstated: The maximum number of tokens in that case.
-        flags: The fields to change.
-    """
-    most = unstated if max_tokens is None else parse_tokens(max_tokens, "--max-tokens")
-    given = {name: value for name, value in flags.items() if value is not None}
-    return dataclasses.replace(defaults, max_tokens=most, **given)
 
 
 def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:

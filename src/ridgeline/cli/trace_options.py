@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from ridgeline.cli import options
 from ridgeline.cli.console import say
-from ridgeline.cli.flags import given_flags, option, option_values, panel
+from ridgeline.cli.flags import given_flags, option, panel
 from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of
-from ridgeline.cli.text_request import sampling_params
+from ridgeline.cli.text_request import TraceSamplingFlags
 from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
-from ridgeline.engine import SamplingParams
 from ridgeline.engine.placement import device_named as placed
 from ridgeline.insight.trace.gpu_measurement import gpu_clock
 from ridgeline.insight.trace.priced_trace import PricedTrace, priced_trace
@@ -196,25 +194,6 @@ def _text_of(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ValueError(f"--source {path} cannot be read: {why}; name a file of UTF-8 text") from None
-
-
-@dataclass(frozen=True, slots=True)
-class TraceSamplingFlags:
-    """The sampling options of the traced request."""
-
-    max_tokens: options.MaxTokens8 = None
-    temperature: options.Temperature = None
-    top_k: options.TopK = None
-    top_p: options.TopP = None
-    min_p: options.MinP = None
-    seed: options.OptionalSeed = None
-
-    def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """Return the model's sampling defaults changed by these options and `more`.
-
-        The default of --max-tokens is 8.
-        """
-        return sampling_params(defaults, self.max_tokens, 8, **option_values(self, "max_tokens"), **more)
 
 
 @dataclass(frozen=True, slots=True)
