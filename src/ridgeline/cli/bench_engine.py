@@ -4,8 +4,6 @@ The engine is imported inside the command, because `bench serve` is in the same 
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +11,9 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import err, say
+from ridgeline.cli.console import changing_line, say
 from ridgeline.cli.engine_flags import SpeculationFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.util.document.printable import printable
 from ridgeline.util.document.terminal_renderer import show
 
 _FILE = (
@@ -80,7 +77,7 @@ def engine(
     warn_missing_kernels()
     roofs = RoofMeter(llm.threads, probe=probe, place=llm.loaded.device)
     rows: list[BenchRow] = []
-    with _progress() as on_progress:
+    with changing_line(otherwise=say) as on_progress:
         on_progress("warming up")
         warm_up(llm.engine, known.values(), otherwise=chosen[0])
         for row in measure(llm.engine, llm.loaded.price, chosen, rounds, roofs, on_progress):
@@ -101,13 +98,3 @@ def _check_continues(model: str) -> None:
     family = family_of(open_source(model).config)
     if family.is_encoder_decoder or family in SPEECH:
         raise ValueError(f"{model} has an encoder, but workloads describe no encoder input; give a decoder-only model")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Yield a progress callback: a changing line on stderr, or a line per message if that is no terminal."""
-    if not err.is_terminal:
-        yield say
-        return
-    with err.status("") as status:
-        yield lambda text: status.update(printable(text))

@@ -5,8 +5,7 @@ import json
 import math
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 import typer
 
 from ridgeline.cli.bench_serve_options import BenchOutputFlags, DataFlags, LoadFlags, TargetFlags, Url
-from ridgeline.cli.console import err, one_line, say
+from ridgeline.cli.console import changing_line, one_line, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process_setup import FAILED, UNREACHABLE
@@ -39,9 +38,8 @@ from ridgeline.insight.bench.transport import NoResponse
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.price.device import Device
 from ridgeline.util.document.html import html
-from ridgeline.util.document.printable import printable
 from ridgeline.util.document.terminal_renderer import show
-from ridgeline.util.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.util.files import check_outputs, write_whole
 from ridgeline.util.host import cores
 from ridgeline.util.untrusted import ModelRefused
 
@@ -65,15 +63,10 @@ def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, outpu
     are counted separately. If the load generator itself is late by more than 5 % of the median TTFT, it reports no
     latencies. All definitions are in the output.
     """
-    files = {name: path for name, path in (("--csv", output.csv), ("--report", output.report)) if path is not None}
-    check_apart(files)
-    for path in files.values():
-        check_writable(path)
-        if not output.force:
-            check_new(path)
+    check_outputs({"--csv": output.csv, "--report": output.report}, overwrite=output.force)
     options_given = _BenchServeOptions.of(url, load, data, target, output)
     try:
-        with _progress() as on_progress:
+        with changing_line(otherwise=lambda text: None) as on_progress:
             found = asyncio.run(_measure(options_given, on_progress))
             found = _predicted(options_given, found, on_progress)
     except NoResponse as error:
@@ -124,16 +117,6 @@ def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
         print(json.dumps(findings_json(found)))
     else:
         show(report(found, with_charts=False))
-
-
-@contextmanager
-def _progress() -> Iterator[ShowProgress]:
-    """Yield a progress callback: a changing line on stderr, or nothing if that is no terminal."""
-    if not err.is_terminal:
-        yield lambda text: None
-        return
-    with err.status("") as status:
-        yield lambda text: status.update(printable(text))
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

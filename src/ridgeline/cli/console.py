@@ -109,11 +109,18 @@ def rough_time(seconds: float) -> str:
 
 
 @contextmanager
-def changing_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress, in place on a terminal, otherwise at most every ten seconds."""
+def changing_line(otherwise: Callable[[str], None] | None = None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress, in place on a terminal.
+
+    Args:
+        otherwise: The function if stderr is no terminal; by default one that prints a line at most every ten seconds.
+    """
     if err.is_terminal:
         with err.status("") as shown:
             yield lambda text: shown.update(printable(text))
+        return
+    if otherwise is not None:
+        yield otherwise
         return
     last = time.monotonic()
 

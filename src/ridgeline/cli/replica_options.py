@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ridgeline.cli.flags import given_flags, panel
 from ridgeline.cli.options import parse_seconds
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.util.host import available_memory, cores
@@ -12,8 +13,11 @@ if TYPE_CHECKING:  # a simulation must not import the engine
     from ridgeline.engine.engine_settings import EngineSettings
 
 MAX_REPLICAS = 1024
-EVERY, CALM = "10s", "60s"
+STORAGE = "2GB/s"
+_EVERY, _CALM = "10s", "60s"
 _LEAST_PERIOD = 1e-3  # seconds
+
+_replicas = panel("Replicas")
 
 _PAIR = re.compile(r"(\d+):(\d+)")
 
@@ -83,38 +87,45 @@ def split_memory(settings: "EngineSettings", engines: int) -> "EngineSettings":
     return settings
 
 
-def check_of_scale(flags: object, *names: str) -> None:
-    """Raise ValueError if an option that requires --scale is given without it.
+@dataclass(frozen=True, slots=True)
+class ScalingFlags:
+    """The options for autoscaling."""
 
-    Args:
-        flags: The options.
-        names: The fields of the options that require --scale.
-    """
-    for name in names:
-        if getattr(flags, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} applies only with --scale; give both")
+    scale: str | None = _replicas(
+        "Autoscale between a minimum and a maximum number of replicas, like 1:4.", metavar="A:B"
+    )
+    scale_at: int | None = _replicas("The number of running requests per replica that --scale aims at.")
+    scale_every: str | None = _replicas(f"The time between two decisions of --scale; {_EVERY} by default.")
+    scale_calm: str | None = _replicas(
+        f"The time without a change before --scale removes a replica; {_CALM} by default."
+    )
+    storage: str | None = _replicas(
+        {"simulate": f"The bandwidth at which a starting replica loads its weights; {STORAGE} by default."}
+    )
+    start_up: str | None = _replicas(
+        {"simulate": "The time that a replica takes to start, without loading its weights, like 20s; 0 by default."}
+    )
 
+    def scaling(self, start_up: float = 0.0) -> Scaling | None:
+        """Return the autoscaling that the options describe, or None without --scale.
 
-def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, start_up: float = 0.0) -> Scaling:
-    """Return the autoscaling that the --scale options describe.
+        Args:
+            start_up: The seconds that a new replica takes to start.
 
-    Args:
-        scale: The value of --scale, the minimum and maximum number of replicas.
-        at: The value of --scale-at, the requests per replica to aim at.
-        every: The value of --scale-every; None for the default.
-        calm: The value of --scale-calm; None for the default.
-        start_up: The seconds that a new replica takes to start.
-
-    Raises:
-        ValueError: If an option is missing or malformed.
-    """
-    if at is None or at < 1:
-        raise ValueError("--scale needs --scale-at, the number of running requests to aim at per replica, like 32")
-    least, most = pair(scale, "--scale")
-    if least > most:
-        raise ValueError(f"--scale is {scale!r}; write the smaller number first, like 1:8")
-    period = parse_seconds(every or EVERY, "--scale-every")
-    if period < _LEAST_PERIOD:
-        raise ValueError(f"--scale-every is {every!r}; give {_LEAST_PERIOD * 1e3:g}ms or more")
-    seconds = (period, parse_seconds(calm or CALM, "--scale-calm"), start_up)
-    return Scaling(least, most, at, *(round(each * 1e9) for each in seconds))
+        Raises:
+            ValueError: If an option is missing or malformed.
+        """
+        if self.scale is None:
+            for option in given_flags(self):
+                raise ValueError(f"{option} applies only with --scale; give both")
+            return None
+        if self.scale_at is None or self.scale_at < 1:
+            raise ValueError("--scale needs --scale-at, the number of running requests to aim at per replica, like 32")
+        least, most = pair(self.scale, "--scale")
+        if least > most:
+            raise ValueError(f"--scale is {self.scale!r}; write the smaller number first, like 1:8")
+        period = parse_seconds(self.scale_every or _EVERY, "--scale-every")
+        if period < _LEAST_PERIOD:
+            raise ValueError(f"--scale-every is {self.scale_every!r}; give {_LEAST_PERIOD * 1e3:g}ms or more")
+        seconds = (period, parse_seconds(self.scale_calm or _CALM, "--scale-calm"), start_up)
+        return Scaling(least, most, self.scale_at, *(round(each * 1e9) for each in seconds))

@@ -5,15 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ridgeline.cli.flags import panel
-from ridgeline.cli.replica_options import (
-    CALM,
-    EVERY,
-    check_cores,
-    check_count,
-    check_of_scale,
-    scaling_of,
-    split_memory,
-)
+from ridgeline.cli.replica_options import ScalingFlags, check_cores, check_count, split_memory
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine import placement
 from ridgeline.engine.engine_settings import EngineSettings
@@ -44,19 +36,12 @@ class ReplicaFlags:
         "random ones), round-robin, random, or prefix (the one that has the prompt's first page in its cache, unless "
         "it is busy)."
     )
-    scale: str | None = _replicas(
-        "Autoscale between a minimum and a maximum number of replicas, like 1:4.", metavar="A:B"
-    )
-    scale_at: int | None = _replicas("The number of running requests per replica that --scale aims at.")
-    scale_every: str | None = _replicas(f"The time between two decisions of --scale; {EVERY} by default.")
-    scale_calm: str | None = _replicas(
-        f"The time without a change before --scale removes a replica; {CALM} by default."
-    )
+    autoscaling: ScalingFlags = ScalingFlags()
 
     @property
     def given(self) -> bool:
         """Whether the server may have several replicas, or runs on a Ray cluster."""
-        return self.replicas != 1 or self.ray_address is not None or self.scale is not None
+        return self.replicas != 1 or self.ray_address is not None or self.autoscaling.scale is not None
 
     def scaling(self) -> Scaling | None:
         """Return the autoscaling that the options describe, or None without --scale.
@@ -64,12 +49,9 @@ class ReplicaFlags:
         Raises:
             ValueError: If the options contradict each other.
         """
-        if self.scale is None:
-            check_of_scale(self, "scale_at", "scale_every", "scale_calm")
-            return None
-        if self.replicas != 1:
+        if self.autoscaling.scale is not None and self.replicas != 1:
             raise ValueError("--scale sets the number of replicas; leave out --replicas")
-        return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
+        return self.autoscaling.scaling()
 
     def check(self, pipelines: Sequence[ModelSource]) -> None:
         """Raise ValueError for options that cannot be combined.

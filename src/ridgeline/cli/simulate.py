@@ -47,7 +47,7 @@ from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import ModelCache
 from ridgeline.util.document.html import html
 from ridgeline.util.document.terminal_renderer import show
-from ridgeline.util.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.util.files import check_outputs, write_whole
 from ridgeline.util.host import cores
 
 _LONG = 3.0  # seconds of the runs at three prices from which a second process is worth its imports
@@ -76,7 +76,7 @@ def simulate(
     _check_money(money, fleet)
     traffic = _checked(traffic, judged)
     required = judged.requirements()
-    _check_files(output)
+    check_outputs({"--out": output.out, "--report": output.report}, overwrite=output.force)
     question = _SimulationQuery(model, setup, fleet, limits, traffic, money, judged)
     query, on = question.query()
     named = [each.case.device.name for each in (query.machine, *query.fleet.others)]
@@ -104,7 +104,7 @@ def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judge
     """Raise ValueError for replica and memory options that contradict each other or the requested analysis."""
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
-        if given and (fleet.split or fleet.scale or fleet.also):
+        if given and (fleet.split or fleet.autoscaling.scale or fleet.also):
             raise ValueError(
                 f"{name} needs equal replicas that run prefill and decode; leave out --split, --scale and --also"
             )
@@ -304,16 +304,6 @@ def _at_capacity(
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(query, offered=shown.offered(), traffic=shown.in_words())
     return replace(_found(there, shown, progress), capacity=found)
-
-
-def _check_files(output: SimulationOutputFlags) -> None:
-    """Raise ValueError, before anything is computed, if an output file cannot be written."""
-    files = {name: path for name, path in (("--out", output.out), ("--report", output.report)) if path is not None}
-    check_apart(files)
-    for path in files.values():
-        check_writable(path)
-        if not output.force:
-            check_new(path)
 
 
 def check_continues(source: ModelSource) -> None:

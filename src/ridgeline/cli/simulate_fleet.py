@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ridgeline.cli.flags import panel
 from ridgeline.cli.options import device_named, parse_seconds
-from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
+from ridgeline.cli.replica_options import MAX_REPLICAS, STORAGE, ScalingFlags, check_count, pair
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulated_fleet import PrefillDecodeSplit, SimulatedFleet
 from ridgeline.insight.traffic.routers import BLIND, router_named
@@ -22,7 +22,6 @@ _COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
 _BYTES = {"GB": 1e9, "MB": 1e6, "Gb": 1e9 / 8, "Mb": 1e6 / 8}
 _SLOWEST = 1e6  # bytes per second
-_STORAGE = "2GB/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,7 @@ class FleetFlags:
     link: str | None = _fleet(
         "The bandwidth of the link that carries the KV cache, one request after the other, like 450GB/s or 25Gb/s."
     )
-    scale: str | None = _fleet("Autoscale between a minimum and a maximum number of replicas, like 1:8.", metavar="A:B")
-    scale_at: int | None = _fleet("The number of running requests per replica that --scale aims at.")
-    scale_every: str | None = _fleet(f"The time between two decisions of --scale; {EVERY} by default.")
-    scale_calm: str | None = _fleet(f"The time without a change before --scale removes a replica; {CALM} by default.")
-    storage: str | None = _fleet(f"The bandwidth at which a starting replica loads its weights; {_STORAGE} by default.")
-    start_up: str | None = _fleet(
-        "The time that a replica takes to start, without loading its weights, like 20s; 0 by default."
-    )
+    autoscaling: ScalingFlags = ScalingFlags()
 
     def fleet(
         self, case: Scenario, machine: Callable[[Scenario], Machine], on: Callable[[Device], Scenario], seed: int
@@ -100,7 +92,7 @@ class FleetFlags:
         if not (self.router or self.signal_age):
             return
         apart = max(pair(self.split, "--split")) if self.split is not None else 1
-        if self.replicas == apart == 1 and not (self.also or self.scale or other_counts):
+        if self.replicas == apart == 1 and not (self.also or self.autoscaling.scale or other_counts):
             raise ValueError("--router and --signal-age need --replicas 2 or more; leave them out")
         if self.signal_age is not None and self.router in BLIND:
             raise ValueError(f"--router {self.router} uses no load figures; leave out --signal-age")
@@ -122,8 +114,8 @@ class FleetFlags:
             raise ValueError("--split transfers the KV cache over --link, like 450GB/s; give both or neither")
         if self.split is None or self.link is None:
             return None
-        for name in ("also", "scale"):
-            if getattr(self, name) is not None:
+        for name, given in (("also", self.also), ("scale", self.autoscaling.scale)):
+            if given is not None:
                 raise ValueError(
                     f"--{name} needs replicas that run prefill and decode, but --split separates the two; leave one of "
                     "them out"
@@ -139,15 +131,15 @@ class FleetFlags:
         return PrefillDecodeSplit(prompts, _bandwidth(self.link, "--link"))
 
     def _scaling(self, case: Scenario) -> Scaling | None:
-        if self.scale is None:
-            check_of_scale(self, "scale_at", "scale_every", "scale_calm", "storage", "start_up")
-            return None
+        flags = self.autoscaling
+        if flags.scale is None:
+            return flags.scaling()
         if self.replicas != 1 or self.also is not None:
             raise ValueError("--scale sets the number of replicas; leave out --replicas and --also")
         reading = case.price.weights_on(case.device) * case.setup.devices
-        reading /= _bandwidth(self.storage or _STORAGE, "--storage")
-        beside = 0.0 if self.start_up is None else parse_seconds(self.start_up, "--start-up")
-        return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm, reading + beside)
+        reading /= _bandwidth(flags.storage or STORAGE, "--storage")
+        beside = 0.0 if flags.start_up is None else parse_seconds(flags.start_up, "--start-up")
+        return flags.scaling(reading + beside)
 
 
 def _bandwidth(text: str, option: str) -> float:

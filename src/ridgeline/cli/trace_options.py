@@ -29,7 +29,7 @@ from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.util.document.elements import Figure
 from ridgeline.util.document.svg import svg
-from ridgeline.util.files import check_apart, check_writable, write_whole
+from ridgeline.util.files import check_outputs, write_whole
 
 _file = partial(panel("Files"), metavar="FILE")
 _drawn, _look = panel("Diffusion"), panel("Inside the model")
@@ -88,10 +88,7 @@ class TraceFileFlags:
         for name, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
             if str(path) == "-":
                 raise ValueError(f"{name} is -; name a file, or /dev/stdout for standard output")
-        paths = self._paths()
-        for path in paths.values():
-            check_writable(path)
-        check_apart(paths)
+        check_outputs(self._paths(), overwrite=True)
 
     def write(self, *, csv: Callable[[], str], perfetto: Callable[[], str], roofline: Callable[[], Figure]) -> None:
         """Write the requested files and report them on stderr.

@@ -49,6 +49,24 @@ def check_apart(paths: Mapping[str, Path]) -> None:
             raise ValueError(f"{other} and {option} both name {path}; give each its own file")
 
 
+def check_outputs(paths: Mapping[str, Path | None], *, overwrite: bool) -> None:
+    """Check before a computation that all its output files can be written.
+
+    Args:
+        paths: The files by option; None for an option that is not given.
+        overwrite: Whether files may exist already.
+
+    Raises:
+        ValueError: If two options name the same file, or one cannot be written.
+    """
+    given = {option: path for option, path in paths.items() if path is not None}
+    check_apart(given)
+    for path in given.values():
+        check_writable(path)
+        if not overwrite:
+            check_new(path)
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all, as `whole_file` does; text is encoded as UTF-8."""
     with whole_file(path) as file:
