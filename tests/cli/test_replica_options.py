@@ -7,9 +7,9 @@ import pytest
 
 from cli.running import USAGE, Run, assert_one_line
 from ridgeline.cli import batch_run, replica_options
+from ridgeline.cli.batch_options import BatchFlags
 from ridgeline.cli.batch_run import run_batch
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.serve_replicas import ReplicaFlags, replica_resources
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.lifecycle import ServedLLM
@@ -93,4 +93,4 @@ def test_engines_of_a_batch_have_its_cores(
     source = tmp_path / "in"
     source.touch()
     with pytest.raises(ValueError, match=says):
-        run_batch("tales", TextFlags(threads=threads), (), str(source), "-", (), BatchFleet(count))
+        run_batch("tales", TextFlags(threads=threads), BatchFlags(str(source), replicas=count), {})

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.running import USAGE
+from ridgeline.cli.batch_options import BatchFlags
 from ridgeline.cli.batch_run import run_batch
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.openai_batch import Tally
@@ -66,7 +66,7 @@ def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) ->
     source = tmp_path / "in"
     source.write_bytes(line("0", "Once"))
     with pytest.raises(ValueError, match=r"of one CPU process each; leave out --(device|tensor-parallel)"):
-        run_batch("tales", flags, (), str(source), "-", (), BatchFleet(2))
+        run_batch("tales", flags, BatchFlags(str(source), replicas=2), {})
 
 
 FAKE_ACTORS = """
@@ -74,7 +74,7 @@ import sys
 from contextlib import nullcontext
 from ridgeline.cli import batch_run
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.replica_options import BatchFleet
+from ridgeline.cli.batch_options import BatchFlags
 from ridgeline.server.openai_batch import read_line
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader
@@ -94,7 +94,7 @@ flags = TextFlags(threads=1)
 flags.settings("tales", adapters={})
 before = peak()
 for source, target in zip(("-", sys.argv[1]), sys.argv[2:], strict=True):
-    batch_run.run_batch("tales", flags, (), source, target, (), BatchFleet(2, "auto"))
+    batch_run.run_batch("tales", flags, BatchFlags(source, target, replicas=2, ray_address="auto"), {})
 print(peak() - before)
 """
 
@@ -153,7 +153,8 @@ def test_a_link_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ray_batch, "check_ray_data", lambda: None)
     monkeypatch.setattr(ray_batch, "answer_on_ray", lambda lines, *_: read.append(lines.path))
     monkeypatch.setattr(ray_cluster, "ray_cluster", lambda *_: nullcontext())
-    run_batch("tales", TextFlags(threads=1), (), str(link), str(tmp_path / "out"), (), BatchFleet(2, "auto"))
+    batch = BatchFlags(str(link), str(tmp_path / "out"), replicas=2, ray_address="auto")
+    run_batch("tales", TextFlags(threads=1), batch, {})
     assert read == [str(source.resolve())]
 
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -18,18 +18,17 @@ import msgspec
 import typer
 from rich.progress import Progress, TextColumn
 
+from ridgeline.cli.batch_options import STANDARD, BatchFlags
 from ridgeline.cli.console import LINE_EVERY, err, say
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process_setup import FAILED
-from ridgeline.cli.replica_options import ONE, BatchFleet, check_cores, check_count, split_memory
+from ridgeline.cli.replica_options import check_cores, check_count, split_memory
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.server.openai_batch import BatchReader, BatchRunner, Tally
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.files import check_apart, check_writable
 from ridgeline.util.host import cores
 
-STANDARD = "-"
 _PIECE = 1 << 16  # bytes per read of a stream
 
 
@@ -56,44 +55,35 @@ class EarlierOutput:
     """The size in bytes of the complete lines of the earlier output."""
 
 
-def run_batch(
-    model: str,
-    engine: TextFlags,
-    names: Sequence[str],
-    source: str,
-    target: str,
-    lora: Sequence[str] = (),
-    fleet: BatchFleet = ONE,
-) -> None:
+def run_batch(model: str, engine: TextFlags, flags: BatchFlags, adapters: Mapping[str, str]) -> None:
     """Answer the requests of a file or standard input, and write to a file or standard output.
 
     Args:
         model: The model.
         engine: The engine options.
-        names: The model names that requests may use.
-        source: The input file; - for standard input.
-        target: The output file; - for standard output.
-        lora: The adapters, as --lora states them.
-        fleet: The engines.
+        flags: The options for the files and the engines.
+        adapters: The LoRA adapters by name.
 
     Raises:
         ValueError: If an option or a file is invalid.
         typer.Exit: With status 1 if the engine stops.
     """
-    check_count(fleet.replicas)
+    assert flags.input_file is not None
+    check_count(flags.replicas)
+    source, target = flags.input_file, flags.output_file or STANDARD
     stream = _input(source)
     earlier = EarlierOutput()
     if target != STANDARD:
         check_apart({"--input-file": Path(source), "--output-file": Path(target)})
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
-    if fleet.given:
+    if flags.on_ray:
         # The path is resolved because /dev/stdin is another file in another process.
         path = Path(source).resolve() if source != STANDARD and Path(source).is_file() else None
-        _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)
+        _answer_on_ray(model, engine, flags, adapters, stream, path, earlier)
         return
-    settings = ServerSettings(models=tuple(names) or (model,))
-    loaded = engine.load(model, adapters=adapters_of(lora, "--lora")).loaded
+    settings = ServerSettings(models=flags.names(model))
+    loaded = engine.load(model, adapters=adapters).loaded
     with _output(target, earlier.size) as write:
         asyncio.run(_answer(AsyncLLM(loaded), settings, _lines(stream), write, earlier))
 
@@ -101,12 +91,10 @@ def run_batch(
 def _answer_on_ray(
     model: str,
     engine: TextFlags,
-    names: Sequence[str],
+    flags: BatchFlags,
+    adapters: Mapping[str, str],
     stream: BufferedIOBase,
     path: Path | None,
-    target: str,
-    lora: Sequence[str],
-    fleet: BatchFleet,
     earlier: EarlierOutput,
 ) -> None:
     """Answer the requests with several engines, once all lines have been read.
@@ -114,12 +102,10 @@ def _answer_on_ray(
     Args:
         model: The model.
         engine: The engine options.
-        names: The model names that requests may use.
+        flags: The options for the files and the engines.
+        adapters: The LoRA adapters by name.
         stream: The opened input.
         path: The path of the input; None if it is not a file.
-        target: The output file.
-        lora: The adapters.
-        fleet: The engines.
         earlier: The output of an earlier run.
     """
     from ridgeline.server.replicas.chosen_lines import chosen_lines
@@ -133,21 +119,22 @@ def _answer_on_ray(
                 "--replicas and --ray-address"
             )
     check_ray_data()
-    settings = engine.settings(model, adapters=adapters_of(lora, "--lora"))
-    threads = engine.threads or max(1, cores() // fleet.replicas)
-    if fleet.ray_address is None:
-        check_cores(fleet.replicas, threads)
-        settings = split_memory(settings, fleet.replicas)
-    made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
+    settings, replicas = engine.settings(model, adapters=adapters), flags.replicas
+    threads = engine.threads or max(1, cores() // replicas)
+    if flags.ray_address is None:
+        check_cores(replicas, threads)
+        settings = split_memory(settings, replicas)
+    made = {"model": model, "settings": settings, "names": flags.names(model), "threads": threads}
     made |= {"dummy_weights": engine.dummy_weights}
     tally, began = Tally(), time.monotonic()
     died: EngineDied | None = None
-    with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
+    target = flags.output_file or STANDARD
+    with _output(target, earlier.size) as write, ray_cluster(flags.ray_address, replicas * threads, 0):
         requests = BatchReader(tally, write, earlier.done, earlier.wrong)
         with chosen_lines(stream, path, lambda line: requests.read(line) is not None) as lines:
             try:
                 if lines:
-                    answer_on_ray(lines, fleet.replicas, threads, made, write, tally)
+                    answer_on_ray(lines, replicas, threads, made, write, tally)
             except EngineDied as error:
                 died = error
                 say(_again(error))

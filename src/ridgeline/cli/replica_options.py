@@ -22,25 +22,6 @@ _replicas = panel("Replicas")
 _PAIR = re.compile(r"(\d+):(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFleet:
-    """The engines that answer a batch of requests, and the Ray cluster on which they run.
-
-    A single engine without a cluster needs no Ray.
-    """
-
-    replicas: int = 1
-    ray_address: str | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether the batch runs on Ray, because of several replicas or a cluster address."""
-        return self.replicas != 1 or self.ray_address is not None
-
-
-ONE = BatchFleet()
-
-
 def pair(text: str, option: str) -> tuple[int, int]:
     """Return the two numbers of a text such as `1:2`.
 

@@ -1,20 +1,20 @@
 """`ridgeline run` generates text for a prompt, streams it and reports the time that it took."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.batch_options import BatchFlags
 from ridgeline.cli.console import clean, say, silence
 from ridgeline.cli.engine_flags import TextFlags
-from ridgeline.cli.flags import with_flags
+from ridgeline.cli.flags import given_flags, option, with_flags
 from ridgeline.cli.missing_kernels import warn_missing_kernels
 from ridgeline.cli.options import calibrated_device, why_uncalibrated
-from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.text_request import (
     SamplingFlags,
     check_room,
@@ -43,30 +43,24 @@ _READ = 1 << 30
 
 _EXAMPLE_GPU = "h100-sxm"
 
-_INPUT = "A file of requests in OpenAI's batch format, one per line; - reads standard input."
-_IMAGE = "An image for the prompt, for models that read images; give several, or repeat the option."
-_LOGPROBS = (
-    "With --json: report the log-probability of each token and of this number of alternatives, raw and processed."
-)
-_REPLICAS = "The number of engines that run the requests, on Ray Data (pip install 'ridgeline[ray]')."
-_ADDRESS = "The Ray cluster to run the replicas on: auto, or its HOST:PORT. By default a new cluster on this machine."
-_OUTPUT = (
-    "The file for the responses; standard output by default. Requests whose response is already in "
-    "the file are not run again."
-)
+
+@dataclass(frozen=True, slots=True)
+class PromptFlags:
+    """The options for a single prompt."""
+
+    n: int = option("The number of completions of the prompt.", "-n", "--n", default=1)
+    logprobs: int | None = option(
+        "With --json: report the log-probability of each token and of this number of alternatives, raw and processed."
+    )
+    raw: options.Raw = False
+    system: options.System = None
+    image: list[Path] | None = option(
+        "An image for the prompt, for models that read images; give several, or repeat the option.",
+        metavar="FILE",
+        show_default=False,
+    )
 
 
-def _batch(*names: str, text: str, metavar: str | None = "FILE") -> Any:
-    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Batch file")
-
-
-InputFile = Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)]
-OutputFile = Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)]
-Replicas = Annotated[int, _batch("--replicas", text=_REPLICAS, metavar=None)]
-RayAddress = Annotated[str | None, _batch("--ray-address", text=_ADDRESS, metavar=None)]
-Count = Annotated[int, typer.Option("-n", "--n", help="The number of completions of the prompt.")]
-LogProbs = Annotated[int | None, typer.Option(help=_LOGPROBS)]
-Images = Annotated[list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the text only; stderr has nothing but errors.")]
 Verbose = Annotated[
     bool,
@@ -79,17 +73,9 @@ def run(
     model: options.ModelName,
     prompt: options.PromptText = None,
     *,
-    input_file: InputFile = None,
-    output_file: OutputFile = None,
-    served_model_name: options.ServedModelName = None,
-    replicas: Replicas = 1,
-    ray_address: RayAddress = None,
+    batch: BatchFlags,
     sampling: SamplingFlags,
-    n: Count = 1,
-    logprobs: LogProbs = None,
-    raw: options.Raw = False,
-    system: options.System = None,
-    image: Images = None,
+    single: PromptFlags,
     lora: options.Lora = None,
     engine: TextFlags,
     as_json: options.Json = False,
@@ -103,27 +89,32 @@ def run(
     file. Exit code 0 then means that every line was answered or refused; the last line on stderr counts both.
     """
     with silence(quiet):
-        if input_file is not None:
-            own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
-            own |= {"image": image or None, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt}
-            fleet = BatchFleet(replicas, ray_address)
-            _run_batch(own, model, engine, served_model_name or (), input_file, output_file or "-", lora or (), fleet)
+        if batch.input_file is not None:
+            given = [*given_flags(sampling), *given_flags(single), *["--json"] * as_json, *["--verbose"] * verbose]
+            for each in [*given, *["prompt"] * (prompt is not None)]:
+                raise ValueError(
+                    f"{each} is for a single prompt; leave it out and state it in each line of --input-file"
+                )
+            from ridgeline.cli.batch_run import run_batch  # a single prompt does not need the server's imports
+
+            run_batch(model, engine, batch, options.adapters_of(lora, "--lora"))
             return
-        if replicas != 1 or ray_address is not None:
+        if batch.on_ray:
             raise ValueError("--replicas and --ray-address apply only to --input-file; leave them out")
-        if prompt is None or output_file is not None or served_model_name is not None:
+        if prompt is None or given_flags(batch):
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
         if quiet and verbose:
             raise ValueError("--quiet and --verbose contradict each other; give one of them")
         text = read_prompt(prompt)
-        if logprobs is not None and not as_json:
+        if single.logprobs is not None and not as_json:
             raise ValueError("--logprobs needs --json; give both")
         adapters = options.adapter_of(lora, "prompt", "--input-file")
         source = open_source(model)
-        images = _images(source, image) if image else None
+        images = _images(source, single.image) if single.image else None
         llm = engine.load(source, adapters=adapters)
-        params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
-        params = dataclasses.replace(params, ignore_eos=params.ignore_eos or engine.dummy_weights)
+        params = sampling.params(llm.loaded.defaults, n=single.n, logprobs=single.logprobs)
+        params = replace(params, ignore_eos=params.ignore_eos or engine.dummy_weights)
+        system, raw = single.system, single.raw
         ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
@@ -133,23 +124,12 @@ def run(
         features = None if images is None else images.features(llm)
         completion = _generate(llm, ids, params, next(iter(adapters), ""), features, shown=shown)
         if as_json:
-            names = llm.tokenizer if logprobs is not None else None
+            names = llm.tokenizer if single.logprobs is not None else None
             print(json.dumps(_completion_json(completion, account, names) | _speculation_json(llm)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
         if warning := image_generation_warning(source):
             say(warning)
-
-
-def _run_batch(others: dict[str, Any], *arguments: Any) -> None:
-    """Answer the requests of a file, after refusing options that only apply to a single prompt."""
-    from ridgeline.cli.batch_run import run_batch  # a single prompt does not need the server's imports
-
-    for name, value in others.items():
-        if value is not None and value is not False:
-            shown = name if name == "prompt" else f"--{name.replace('_', '-')}"
-            raise ValueError(f"{shown} is for a single prompt; leave it out and state it in each line of --input-file")
-    run_batch(*arguments)
 
 
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
