@@ -24,7 +24,8 @@ class Colours:
 class House:
     colours: Colours
     floors: int = option("Floors.", default=1)
-    with_lift: bool = option({"tower": "A lift."}, "--lift", default=False)
+    with_lift: bool = option({"tower": "A lift."}, "--lift/--stairs", default=False)
+    garden: bool = option("A garden.", default=False)
     roof: str | None = option({"tower": "A spire.", "hut": "Thatch."})
 
 
@@ -52,28 +53,36 @@ def parameters(name: str) -> dict[str, Any]:
 
 def test_nested_groups_are_one_list_of_options() -> None:
     """Check the order of the options, and that each value reaches its own group."""
-    assert list(parameters("hut")) == ["paint", "is_matt", "floors", "roof"]
+    assert list(parameters("hut")) == ["paint", "is_matt", "floors", "garden", "roof"]
     assert built("hut", "-p", "blue", "--matt", "--floors", "3") == House(Colours("blue", True), 3)
     assert built("hut") == House(Colours())
 
 
 def test_an_option_of_one_command() -> None:
     """Check that other commands keep its default, and that a field in two commands has a help text for each."""
-    assert list(parameters("tower")) == ["paint", "is_matt", "floors", "with_lift", "roof"]
-    assert list(parameters("barn")) == ["paint", "is_matt", "floors"]
-    assert built("tower", "--lift", "--roof", "gold") == House(Colours(), 1, True, "gold")
+    assert list(parameters("tower")) == ["paint", "is_matt", "floors", "with_lift", "garden", "roof"]
+    assert list(parameters("barn")) == ["paint", "is_matt", "floors", "garden"]
+    assert built("tower", "--lift", "--roof", "gold") == House(Colours(), 1, True, roof="gold")
     assert built("hut", "--roof", "reed") == House(Colours(), roof="reed")
     texts = [get_args(parameters(name)["roof"])[1].help for name in ("tower", "hut")]
     assert texts == ["A spire.", "Thatch."]
 
 
+def test_a_switch_has_no_negative_form() -> None:
+    """Check that it has one only if it names one."""
+    assert built("hut", "--garden").garden
+    assert not built("tower", "--stairs").with_lift
+    switch = get_args(parameters("hut")["garden"])[1]
+    assert (switch.default, switch.param_decls) == ("--garden", ())
+
+
 def test_given_options_as_typed() -> None:
     """Check that they have their first long names, and that a value that equals the default is not given."""
     assert given_flags(House(Colours())) == []
-    everything = House(Colours("blue", True), 2, True, "gold")
-    assert given_flags(everything) == ["--colour", "--matt", "--floors", "--lift", "--roof"]
-    assert given_flags(everything, "is_matt", "roof") == ["--colour", "--floors", "--lift"]
-    assert given_flags(everything, "colours") == ["--floors", "--lift", "--roof"]
+    everything = House(Colours("blue", True), 2, True, True, "gold")
+    assert given_flags(everything) == ["--colour", "--matt", "--floors", "--lift", "--garden", "--roof"]
+    assert given_flags(everything, "is_matt", "roof") == ["--colour", "--floors", "--lift", "--garden"]
+    assert given_flags(everything, "colours") == ["--floors", "--lift", "--garden", "--roof"]
 
 
 def test_an_object_from_fields_of_the_same_name() -> None:

@@ -41,7 +41,6 @@ class LoadFlags:
     sweep: bool = _load(
         "Raise the rate until requests miss their targets, then search for the knee. Starts at --rate, or at half of "
         "what one user gets.",
-        "--sweep",
         default=False,
     )
     arrival: Literal["poisson", "gamma", "constant"] = _load(
@@ -284,7 +283,7 @@ class BenchOutputFlags:
     slo: str | None = _output("What a good request meets, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
     csv: Path | None = _output("Write one line per request to this file.")
     report: Path | None = _output("Write the results with charts to this HTML file, which needs no network.")
-    force: bool = _output("Overwrite existing files.", "--force", default=False)
+    force: bool = _output("Overwrite existing files.", default=False)
     as_json: options.Json = False
 
     def objectives(self) -> SLO | None:

@@ -53,9 +53,7 @@ class EngineFlags:
     threads: options.Threads = None
     device: options.RunDevice = "cpu"
     enforce_eager: bool = _engine(
-        "Launch every op of each step from Python: no recorded steps and no CUDA graphs.",
-        "--enforce-eager",
-        default=False,
+        "Launch every op of each step from Python: no recorded steps and no CUDA graphs.", default=False
     )
     tensor_parallel: options.TensorParallel = 1
 

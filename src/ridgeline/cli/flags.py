@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import partial, wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -22,13 +22,19 @@ def option(text: str | Mapping[str, str], *names: str, default: Any = None, **mo
     Args:
         text: The help text. If only some commands have the option, or if it differs, the help text in each command; in
             all others the field is no option and keeps its default.
-        names: The names of the option, by default the name of the field.
+        names: The names of the option, by default that of the field. A bool that is False by default then has no
+            `--no-` form.
         default: The default.
         more: Further arguments of typer.Option.
     """
     texts = {_EVERY: text} if isinstance(text, str) else text
-    declared = {command: typer.Option(*names, help=each, **more) for command, each in texts.items()}
-    return field(default=default, metadata={_OPTION: declared})
+    return field(default=default, metadata={_OPTION: _Declared(texts, names, more)})
+
+
+class _Declared(NamedTuple):
+    texts: Mapping[str, str]
+    names: tuple[str, ...]
+    more: Mapping[str, Any]
 
 
 def panel(name: str) -> Callable[..., Any]:
@@ -84,11 +90,12 @@ def _parameters(group: Any, command: str) -> list[inspect.Parameter]:
 
 def _hint_in(command: str, each: "Field[Any]", hint: Any) -> Any:
     """Return the type of a field with its option in a command, or None if the command does not have the option."""
-    if _OPTION not in each.metadata:
+    declared: _Declared | None = each.metadata.get(_OPTION)
+    if declared is None:
         return hint  # which has the option, or none: then typer derives one
-    declared = each.metadata[_OPTION]
-    own = declared.get(command, declared.get(_EVERY))
-    return None if own is None else Annotated[hint, own]
+    text = declared.texts.get(command, declared.texts.get(_EVERY))
+    names = declared.names or ((_long_name(each),) if each.default is False else ())
+    return None if text is None else Annotated[hint, typer.Option(*names, help=text, **declared.more)]
 
 
 def _default(each: "Field[Any]") -> Any:
@@ -117,10 +124,16 @@ def given_flags(group: Any, *but: str) -> list[str]:
 
 def _typed(each: "Field[Any]", hint: Any) -> str:
     """Return the first long name of a field's option, which by default is the name of the field."""
-    declared = [*each.metadata.get(_OPTION, {}).values(), *getattr(hint, "__metadata__", ())]
-    # In an annotation, typer.Option has the first name as its `default`.
-    names = (name for option in declared for name in (option.default, *(option.param_decls or ())))
-    return next((name for name in names if str(name).startswith("--")), f"--{each.name.replace('_', '-')}")
+    declared: _Declared | None = each.metadata.get(_OPTION)
+    names = [] if declared is None else [*declared.names]
+    for shared in getattr(hint, "__metadata__", ()):  # typer.Option has the first name as its `default`
+        names += [shared.default, *(shared.param_decls or ())]
+    first = next((name for name in names if str(name).startswith("--")), _long_name(each))
+    return str(first).partition("/")[0]  # of --name/--no-name
+
+
+def _long_name(each: "Field[Any]") -> str:
+    return f"--{each.name.replace('_', '-')}"
 
 
 def build_from(group: Any, kind: type[T], **more: Any) -> T:

@@ -84,7 +84,7 @@ class MediaRunFlags:
         "--output",
         metavar="FILE",
     )
-    force: bool = option("Overwrite existing files.", "--force", default=False)
+    force: bool = option("Overwrite existing files.", default=False)
     tile: str = option(
         {"image": "Decode in tiles of this many latents per side. auto: only if memory is too small; off: never."},
         default=AUTO,
@@ -97,7 +97,6 @@ class MediaRunFlags:
     )
     keep_latents: bool = option(
         "Keep the latents next to the file. They are always saved before decoding, and otherwise deleted afterwards.",
-        "--keep-latents",
         default=False,
     )
     latents: list[Path] | None = option(
@@ -107,7 +106,6 @@ class MediaRunFlags:
     cfg_parallel: bool = option(
         "Run one of the two passes of each guided step in a second process, with half of the threads each. The result "
         "is the same; the weights are loaded twice.",
-        "--cfg-parallel",
         default=False,
     )
     compiled: bool = option(
@@ -124,7 +122,7 @@ class MediaRunFlags:
     )
     threads: options.Threads = None
     as_json: options.Json = False
-    quiet: bool = option("Print nothing but errors on stderr.", "--quiet", default=False)
+    quiet: bool = option("Print nothing but errors on stderr.", default=False)
 
     def __post_init__(self) -> None:
         if self.place.type != "cpu" and (self.compiled or self.cfg_parallel):

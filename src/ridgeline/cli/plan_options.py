@@ -185,11 +185,9 @@ class DiffusionFlags:
     guidance: float | None = _diffusion("The guidance scale, as the release states it.")
     frames: int | None = _diffusion("The number of frames of a video, like 81.")
     count: int = _diffusion("The number of images of one prompt, one after the other.", default=1)
-    eager: bool = _diffusion(
-        "Price without fused kernels, as diffusers runs without torch.compile.", "--eager", default=False
-    )
+    eager: bool = _diffusion("Price without fused kernels, as diffusers runs without torch.compile.", default=False)
     compile: bool = _diffusion(
-        "Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile", default=False
+        "Price with torch.compile's fused kernels (the default; --eager turns it off).", default=False
     )
 
     def check(self) -> None:
@@ -247,14 +245,12 @@ class MoneyFlags:
 class DisplayFlags:
     """The options for the parts of the plan to show."""
 
-    short: bool = _shown("Show five lines in plain words.", "--short", default=False)
-    full: bool = _shown("Show every section.", "--full", default=False)
+    short: bool = _shown("Show five lines in plain words.", default=False)
+    full: bool = _shown("Show every section.", default=False)
     section: list[str] | None = _shown(
         f"Show only these sections, like memory,time; repeatable: {', '.join(SECTIONS)}."
     )
-    compare: bool = _shown(
-        "Compare all devices of the catalogue, and those of --compare-devices.", "--compare", default=False
-    )
+    compare: bool = _shown("Compare all devices of the catalogue, and those of --compare-devices.", default=False)
     compare_devices: str | None = _shown("Compare these devices: names or files, like l40s,h100-sxm,my.toml.")
     listed: bool = _shown("List the models and devices of the catalogue instead of a plan.", "--list", default=False)
 

@@ -61,14 +61,14 @@ class ServerFlags:
         "safer."
     )
     api_key_file: Path | None = _server("A file with one API key per line.", metavar="FILE")
-    insecure: bool = _server("Accept connections from other machines without an API key.", "--insecure", default=False)
+    insecure: bool = _server("Accept connections from other machines without an API key.", default=False)
     allowed_origins: list[str] | None = _server(
         "A web origin whose pages may call the server, * for all; repeat it, or give a JSON list."
     )
     allowed_hosts: list[str] | None = _server(
         "A further host name under which a server without API keys answers; repeatable."
     )
-    strict: bool = _server("Reject requests with unknown fields.", "--strict", default=False)
+    strict: bool = _server("Reject requests with unknown fields.", default=False)
     tool_call_parser: str | None = _server(
         "The format of the model's tool calls, if its chat template does not show it: hermes, ..."
     )
@@ -109,7 +109,7 @@ class AdapterFlags:
         metavar="NAME=FOLDER",
     )
     enable_lora: bool = _adapters(
-        "Load the adapters of --lora-modules (the default, accepted for vLLM's sake).", "--enable-lora", default=False
+        "Load the adapters of --lora-modules (the default, accepted for vLLM's sake).", default=False
     )
     max_lora_rank: int | None = _adapters("Refuse adapters with a higher rank.")
     max_loras: int | None = _adapters(

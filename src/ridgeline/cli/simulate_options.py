@@ -78,12 +78,10 @@ class ObjectiveFlags:
     )
     capacity: bool = _judged(
         f"Look for the highest rate at which {ATTAIN:.0%} of the requests are good, with {REQUESTS:,} of them.",
-        "--capacity",
         default=False,
     )
     advise: bool = _judged(
         "Find the tokens per step, running requests and memory share that make most requests good, and explain why.",
-        "--advise",
         default=False,
     )
     divide: int | None = _judged(
@@ -140,5 +138,5 @@ class SimulationOutputFlags:
 
     out: Path | None = _output("Write the result as JSON to this file, which the web page can open.")
     report: Path | None = _output("Write the result with charts to this HTML file.")
-    force: bool = _output("Overwrite existing files.", "--force", default=False)
+    force: bool = _output("Overwrite existing files.", default=False)
     as_json: options.Json = False

@@ -73,7 +73,6 @@ class TrafficFlags:
     exact: bool = _traffic(
         f"Use fixed lengths as they are. By default they vary by up to {SPREAD:.0%}, because requests of equal "
         "lengths run in lockstep.",
-        "--exact",
         default=False,
     )
     requests: int | None = _traffic(

@@ -94,7 +94,7 @@ class SamplingFlags(TraceSamplingFlags):
     )
     stop: list[str] | None = _sampling("A string that ends the text; repeatable.")
     min_tokens: int = _sampling("Do not end the text before this number of tokens.", default=0)
-    ignore_eos: bool = _sampling("Keep generating after the end-of-sequence token.", "--ignore-eos", default=False)
+    ignore_eos: bool = _sampling("Keep generating after the end-of-sequence token.", default=False)
 
 
 def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:

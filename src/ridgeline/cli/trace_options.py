@@ -120,12 +120,14 @@ class DiffusionTraceFlags:
     guidance: float | None = _drawn("The guidance scale: how strongly the prompt is followed; 2 passes per step.")
     second_guidance: float | None = _drawn(SECOND_GUIDANCE)
     negative: str | None = _drawn("A description of what to avoid.", metavar="TEXT")
-    pull: bool = _drawn("Show the effect of guidance: the difference of the step's two passes.", default=False)
+    pull: bool = _drawn(
+        "Show the effect of guidance: the difference of the step's two passes.", "--pull/--no-pull", default=False
+    )
     svg: Path | None = _drawn("Write an .svg with what --attention and --pull show.", metavar="FILE")
     size: str | None = _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's sizes.", metavar="WxH")
     frames: int | None = _drawn("The number of frames of a video; by default what the pipeline says.")
 
-    full: bool = _drawn("Show every stage op by op, after the summary.", "--full", default=False)
+    full: bool = _drawn("Show every stage op by op, after the summary.", default=False)
     section: list[str] | None = _drawn("Show only these stages, op by op, like denoise,decode; repeatable.")
 
 
@@ -137,18 +139,13 @@ class InspectionFlags:
     attention: bool = _look(
         "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the cross-attention "
         "grid, with a row per token written and a column per token read.",
-        "--attention",
         default=False,
     )
-    lens: bool = _look("Show what each layer would predict (logit lens).", "--lens", default=False)
+    lens: bool = _look("Show what each layer would predict (logit lens).", default=False)
     memory: bool = _look(
-        "Show the feed-forward neurons with the highest activations, and the tokens they promote.",
-        "--memory",
-        default=False,
+        "Show the feed-forward neurons with the highest activations, and the tokens they promote.", default=False
     )
-    experts: bool = _look(
-        "Show the experts that the tokens were routed to (mixtures of experts).", "--experts", default=False
-    )
+    experts: bool = _look("Show the experts that the tokens were routed to (mixtures of experts).", default=False)
     source: list[str] | None = _look("With --experts: a text to compare, as NAME=FILE; repeatable.")
     position: int | None = _look("The token of the prompt to look at; the last by default.")
 
@@ -265,9 +262,7 @@ class TraceFlags:
     files: TraceFileFlags
     priced: PricedTraceFlags
     summary: bool = option(
-        "Show only where the time of one token went: a few lines, predicted next to measured.",
-        "--summary",
-        default=False,
+        "Show only where the time of one token went: a few lines, predicted next to measured.", default=False
     )
     as_json: options.Json = False
 
