@@ -11,13 +11,5 @@ bench = typer.Typer(
     epilog=f"\b\nThe engine:  {EXAMPLES['bench engine']}\nA server:    {EXAMPLES['serve']}, then elsewhere "
     f"{EXAMPLES['bench serve']}",
 )
-"""Measure a server under load, or the engine compared with this machine's limits."""
-
-
-@bench.callback()
-def _group() -> None:
-    """Measure a server under load, or the engine against the roofs of this machine."""
-
-
 bench.command()(serve)
 bench.command()(engine)

@@ -21,11 +21,6 @@ page = typer.Typer(
 )
 
 
-@page.callback()
-def _group() -> None:
-    """Export the web page as one file, or print the tables that it computes with."""
-
-
 @page.command()
 def tables(
     model: options.ConfigName,

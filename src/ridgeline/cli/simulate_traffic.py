@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ridgeline.cli import options
-from ridgeline.cli.flags import panel
+from ridgeline.cli.flags import given_flags, panel
 from ridgeline.cli.options import parse_nanoseconds
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.traffic import arrivals
@@ -158,50 +158,26 @@ class TrafficFlags:
             )
 
     def _check_pairs(self) -> None:
-        own_moments = self.trace is not None and self.rate is None and self.users is None
-        for given, wanted, message in (
-            (
-                self.think is not None,
-                self.users is not None or self.turns > 1,
-                "--think needs --users or several --turns; leave it out",
-            ),
-            (
-                self.turns > 1,
-                self.trace is None,
-                "--turns is for generated conversations, but a trace states its own with its block ids; leave it out",
-            ),
-            (self.arrival != "poisson", self.rate is not None, "--arrival needs --rate; leave it out"),
-            (self.profile is not None, self.rate is not None, "--profile sets how --rate changes over time; give both"),
-            (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
-            (
-                self.speed != 1,
-                own_moments,
-                "--speed applies only to a --trace with its own arrival times; leave it out",
-            ),
-            (self.keep != 1, own_moments, "--keep applies only to a --trace with its own arrival times; leave it out"),
-            (
-                self.input is not None,
-                self.trace is None,
-                "--input does not apply to a trace, which states its own lengths; leave it out",
-            ),
-            (
-                self.output is not None,
-                self.trace is None,
-                "--output does not apply to a trace, which states its own lengths; leave it out",
-            ),
-            (
-                self.exact,
-                self.trace is None,
-                "--exact does not apply to a trace, which states its own lengths; leave it out",
-            ),
-            (
-                self.exact,
-                self.trace is not None or self._fixed,
-                "--exact needs a fixed --input or --output; leave it out",
-            ),
+        given, generated, rated = given_flags(self), self.trace is None, self.rate is not None
+        recorded = not generated and not rated and self.users is None
+        of_recorded = "{} applies only to a --trace with its own arrival times; leave it out"
+        of_generated = "{} does not apply to a trace, which states its own lengths; leave it out"
+        own_turns = "{} is for generated conversations, but a trace states its own with its block ids; leave it out"
+        for option, allowed, message in (
+            ("--think", self.users is not None or self.turns > 1, "{} needs --users or several --turns; leave it out"),
+            ("--turns", generated, own_turns),
+            ("--arrival", rated, "{} needs --rate; leave it out"),
+            ("--profile", rated, "{} sets how --rate changes over time; give both"),
+            ("--burstiness", self.arrival == "gamma", "{} is the shape of --arrival gamma; give both"),
+            ("--speed", recorded, of_recorded),
+            ("--keep", recorded, of_recorded),
+            ("--input", generated, of_generated),
+            ("--output", generated, of_generated),
+            ("--exact", generated, of_generated),
+            ("--exact", not generated or self._fixed, "{} needs a fixed --input or --output; leave it out"),
         ):
-            if given and not wanted:
-                raise ValueError(message)
+            if option in given and not allowed:
+                raise ValueError(message.format(option))
 
     def offered(self) -> Callable[[], Offered]:
         """Return a function that generates the requests, the same ones at each call.
