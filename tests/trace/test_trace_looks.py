@@ -18,7 +18,8 @@ from ridgeline.insight.trace.denoise_step import DenoiseStep, run_to_step
 from ridgeline.insight.trace.guidance_delta import by_line, contact_sheet, measure_guidance_delta
 from ridgeline.insight.trace.image_trace import ImageLedger, trace_image
 from ridgeline.insight.trace.tracer import HookCost
-from ridgeline.insight.trace.views.patch_attention import draw_panels, panels_json
+from ridgeline.insight.trace.views.image_report import image_json
+from ridgeline.insight.trace.views.patch_attention import draw_panels
 from ridgeline.insight.trace.word_attention import word_attention, words_of
 from ridgeline.media.diffusion.batching import Batching
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -214,7 +215,7 @@ def test_panels_show_both(ledger: ImageLedger) -> None:
     drawn = plain(Document("", (figure,)), 100)
     assert max(map(len, drawn.splitlines())) <= 100
     assert "grey:" in drawn
-    found = panels_json(ledger)
+    found = image_json(ledger)
     assert [word["text"] for word in found["attention"]["words"]] == PROMPT.split()
     assert len(found["pull"]["norms"]) == ledger.plan.geometry.latents[1]
 

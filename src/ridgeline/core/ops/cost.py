@@ -4,7 +4,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ridgeline.util.json_data import json_shape
 
+
+@json_shape(
+    "flops=total_flops", "flops_by_format=flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes",
+    "communication_bytes", "bytes=total_bytes",
+)  # fmt: skip
 class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
     """The minimum FLOPs, memory traffic and communication of an op, a model or a step.
 

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from ridgeline.insight.trace.denoise_step import DenoiseStep
 from ridgeline.media.diffusion.samplers import predicted_data
+from ridgeline.util.json_data import json_shape
 
 
+@json_shape("norms", "relative")
 @dataclass(frozen=True, slots=True)
 class GuidanceDelta:
     """The difference between the conditional and the negative prediction of a denoising step."""

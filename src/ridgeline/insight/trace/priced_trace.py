@@ -19,6 +19,7 @@ from ridgeline.price.plan.request_phases import Phase, price_phase
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.plan.score_matrix import ScoresRow, scores_of
 from ridgeline.price.price import StepPrice
+from ridgeline.util.json_data import json_shape
 
 Dimension = int | str
 """A dimension of a tensor's shape: a number, or a letter for a number of rows that depends on the step."""
@@ -37,6 +38,10 @@ class OpShapes:
     """The number of query heads of an attention op, each of which has scores [N, S]; None for other ops."""
 
 
+@json_shape(
+    "path", "kind", "what", "count", "shapes.inputs", "shapes.outputs", "shapes.scores", "*cost", "time.limit",
+    "floor_s=floor", "bound_s=time.bound", "expected_s=time.expected",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class PricedCall:
     """One of `count` calls of the same op, over all layers that have it, with the cost and times of one call."""

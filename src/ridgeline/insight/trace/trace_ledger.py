@@ -19,6 +19,7 @@ from ridgeline.insight.trace.timeline import TimelineSlice
 from ridgeline.insight.trace.token_candidates import Token, TokenChoice
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import beats_floor, under_floor
+from ridgeline.util.json_data import json_shape
 
 Shape = tuple[int, ...]
 
@@ -76,6 +77,11 @@ class OpRow:
         return ".".join(parts)
 
 
+@json_shape(
+    "flops=cost.total_flops", "cost.weight_bytes", "cost.kv_read_bytes", "cost.kv_write_bytes", "cost.activation_bytes",
+    "bytes=cost.total_bytes", "cost.intensity", "limit", "floor_s=floor", "bound_s=bound", "expected_s=expected",
+    "measured_s=measured", "difference", "impossible=has_impossible",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
     """The predicted and measured cost of several ledger entries together."""
@@ -109,6 +115,11 @@ class LedgerTotal:
             max(by_limit, key=lambda limit: by_limit[limit], default=""),
             sum(entry.impossible for entry in found),
         )
+
+    @property
+    def has_impossible(self) -> bool:
+        """Whether an entry was measured faster than physics allows."""
+        return self.impossible > 0
 
     @property
     def difference(self) -> float | None:

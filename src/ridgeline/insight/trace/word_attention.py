@@ -16,10 +16,12 @@ from ridgeline.core.text import Tokenizer
 from ridgeline.insight.trace.cross_attention import cross_weights
 from ridgeline.insight.trace.denoise_step import DenoiseStep
 from ridgeline.insight.trace.guidance_delta import by_line
+from ridgeline.util.json_data import json_shape
 
 _QUERIES = 256  # the number of queries whose weights are in memory at once
 
 
+@json_shape("text", "mean", "weights")
 @dataclass(frozen=True, slots=True)
 class Word:
     """A word of the prompt with the attention that it received."""

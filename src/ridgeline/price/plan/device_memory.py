@@ -13,6 +13,7 @@ from ridgeline.price.activations import LOGIT_ROWS, ActivationPeak, replayed_byt
 from ridgeline.price.engine_profile import OWN_ENGINE
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price
+from ridgeline.util.json_data import json_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class WeightsRow:
     """The bytes of the weights, including scales."""
 
 
+@json_shape(..., omit=("layout",))
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """The memory of one device in bytes, and the KV capacity that results from it."""

@@ -39,7 +39,7 @@ from ridgeline.price.plan.request_phases import (
     price_phase,
 )
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
-from ridgeline.util.json_data import json_name
+from ridgeline.util.json_data import json_name, json_shape
 
 _MAX_UNHELD = 256  # largest batch of a sweep if memory holds no user
 
@@ -60,6 +60,7 @@ class RankWaits:  # also in plan_formulas.js
     tokens_per_second_apart: Estimate
 
 
+@json_shape(..., "tokens_per_second_per_user=tokens_per_user")
 @dataclass(frozen=True, slots=True)
 class LoadEstimate:
     """The latency and throughput that `users` concurrent users experience."""

@@ -9,56 +9,44 @@ from typing import Any
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.cold_start import ColdStart
-from ridgeline.price.engine_profile import EngineProfile
 from ridgeline.price.plan.comparison import DeviceComparison, Offer
-from ridgeline.price.plan.demand import ReplicaCount
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.device_memory import DeviceMemory
 from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
-from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.price.plan.trust import basis_of, class_of, describe_basis
 from ridgeline.util.document.humanize import gb, gib
-from ridgeline.util.json_data import json_data, json_object
+from ridgeline.util.json_data import json_data, json_object, json_select
 
 
 def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
     """Return all figures of a plan, and of the devices that it was compared on, as JSON data."""
+    setup, workload = plan.case.setup, plan.workload
     return {
         "model": _model(plan),
-        "device": _device(plan.case.setup),
-        "engine": _engine(plan.case.setup.engine),
-        "workload": json_object(plan.workload) | {"context": plan.workload.context},
+        "device": _device(setup),
+        "engine": json_select(setup.engine, "name", "title")
+        | {"host_known": setup.engine.host is not None, "sources": dict(setup.engine.sources)},
+        **json_select(plan, "workload"),
         "answer": _answer(plan),
-        "memory": _memory(plan.memory, plan.case.setup),
-        "weights": json_data(plan.weights),
-        "ways_to_fit": [{"devices": way.devices, "weights": way.weights} for way in plan.ways],
-        "phases": [_phase(phase) for phase in plan.phases],
-        "prefill": _phase(plan.prefill),
-        "decode": _phase(plan.decode)
+        "memory": _memory(plan.memory, setup),
+        **json_select(plan, "weights"),
+        "ways_to_fit": [json_select(way, "devices", "weights") for way in plan.ways],
+        **json_select(plan, "phases", "prefill"),
+        "decode": json_object(plan.decode)
         | {
             "tokens_per_second_per_user": json_data(plan.decode.seconds.per_second(1)),
-            "tokens_per_second": json_data(plan.decode.seconds.per_second(plan.workload.batch)),
+            "tokens_per_second": json_data(plan.decode.seconds.per_second(workload.batch)),
         },
         "request": json_object(plan.request)
-        | {"tokens_per_second": json_data(plan.request.per_second(plan.workload.batch * plan.workload.output))},
+        | {"tokens_per_second": json_data(plan.request.per_second(workload.batch * workload.output))},
         "loading": {name: _cold_start(start) for name, start in plan.loading.items()},
-        "crossings": json_data(plan.crossings),
-        "sweep": json_data(plan.sweep),
+        **json_select(plan, "crossings", "sweep"),
         "experts_touched": _experts(plan),
-        "load": {
-            "asked": _load(plan.load),
-            "most": _load(plan.capacity.load),
-            "all_that_memory_holds": _load(plan.fullest),
-        },
-        "demand": json_data(plan.demand),
-        "fleet": None if plan.fleet is None else _fleet(plan.fleet),
-        "attention": json_data(plan.scores),
-        "levers": json_data(plan.levers),
-        "batching": json_data(plan.batching),
-        "sensitivities": json_data(plan.sensitivities),
+        "load": json_select(plan, "asked=load", "most=capacity.load", "all_that_memory_holds=fullest"),
+        **json_select(plan, "demand", "fleet", "attention=scores", "levers", "batching", "sensitivities"),
         "cards": None if comparison is None else comparison_json(comparison)["cards"],
         "trust": _trust(plan),
         "words": verdict(plan),
@@ -70,39 +58,29 @@ def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
     """Return the compared devices as JSON data, ranking by ranking, then those that serve no user."""
     return {
         "model": {"name": comparison.name},
-        "workload": json_object(comparison.workload) | {"context": comparison.workload.context},
-        "demand": json_data(comparison.demand),
+        **json_select(comparison, "workload", "demand"),
         "sellers": [
-            {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
+            json_select(ranking, "seller", "date", "source") | {"cards": len(ranking.offers)}
             for ranking in comparison.rankings
         ],
-        "unpriced": json_data(comparison.unpriced),
+        **json_select(comparison, "unpriced"),
         "cards": [_offer(offer, comparison.sound) for offer in comparison.offers],
     }
 
 
 def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
-    outcome = offer.outcome
-    return json_object(outcome) | {
-        "seller": None if outcome.price is None else outcome.price.asked_by,
-        "load": _load(offer.load),
-        "sound": None if sound is None else _sound(sound, offer.load, outcome.dollars_per_million),
-        "fleet": None if offer.fleet is None else _fleet(offer.fleet),
+    return {
+        **json_select(offer, "*outcome", "seller=outcome.price.asked_by", "load"),
+        "sound": None if sound is None else _sound(sound, offer.load, offer.outcome.dollars_per_million),
+        **json_select(offer, "fleet"),
         "kernels": basis_of(offer.device),
-        "trust": json_data(offer.trust),
+        **json_select(offer, "trust"),
     }
 
 
-def _cold_start(start: ColdStart) -> dict[str, float | None]:
-    known = start.copy is not None
-    return json_object(start) | {
-        "floor": start.overlapped if known else None,
-        "in_turn": start.sequential if known else None,
-    }
-
-
-def _fleet(fleet: ReplicaCount) -> dict[str, Any]:
-    return json_object(fleet) | {"load": _load(fleet.load)}
+def _cold_start(start: ColdStart) -> dict[str, Any]:
+    totals = json_select(start, "floor=overlapped", "in_turn=sequential")
+    return json_object(start) | (dict.fromkeys(totals) if start.copy is None else totals)
 
 
 def _trust(plan: DeploymentPlan) -> dict[str, Any]:
@@ -122,64 +100,38 @@ def _trust(plan: DeploymentPlan) -> dict[str, Any]:
 
 
 def _model(plan: DeploymentPlan) -> dict[str, Any]:
-    case, whole = plan.case, plan.whole
+    model, whole = plan.case.model, plan.whole
     return {
         "name": plan.name,
-        "parameters": whole.total,
-        "active_parameters": whole.active,
-        "parameters_by_part": whole.parameters,
+        **json_select(whole, "parameters=total", "active_parameters=active", "parameters_by_part=parameters"),
         "layer_by_part": whole.layer,
-        "layers": sum(layers_of(case.model)),
-        "context": case.model.context,
-        "vocabulary": case.model.vocabulary,
-        "dtype": format_of(case.model.storage.dtype).name,
-        "weights": case.weights,
-        "kv": case.kv,
-        "weight_bytes": whole.nbytes,
-        "notes": list(plan.notes),
+        "layers": sum(layers_of(model)),
+        **json_select(model, "context", "vocabulary"),
+        "dtype": format_of(model.storage.dtype).name,
+        **json_select(plan, "case.weights", "case.kv", "weight_bytes=whole.nbytes", "notes"),
     }
 
 
 def _device(setup: Deployment) -> dict[str, Any]:
-    device, price = setup.device, setup.device.price
+    link = setup.device.link
     return {
-        "name": device.name,
-        "title": device.title,
-        "devices": setup.devices,
-        "peaks": dict(device.peaks),
-        "bandwidth": device.bandwidth,
-        "memory_bytes": device.memory,
-        "link": None if device.link is None else {"name": device.link.name, "bandwidth": device.link.bandwidth},
-        "host_link": device.host_link,
-        "calibrated": device.calibrated,
-        "price": json_data(price),
+        **json_select(setup, "device.name", "device.title", "devices", "device.peaks", "device.bandwidth"),
+        "memory_bytes": setup.device.memory,
+        "link": None if link is None else json_select(link, "name", "bandwidth"),
+        **json_select(setup.device, "host_link", "calibrated", "price"),
         "dollars_per_hour": setup.hourly,
-        "sources": dict(device.sources),
-    }
-
-
-def _engine(engine: EngineProfile) -> dict[str, Any]:
-    return {
-        "name": engine.name,
-        "title": engine.title,
-        "host_known": engine.host is not None,
-        "sources": dict(engine.sources),
+        "sources": dict(setup.device.sources),
     }
 
 
 def _answer(plan: DeploymentPlan) -> dict[str, Any]:
-    users = plan.capacity.users
-    load = plan.capacity.load
+    load, users = plan.capacity.load, plan.capacity.users
+    rates = json_select(load, "requests_per_second", "tokens_per_second")
     return {
-        "fits": plan.memory.fits,
-        "missing_bytes": plan.memory.missing,
-        "users": users,
+        **json_select(plan, "memory.fits", "missing_bytes=memory.missing", "capacity.users"),
         "users_limited_by": plan.capacity.limit,
-        "requests_per_second": json_data(load.requests_per_second) if users else None,
-        "tokens_per_second": json_data(load.tokens_per_second) if users else None,
-        "ttft": json_data(plan.prefill.seconds),
-        "itl": json_data(plan.decode.seconds),
-        "limit": plan.decode.limit,
+        **(rates if users else dict.fromkeys(rates)),
+        **json_select(plan, "ttft=prefill.seconds", "itl=decode.seconds", "decode.limit"),
         "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
         "dollars_per_million_tokens": plan.dollars_per_million,
         "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
@@ -196,38 +148,20 @@ def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> d
 
 
 def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
-    fields = json_object(memory)
-    del fields["layout"]
+    fields, pages = json_object(memory), json_select(memory, "kv_tokens", "page_size")
     sizes = ("total", "budget", "weights", "activations", "overhead", "left")
     return fields | {
         "utilization": setup.utilization,
         "state_bytes": memory.state_bytes,
         # If layers have recurrent states, a page holds a state or positions, so the token capacity depends on the
         # requests.
-        "kv_tokens": None if memory.state_bytes else memory.kv_tokens,
-        "page_size": None if memory.state_bytes else memory.page_size,
-        "pages": memory.pages,
-        "page_bytes": memory.page_bytes,
-        "request_bytes": memory.request_bytes,
-        "users": memory.users,
-        "tokens_per_user": memory.admitted_tokens,
-        "concurrency": memory.concurrency,
-        "fits": memory.fits,
+        **(dict.fromkeys(pages) if memory.state_bytes else pages),
+        **json_select(memory, "pages", "page_bytes", "request_bytes", "users", "tokens_per_user=admitted_tokens"),
+        **json_select(memory, "concurrency", "fits"),
         "gib": {name: gib(fields[name]) for name in sizes},
         "gb": {name: gb(fields[name]) for name in sizes},
         "overhead_rule": setup.engine.memory.describe(),
     }
-
-
-def _phase(phase: PhasePrice) -> dict[str, Any]:
-    return json_object(phase) | {
-        "memory_bytes": phase.memory_bytes,
-        "communication_bytes": sum(phase.communication.values()),
-    }
-
-
-def _load(load: LoadEstimate) -> dict[str, Any]:
-    return json_object(load) | {"tokens_per_second_per_user": json_data(load.tokens_per_user)}
 
 
 def _experts(plan: DeploymentPlan) -> dict[str, float] | None:

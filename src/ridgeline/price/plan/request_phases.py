@@ -11,6 +11,7 @@ from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price, StepPrice
+from ridgeline.util.json_data import json_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class ClassRow:
     """The roof that limits most of the kernel class's time."""
 
 
+@json_shape(..., "memory_bytes", "communication_bytes")
 @dataclass(frozen=True, slots=True)
 class PhasePrice:
     """The cost and the seconds of one repetition of a phase, on one device."""
@@ -138,6 +140,11 @@ class PhasePrice:
     def memory_bytes(self) -> float:
         """The bytes of weights and KV that the phase moves."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
+
+    @property
+    def communication_bytes(self) -> float:
+        """The bytes that the phase communicates in all collectives together."""
+        return sum(self.communication.values())
 
     @property
     def balance(self) -> float:

@@ -37,11 +37,13 @@ from ridgeline.price.device import NARROW, Device
 from ridgeline.price.engine_profile import EngineProfile, default_engine, load_engine
 from ridgeline.price.price import Price
 from ridgeline.util.document.humanize import gb, say_gb
+from ridgeline.util.json_data import json_shape
 
 SPEECH_PROMPT = 3
 """The number of control tokens that prompt a speech model for each window: start of transcript, language and task."""
 
 
+@json_shape(..., "context")
 @dataclass(frozen=True, slots=True)
 class PlanWorkload:
     """A workload of identical requests, with latency targets and the engine's step and page sizes.

@@ -1,6 +1,5 @@
 """The report of a traced image or video request: its stages, their ops, and how they were measured."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from ridgeline.insight.trace.image_trace import NEGATIVE, ImageLedger
 from ridgeline.insight.trace.interference import BUSY, describe_interference
 from ridgeline.insight.trace.trace_ledger import StepLedger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
-from ridgeline.insight.trace.views.patch_attention import draw_panels, panels_json
+from ridgeline.insight.trace.views.patch_attention import draw_panels
 from ridgeline.insight.trace.views.report import ReportOptions, describe_device, describe_step, summarise_step
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import device_json, steps_json
@@ -27,6 +26,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
+from ridgeline.util.json_data import json_select
 
 STAGES = {
     "encode": "encode: the text encoder",
@@ -180,23 +180,18 @@ def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
 
 
 def image_json(ledger: ImageLedger) -> dict[str, Any]:
-    """Return the ledger of an image or video request as JSON data."""
+    """Return the ledger of an image or video request as JSON data; decoded images are left out."""
     plan = ledger.plan
     return {
         "model": ledger.denoise.model,
         "device": device_json(ledger.denoise),
-        "prompt": plan.request.prompt,
-        "negative": plan.guidance.negative,
+        **json_select(plan, "request.prompt", "guidance.negative"),
         "size": str(plan.geometry.size),
-        "frames": plan.geometry.frames,
-        "tokens": plan.geometry.tokens,
+        **json_select(plan, "geometry.frames", "geometry.tokens"),
         "text_tokens": [len(text) for text in plan.token_ids],
-        "steps": plan.schedule.steps,
+        **json_select(plan, "schedule.steps"),
         "step": ledger.number,
-        "passes": plan.passes,
-        "guidance": plan.scale,
-        "seed": plan.seed,
+        **json_select(plan, "passes", "guidance=scale", "seed"),
         "stages": {name: steps_json(stage) for name, stage in ledger.stages.items()},
-        "borrowed": None if ledger.borrowed is None else dataclasses.asdict(ledger.borrowed),
-        **panels_json(ledger),
+        **json_select(ledger, "borrowed", "?pull=guidance_delta", "?attention=words"),
     }

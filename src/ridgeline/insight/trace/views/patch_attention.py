@@ -1,7 +1,6 @@
 """The image panels of a diffusion trace: the effect of guidance, and the attention of patches to words."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -77,18 +76,3 @@ def _grey(pixels_CHW: Tensor) -> Lines:
     """Return pixels from -1 to 1 as brightness from 0 to 1, averaged over channels."""
     grey_HW = (pixels_CHW.mean(0) / 2 + 0.5).clamp(0, 1)
     return tuple(tuple(line) for line in grey_HW.tolist())
-
-
-def panels_json(ledger: ImageLedger) -> dict[str, Any]:
-    """Return the data of a diffusion trace's image panels as JSON: the effect of guidance and the attention to words.
-
-    Decoded images are left out.
-    """
-    fields: dict[str, Any] = {}
-    if ledger.guidance_delta is not None:
-        fields["pull"] = {"norms": ledger.guidance_delta.norms, "relative": ledger.guidance_delta.relative}
-    if ledger.words is not None:
-        words = [{"text": word.text, "mean": word.mean, "weights": word.weights} for word in ledger.words.words]
-        shares = {name: getattr(ledger.words, name) for name in ("template", "patches", "padding")}
-        fields["attention"] = {"words": words, "layer": ledger.words.layer, "layers": ledger.words.layers, **shares}
-    return fields

@@ -21,6 +21,7 @@ from ridgeline.util.document.elements import (
     Heading,
     TableRow,
 )
+from ridgeline.util.json_data import json_data, json_select
 
 WIDTH = 112
 _ROOFS = {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the GPUs"}
@@ -158,64 +159,20 @@ def _shapes_text(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
 
 def priced_json(trace: PricedTrace) -> dict[str, Any]:
     """Return the priced request as JSON data, in seconds, bytes and FLOPs; op figures are per call."""
-    case = trace.case
     return {
         "model": trace.model,
-        "device": {"name": case.device.name, "title": case.device.title, "devices": case.setup.devices},
-        "weights": case.weights,
-        "kv": case.kv,
-        "weight_bytes": case.price.weight_bytes,
-        "notes": list(case.notes),
-        "input": trace.input,
-        "encoded": trace.encoded,
-        "batch": trace.batch,
+        "device": json_select(trace.case, "device.name", "device.title", "setup.devices"),
+        **json_select(trace.case, "weights", "kv", "price.weight_bytes", "notes"),
+        **json_select(trace, "input", "encoded", "batch"),
         "layers": sum(trace.layers),
         "steps": {step.name: _step_json(step) for step in trace.steps},
     }
 
 
 def _step_json(step: PricedStep) -> dict[str, Any]:
-    price, scores = step.price, step.scores
     return {
-        "rows": step.work.tokens,
-        "logit_rows": step.work.logit_rows,
-        "seen": step.seen,
-        "limit": step.limit,
-        **_cost_json(price.cost),
-        "floor_s": price.floor,
-        "bound_s": price.bound,
-        "expected_s": price.expected,
-        "host_s": price.host,
-        "score_matrix": {"nbytes": scores.score_bytes, "bound": scores.fused, "with_matrix": scores.unfused},
-        "ops": [_call_json(call) for call in step.calls],
-    }
-
-
-def _call_json(call: PricedCall) -> dict[str, Any]:
-    return {
-        "path": call.path,
-        "kind": call.kind,
-        "what": call.what,
-        "count": call.count,
-        "inputs": [list(shape) for shape in call.shapes.inputs],
-        "outputs": [list(shape) for shape in call.shapes.outputs],
-        "scores": call.shapes.scores,
-        **_cost_json(call.cost),
-        "limit": call.time.limit,
-        "floor_s": call.floor,
-        "bound_s": call.time.bound,
-        "expected_s": call.time.expected,
-    }
-
-
-def _cost_json(cost: Cost) -> dict[str, Any]:
-    return {
-        "flops": cost.total_flops,
-        "flops_by_format": dict(cost.flops),
-        "weight_bytes": cost.weight_bytes,
-        "kv_read_bytes": cost.kv_read_bytes,
-        "kv_write_bytes": cost.kv_write_bytes,
-        "activation_bytes": cost.activation_bytes,
-        "communication_bytes": cost.communication_bytes,
-        "bytes": cost.total_bytes,
+        **json_select(step, "rows=work.tokens", "work.logit_rows", "seen", "limit", "*price.cost"),
+        **json_select(step.price, "floor_s=floor", "bound_s=bound", "expected_s=expected", "host_s=host"),
+        "score_matrix": json_select(step.scores, "nbytes=score_bytes", "bound=fused", "with_matrix=unfused"),
+        "ops": json_data(step.calls),
     }
