@@ -23,6 +23,7 @@ from ridgeline.price.plan.demand import Demand, fleet_for
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.html import html
+from ridgeline.util.json_data import json_data
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, card, case
 
@@ -108,5 +109,5 @@ def test_the_tail_of_a_demand(demand: Demand, monkeypatch: pytest.MonkeyPatch) -
     assert late is not None
     assert late.mid > 1.1 * median.mid
     assert "p95" in str(found)
-    assert found.json()["metrics"]["latencies"]["ttft"]["p95"]["mid"] == late.mid
-    assert found.json()["verdict"] == ("closed loop" if demand.users else "steady")
+    assert json_data(found)["metrics"]["latencies"]["ttft"]["p95"]["mid"] == late.mid
+    assert json_data(found)["verdict"] == ("closed loop" if demand.users else "steady")

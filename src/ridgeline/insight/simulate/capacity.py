@@ -11,6 +11,7 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import ATTAIN
 from ridgeline.insight.traffic.percentiles import Interval
+from ridgeline.util.json_data import json_shape
 
 REQUESTS = 1500
 """The default number of requests per rate: enough for a p99, and to tell a failure rate of 1 % from none."""
@@ -21,6 +22,7 @@ At = Callable[[float, float], SimulationMetrics]
 """A function that simulates an arrival rate, with step prices times a factor, and returns the metrics."""
 
 
+@json_shape("rate", "good", "verdict", "metrics")
 @dataclass(frozen=True, slots=True)
 class CapacityLevel:
     """The simulated result at one arrival rate, and whether that rate is good."""
@@ -30,7 +32,13 @@ class CapacityLevel:
     good: bool
     """Whether the replicas keep up at this rate and enough requests meet their objectives."""
 
+    @property
+    def verdict(self) -> str:
+        """The verdict on the run at this rate in a word or two, such as `steady`."""
+        return verdict(self.metrics, open_loop=True)
 
+
+@json_shape("rate", "attain=min_good_share", "levels")
 @dataclass(frozen=True, slots=True)
 class SimulatedCapacity:
     """The highest rate that the replicas sustain within the objectives, and all rates that were tried."""

@@ -15,6 +15,7 @@ from ridgeline.insight.simulate.simulation import Watch
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, three_digits
+from ridgeline.util.json_data import json_shape
 
 DEVICES_PER_REPLICA = (1, 2, 4, 8)
 """The GPU counts per replica that the search tries: powers of two, because the GPUs must divide the attention heads."""
@@ -26,6 +27,10 @@ MAX_DEVICES = DEVICES_PER_REPLICA[-1] * REPLICAS[-1]
 """The largest number of GPUs that the search considers."""
 
 
+@json_shape(
+    "devices", "replicas", "dollars_per_hour=dollars", "dollars_per_thousand_good", "good_share=option.share",
+    "option.metrics",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedFleet:
     """A fleet of replicas with a number of GPUs each, with its simulated result and hourly cost."""
@@ -57,6 +62,7 @@ class SizedFleet:
         return f"--devices {self.devices} --replicas {self.replicas}"
 
 
+@json_shape("sentence", "worth", "gain", "own=own.flags", "best=best.flags", "tried")
 @dataclass(frozen=True, slots=True)
 class FleetSizing:
     """The outcome of a search over fleet sizes: the user's fleet, the best one, and all that were simulated."""

@@ -3,7 +3,6 @@
 Fields that `bench serve --json` also has are named the same.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +10,12 @@ import numpy as np
 
 from ridgeline.insight.simulate.advice import advice
 from ridgeline.insight.simulate.adviser import Advice
-from ridgeline.insight.simulate.capacity import SimulatedCapacity
 from ridgeline.insight.simulate.columns import Columns
-from ridgeline.insight.simulate.fleet_sizing import FleetSizing
 from ridgeline.insight.simulate.run_log import OUTCOMES, WAIT_REASONS, RunLog
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
-from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
-from ridgeline.insight.simulate.simulation_query import SimulationQuery
-from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import class_verdict
-from ridgeline.insight.traffic.percentiles import distribution_json, interval_json
-from ridgeline.util.json_data import json_data
+from ridgeline.util.json_data import json_data, json_select
 from ridgeline.util.version import __version__
 
 LONGEST_SERIES = 10**6 * 10**9
@@ -40,17 +34,12 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "advice": advice(findings),
-        "figures": {name: interval_json(of(findings)) for name, of in FIGURES.items()},
-        "metrics": metrics_json(findings.metrics),
+        "figures": {name: json_data(of(findings)) for name, of in FIGURES.items()},
+        **json_select(findings, "metrics"),
         "classes": {name: _class(findings, name) for name in findings.metrics.classes},
-        "capacity": None if findings.capacity is None else _capacity(findings.capacity),
+        **json_select(findings, "capacity"),
         "advised": None if findings.advised is None else _advised(findings.advised),
-        "division": None if findings.division is None else _division(findings.division),
-        "together": [
-            {"limits": json_data(each.limits), "metrics": metrics_json(each.metrics)} for each in findings.colocated
-        ],
-        "law": json_data(findings.law),
-        "loop": findings.loop,
+        **json_select(findings, "division", "together=colocated", "law", "loop"),
         "per_request": _per_request(findings.log),
         "steps": {"per_second": per_second(findings.log) if findings.log.end <= LONGEST_SERIES else None},
         "replicas": _replicas(findings.log),
@@ -63,144 +52,47 @@ def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
     share = figures["good_share"]
     assert share is not None, "a run with requests has a good share"
     return {
-        "requests": own.requests,
-        "answered": own.answered,
+        **json_select(own, "requests", "answered"),
         "slo": json_data(slo),
         "verdict": findings.verdict if findings.verdict == "overloaded" else class_verdict(share) if slo else None,
-        "figures": {of: interval_json(found) for of, found in figures.items()},
+        "figures": json_data(figures),
     }
-
-
-def _capacity(found: SimulatedCapacity) -> dict[str, Any]:
-    levels = [
-        {
-            "rate": level.rate,
-            "good": level.good,
-            "verdict": verdict(level.metrics, open_loop=True),
-            "metrics": metrics_json(level.metrics),
-        }
-        for level in found.levels
-    ]
-    return {"rate": interval_json(found.rate), "attain": found.min_good_share, "levels": levels}
 
 
 def _advised(found: Advice) -> dict[str, Any]:
     options = [
         {
-            "limits": json_data(option.limits),
-            "memory_utilization": option.memory,
-            "good_share": option.share,
-            "overloaded": option.overloaded,
+            **json_select(option, "limits", "memory_utilization=memory", "good_share=share", "overloaded"),
             "pareto": option in found.pareto,
-            "metrics": metrics_json(option.metrics),
+            **json_select(option, "metrics"),
         }
         for option in found.options
     ]
-    return {
-        "sentence": found.sentence,
-        "worth": found.is_significant,
-        "gain": interval_json(found.gain),
-        "own": json_data(found.current.limits),
-        "best": json_data(found.best.limits),
-        "flags": found.flags,
-        "options": options,
-    }
-
-
-def _division(found: FleetSizing) -> dict[str, Any]:
-    tried = [
-        {
-            "devices": each.devices,
-            "replicas": each.replicas,
-            "dollars_per_hour": each.dollars,
-            "dollars_per_thousand_good": each.dollars_per_thousand_good
-            if math.isfinite(each.dollars_per_thousand_good)
-            else None,
-            "good_share": each.option.share,
-            "metrics": metrics_json(each.option.metrics),
-        }
-        for each in found.tried
-    ]
-    return {
-        "sentence": found.sentence,
-        "worth": found.worth,
-        "gain": None if found.gain is None else interval_json(found.gain),
-        "own": found.own.flags,
-        "best": found.best.flags,
-        "tried": tried,
-    }
+    own = json_select(found, "sentence", "worth=is_significant", "gain", "own=current.limits", "best=best.limits")
+    return own | {"flags": found.flags, "options": options}
 
 
 def _inputs(findings: SimulationFindings) -> dict[str, Any]:
-    query, machine = findings.query, findings.query.machine
-    setup, price = machine.case.setup, machine.case.setup.device.price
+    query, machine, setup = findings.query, findings.query.machine, findings.query.machine.case.setup
+    price = setup.device.price
     return {
         "model": query.model,
-        "device": setup.device.name,
-        "devices": setup.devices,
-        "engine": setup.engine.name,
-        "weights": machine.case.weights,
-        "kv": machine.case.kv,
-        "limits": json_data(machine.limits),
-        "context": machine.context,
-        "pages": machine.layout.pages,
-        "page_size": machine.layout.page_size,
-        "prefix_cache": machine.prefix_cache,
-        "between_steps": json_data(machine.host_overhead),
-        "traffic": query.traffic,
-        "open_loop": query.open_loop,
-        "seed": query.seed,
-        "slo": json_data(query.slo),
-        "price_error": json_data(query.error),
+        **json_select(setup, "device=device.name", "devices", "engine=engine.name"),
+        **json_select(machine, "case.weights", "case.kv", "limits", "context", "layout.pages", "layout.page_size"),
+        **json_select(machine, "prefix_cache", "between_steps=host_overhead"),
+        **json_select(query, "traffic", "open_loop", "seed", "slo", "price_error=error"),
         "disturbed": setup.device.sources.get("disturbed"),
-        "fleet": _fleet(query),
+        "fleet": _fleet(query.fleet),
         "dollars_per_hour": query.dollars_per_hour,
-        "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
+        "price": None if price is None else json_select(price, "dollars", "date", "of=asked_by"),
     }
 
 
-def _fleet(query: SimulationQuery) -> dict[str, Any]:
-    fleet = query.fleet
+def _fleet(fleet: SimulatedFleet) -> dict[str, Any]:
     return {
         "replicas": fleet.replicas,
         "others": [machine.case.setup.device.name for machine in fleet.others],
-        "router": fleet.router,
-        "age": fleet.age,
-        "seed": fleet.seed,
-        "split": json_data(fleet.split),
-        "scaling": json_data(fleet.scaling),
-        "front": json_data(fleet.api_server),
-    }
-
-
-def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
-    """Return the `metrics` object of docs/simulate.md; latencies are null for an overloaded run."""
-    return {
-        "requests": metrics.total,
-        **metrics.counts,
-        "cut_short": metrics.limited,
-        "reasons": metrics.reasons,
-        "warm_up": metrics.warm_up,
-        "left_out": metrics.left_out,
-        "duration": metrics.duration,
-        "offered_per_second": metrics.offered,
-        "requests_per_second": metrics.requests_per_second,
-        "tokens_per_second": metrics.tokens_per_second,
-        "input": metrics.input,
-        "output": metrics.output,
-        "goodput": json_data(metrics.goodput),
-        "good_share": metrics.good_share,
-        "prefix_hits": metrics.found,
-        "preemptions": metrics.preemptions,
-        "wasted_positions": metrics.wasted,
-        "steps": json_data(metrics.steps),
-        "replicas": metrics.replicas,
-        "front": metrics.front,
-        "steadiness": json_data(metrics.stationarity),
-        "latencies": {
-            name.lower().replace(" ", "_"): None if metrics.overloaded else distribution_json(found)
-            for name, found in metrics.latencies.items()
-        },
+        **json_select(fleet, "router", "age", "seed", "split", "scaling", "front=api_server"),
     }
 
 

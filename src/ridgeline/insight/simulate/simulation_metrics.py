@@ -20,6 +20,7 @@ from ridgeline.insight.traffic.series import active_at
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, judge_stationarity
 from ridgeline.insight.traffic.summary import Goodput
+from ridgeline.util.json_data import json_shape
 
 _SAMPLES = 400  # the number of times at which active requests are counted
 _COMING = 0.1  # the share of time that arrivals must exceed for steps after the last one to be excluded
@@ -64,6 +65,12 @@ class MarginOfError:
     """The Wilson interval of the share of good requests."""
 
 
+@json_shape(
+    "requests=total", "*counts", "cut_short=limited", "reasons", "warm_up", "left_out", "duration",
+    "offered_per_second=offered", "requests_per_second", "tokens_per_second", "input", "output", "goodput",
+    "good_share", "prefix_hits=found", "preemptions", "wasted_positions=wasted", "steps", "replicas", "front",
+    "steadiness=stationarity", "latencies=reported_latencies",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class SimulationMetrics:
     """The metrics of a simulation run. Rates, lengths, latencies and goodput cover only requests after the warm-up."""
@@ -121,6 +128,12 @@ class SimulationMetrics:
     def total(self) -> int:
         """The number of all requests, whatever their outcome."""
         return sum(self.counts.values())
+
+    @property
+    def reported_latencies(self) -> dict[str, Distribution | None]:
+        """The latency distributions by their names in JSON, all None for an overloaded run."""
+        named = {name.lower().replace(" ", "_"): found for name, found in self.latencies.items()}
+        return dict.fromkeys(named) if self.overloaded else named
 
     @property
     def sizes(self) -> tuple[int, int]:

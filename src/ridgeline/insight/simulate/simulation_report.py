@@ -14,7 +14,6 @@ from ridgeline.insight.simulate.simulation_charts import charts
 from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
-from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import ATTAIN, class_verdict
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.price.device import HourlyPrice
@@ -211,8 +210,7 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     above = found.above
     if above is None:
         return f"{sentence}, and no higher rate was tried"
-    fault = verdict(above.metrics, open_loop=True)
-    why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
+    why = "it falls behind" if above.verdict == "overloaded" else _worst(above.metrics)
     return f"{sentence}; at {three_digits(above.rate)} {why}; the following figures are for the former rate"
 
 

@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.simulation import run
-from ridgeline.insight.simulate.simulation_export import metrics_json
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
@@ -18,6 +16,7 @@ from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bou
 from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.json_data import json_shape
 
 TOKENS = 300_000
 """The maximum number of output tokens to simulate, which takes some seconds."""
@@ -27,6 +26,7 @@ _PLACES = 256  # the default limit of concurrent requests
 _SEED = 0
 
 
+@json_shape("rate", "users", "verdict", "metrics")
 @dataclass(frozen=True, slots=True)
 class TailEstimate:
     """The simulated latencies of one replica of a planned fleet.
@@ -57,10 +57,10 @@ class TailEstimate:
         known = [f"p{at} {say_seconds(of.mid)}" for at, of in found.percentiles.items() if of is not None and at != 90]
         return ", ".join(known) or f"{say_seconds(found.mean)} on average"
 
-    def json(self) -> dict[str, Any]:
-        """Return the estimate as JSON data, with the `metrics` object of docs/simulate.md."""
-        found = verdict(self.metrics, open_loop=self.rate is not None)
-        return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics_json(self.metrics)}
+    @property
+    def verdict(self) -> str:
+        """The verdict on the simulated run in a word or two, such as `steady`."""
+        return verdict(self.metrics, open_loop=self.rate is not None)
 
 
 def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:

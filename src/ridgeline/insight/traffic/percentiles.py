@@ -6,11 +6,12 @@ minutes rather than requests.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ridgeline.util.json_data import json_shape
 
 SHOWN = (50, 90, 95, 99)
 BEYOND = 10  # the number of samples that must lie beyond a percentile: p99 needs 1,000 in all
@@ -38,6 +39,7 @@ class Interval:
     high: float
 
 
+@json_shape("count", "mean", "min=least", "max=most", "*by_name")
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """The count, mean, extremes and percentiles of a sample."""
@@ -49,20 +51,10 @@ class Distribution:
     percentiles: dict[int, Interval | None]
     """The percentiles with intervals; None for those with too few samples."""
 
-
-def interval_json(found: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval as JSON data; an infinite bound becomes null, as JSON has no such number."""
-    if found is None:
-        return None
-    return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}
-
-
-def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
-    """Return a distribution as JSON data; null without samples, and a null percentile if there are too few."""
-    if found is None:
-        return None
-    percentiles = {f"p{percent}": interval_json(at) for percent, at in found.percentiles.items()}
-    return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
+    @property
+    def by_name(self) -> dict[str, Interval | None]:
+        """The percentiles by their names in JSON, such as `p99`."""
+        return {f"p{percent}": at for percent, at in self.percentiles.items()}
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
