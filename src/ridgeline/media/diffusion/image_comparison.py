@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from ridgeline.core.checkpoint.catalogue import parameter_counts
 from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Size
 from ridgeline.util.document.humanize import three_digits
+from ridgeline.util.json_data import json_shape
 
 IMAGE_LAYOUT = "z-image"
 """The image model with which video models are compared, at 1024 x 1024."""
 _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
 
+@json_shape("clip=own", "picture=image", "times", "said", "place")
 @dataclass(frozen=True, slots=True)
 class QuotedRatio:
     """A quantity of a video model relative to an image model, with the range that is often quoted for this ratio."""
@@ -29,6 +31,11 @@ class QuotedRatio:
     def times(self) -> float:
         """The ratio of the video model's quantity to the image model's."""
         return self.own / self.image
+
+    @property
+    def said(self) -> tuple[float, float]:
+        """The range that is often quoted for the ratio."""
+        return self.least, self.most
 
     @property
     def place(self) -> str:

@@ -8,6 +8,7 @@ from ridgeline.media.diffusion.pipeline_plan_page import answer_json, image_or_v
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
+from ridgeline.util.json_data import json_select
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
@@ -45,10 +46,11 @@ def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
 
 def _offer(plan: PipelinePlan) -> dict[str, Any]:
     price = plan.device.price
-    offer: dict[str, Any] = {"seller": None, "dollars_per_hour": None}
-    if price is not None:
-        offer = {"seller": price.asked_by, "dollars_per_hour": price.dollars * plan.devices}
-    return {"name": plan.device.name, "devices": plan.devices, **offer, **answer_json(plan)}
+    return {
+        **json_select(plan, "device.name", "devices", "seller=device.price.asked_by"),
+        "dollars_per_hour": None if price is None else price.dollars * plan.devices,
+        **answer_json(plan),
+    }
 
 
 def _rankings(plans: Sequence[PipelinePlan]) -> list[tuple[str, list[PipelinePlan]]]:

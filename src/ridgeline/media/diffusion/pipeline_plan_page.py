@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.image_comparison import positions
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
@@ -23,6 +22,7 @@ from ridgeline.util.document.elements import (
     columns,
 )
 from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, say_gib, say_seconds, three_digits
+from ridgeline.util.json_data import json_data, json_select
 
 _MORE = "more: --full, --section NAME; as JSON: --json"
 
@@ -297,76 +297,41 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
 
 def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
     """Return all figures of a pipeline's plan as JSON data, in SI units, bytes and seconds."""
-    request, fit, price = plan.request, plan.fit, plan.device.price
-    frames, rows, columns_ = plan.geometry.grid
     return {
-        "pipeline": {"name": plan.name, "parameters": dict(plan.parameters)},
-        "device": {"name": plan.device.name, "count": plan.devices, "dollars_per_hour": price and price.dollars},
-        "request": {
-            "size": list(plan.geometry.size), "frames": plan.geometry.frames, "latents": list(plan.geometry.latents),
-            "grid": [frames, rows, columns_], "tokens": plan.geometry.tokens, "steps": plan.steps,
-            "guidance": plan.scale, "passes": plan.job.passes, "texts": list(plan.job.texts),
-            "count": plan.job.images,
-        },
+        "pipeline": json_select(plan, "name", "parameters"),
+        "device": json_select(plan, "device.name", "count=devices", "dollars_per_hour=device.price.dollars"),
+        "request": json_select(
+            plan, "geometry.size", "geometry.frames", "geometry.latents", "geometry.grid", "geometry.tokens", "steps",
+            "guidance=scale", "job.passes", "job.texts", "count=job.images",
+        ),
         "answer": answer_json(plan),
-        "stages": [_stage_json(stage) for stage in request.stages],
-        "memory": {**dataclasses.asdict(request.memory), **dataclasses.asdict(fit)},
+        "stages": [_stage_json(stage) for stage in plan.request.stages],
+        "memory": json_select(plan, "*request.memory", "*fit"),
         "changes": {
-            "steps": [_variant_json(each) for each in plan.fewer_steps],
-            "fused" if plan.eager else "eager": (
-                None if plan.other_fusion is None else _variant_json(plan.other_fusion)
-            ),
-            "without_guidance": None if plan.guidance_off is None else _variant_json(plan.guidance_off),
+            "steps": json_data(plan.fewer_steps),
+            "fused" if plan.eager else "eager": json_data(plan.other_fusion),
+            "without_guidance": json_data(plan.guidance_off),
             "side_by_side": {str(count): gain for count, gain in plan.side_by_side.items()},
         },
         "cards": [_way_json(plan, way) for ways in plan.by_gpu_count.values() for way in ways.values()],
-        "beside_picture": _beside_json(plan),
+        "beside_picture": json_data(plan.image_comparison),
         "notes": _notes(plan),
     }  # fmt: skip
 
 
 def answer_json(plan: PipelinePlan) -> dict[str, Any]:
     """Return a plan's seconds and dollars per image or video, hourly rate, memory fit and GPU division as JSON data."""
-    return {
-        "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
-        "dollars": plan.dollars, "fits": plan.fit.verdict, "division": _division(plan.request.division),
-    }  # fmt: skip
-
-
-def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
-    beside = plan.image_comparison
-    if beside is None:
-        return None
-    each = {"parameters": beside.parameters, "latents": beside.latents}
-    return {
-        name: {
-            "clip": one.own, "picture": one.image, "times": one.times,
-            "said": [one.least, one.most], "place": one.place,
-        }
-        for name, one in each.items()
-    }  # fmt: skip
-
-
-def _division(division: ParallelDegrees) -> dict[str, int]:
-    return dataclasses.asdict(division)
+    return json_select(plan, "seconds=each", "an_hour", "dollars", "fits=fit.verdict", "request.division")
 
 
 def _stage_json(stage: StagePrice) -> dict[str, Any]:
     return {
-        "name": stage.name, "runs": stage.runs, "flops": stage.flops, "bytes": stage.nbytes,
-        "seconds": dataclasses.asdict(stage.seconds), "limit": stage.limit, "attention": stage.attention,
-        "exchanged": {"bytes": stage.message_bytes, "seconds": dataclasses.asdict(stage.communication)},
-        "classes": [dataclasses.asdict(row) for row in stage.once.classes],
-    }  # fmt: skip
-
-
-def _variant_json(variant: Any) -> dict[str, Any]:
-    return dataclasses.asdict(variant)
+        **json_select(stage, "name", "runs", "flops", "bytes=nbytes", "seconds", "limit", "attention"),
+        "exchanged": json_select(stage, "bytes=message_bytes", "seconds=communication"),
+        **json_select(stage, "once.classes"),
+    }
 
 
 def _way_json(plan: PipelinePlan, request: RequestPrice) -> dict[str, Any]:
-    return {
-        "cards": request.division.gpus, "division": _division(request.division),
-        "seconds": dataclasses.asdict(request.seconds), "dollars": plan.dollars_of(request),
-        "exchanged_bytes_a_step": request.denoise.message_bytes,
-    }  # fmt: skip
+    own = json_select(request, "cards=division.gpus", "division", "seconds")
+    return own | {"dollars": plan.dollars_of(request), "exchanged_bytes_a_step": request.denoise.message_bytes}

@@ -5,6 +5,7 @@ from typing import Any
 
 from ridgeline.media.speech.speech_vocabulary import Task
 from ridgeline.media.speech.transcriber import Transcript, TranscriptSegment
+from ridgeline.util.json_data import json_select
 
 
 def clock(seconds: float, point: str = ".") -> str:
@@ -66,8 +67,5 @@ def _segment_json(number: int, segment: TranscriptSegment) -> dict[str, Any]:
         "seek": round(segment.seek * 100),
         "start": round(segment.start, 3),
         "end": round(segment.end, 3),
-        "text": segment.text,
-        "tokens": list(segment.tokens),
-        "avg_logprob": segment.avg_logprob,
-        "compression_ratio": segment.compression,
+        **json_select(segment, "text", "tokens", "avg_logprob", "compression_ratio=compression"),
     }

@@ -11,6 +11,7 @@ from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
+from ridgeline.util.json_data import json_select
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,8 @@ def compare_embedding_json(compared: EmbeddingComparison) -> dict[str, Any]:
 
 
 def _offer(plan: EmbeddingPlan) -> dict[str, Any]:
-    price = plan.case.setup.device.price
-    seller = None if price is None else price.asked_by
-    return embedding_json(plan) | {"seller": seller, "dollars_per_hour": plan.case.setup.hourly}
+    setup = plan.case.setup
+    return embedding_json(plan) | json_select(setup, "seller=device.price.asked_by", "dollars_per_hour=hourly")
 
 
 def _rankings(plans: Sequence[EmbeddingPlan]) -> list[tuple[str, list[EmbeddingPlan]]]:

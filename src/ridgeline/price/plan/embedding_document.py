@@ -10,6 +10,7 @@ from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
 from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say_gib, say_seconds, three_digits
+from ridgeline.util.json_data import json_select
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
@@ -105,26 +106,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = M
 def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
     """Return the main figures of an embedding model's plan as JSON data, in SI units, bytes and seconds."""
     return {
-        "model": {
-            "name": plan.name,
-            "context": plan.case.model.context,
-            "weights": plan.case.recipe.name or "as stored",
-        },
-        "device": plan.case.device.name,
-        "devices": plan.case.setup.devices,
-        "workload": {"input": plan.length, "texts": plan.texts},
-        "memory": {
-            "weights": plan.weights,
-            "activations": plan.activations,
-            "overhead": plan.overhead,
-            "kv": plan.kv,
-            "budget": plan.budget,
-            "fits": plan.fits,
-        },
-        "texts_per_second": dataclasses.asdict(plan.texts_per_second),
-        "one": dataclasses.asdict(plan.one.seconds),
-        "full": dataclasses.asdict(plan.full.seconds),
-        "limit": plan.full.limit,
-        "dollars_per_million_tokens": plan.dollars_per_million,
-        "notes": list(plan.case.notes),
+        "model": json_select(plan, "name", "case.model.context") | {"weights": plan.case.recipe.name or "as stored"},
+        **json_select(plan, "device=case.device.name", "case.setup.devices"),
+        "workload": json_select(plan, "input=length", "texts"),
+        "memory": json_select(plan, "weights", "activations", "overhead", "kv", "budget", "fits"),
+        **json_select(plan, "texts_per_second", "one=one.seconds", "full=full.seconds", "full.limit"),
+        **json_select(plan, "dollars_per_million_tokens=dollars_per_million", "case.notes"),
     }
