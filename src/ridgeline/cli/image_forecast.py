@@ -11,6 +11,7 @@ from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_price import PipelineMemory
 from ridgeline.price.device import Device
 from ridgeline.util.document.humanize import gib, say_difference, say_gib, say_seconds
+from ridgeline.util.json_data import json_select
 
 _TEXTS = ("prompt", "negative prompt")
 
@@ -131,20 +132,15 @@ def request_json(
     memory = forecast.memory
     return {
         **pipeline.parameters(plan, 0),
-        "latents": list(plan.geometry.latents),
-        "tokens": plan.geometry.tokens,
+        **json_select(plan, "geometry.latents", "geometry.tokens"),
         "text_tokens": [len(text) for text in plan.token_ids],
         "passes": plan.passes,
         "passes_skipped": skipped,
-        "side_by_side": plan.batching.images,
-        "paired": plan.batching.paired,
+        **json_select(plan.batching, "side_by_side=images", "paired"),
         "memory": {
-            "weights": memory.all_weights,
-            "denoise": memory.denoise,
+            **json_select(memory, "weights=all_weights", "denoise"),
             "step_cache": pipeline.step_cache_bytes(plan),
-            "decode": memory.decode,
-            "decode_whole": memory.whole,
-            "decode_tiled": memory.tiled,
+            **json_select(memory, "decode", "decode_whole=whole", "decode_tiled=tiled"),
         },
         "predicted": dict(forecast.seconds),
         "measured": dict(measured),

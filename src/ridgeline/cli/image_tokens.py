@@ -29,6 +29,7 @@ from ridgeline.media.images.image_generator import (
 )
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.host import threads_for
+from ridgeline.util.json_data import json_select
 
 
 def draw_tokens(source: ModelSource, medium: Medium, request: DiffusionRequest, run: MediaRunFlags) -> None:
@@ -80,15 +81,11 @@ def plan_lines(
 
 def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
     """Return a request with its predicted and measured seconds as JSON fields."""
-    cost = forecast.cost
     return {
-        "seed": plan.seed,
-        "tokens": plan.tokens,
+        **json_select(plan, "seed", "tokens"),
         "text_tokens": len(plan.prompt),
         "passes": plan.tokens,
-        "flops": cost.total_flops,
-        "bytes": cost.memory_bytes,
-        "predicted": forecast.seconds,
+        **json_select(forecast, "flops=cost.total_flops", "bytes=cost.memory_bytes", "predicted=seconds"),
         "measured": dict(measured),
     }
 

@@ -7,6 +7,7 @@ from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.util.document.elements import Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib
+from ridgeline.util.json_data import json_select
 
 
 def list_json() -> dict[str, Any]:
@@ -17,10 +18,7 @@ def list_json() -> dict[str, Any]:
         "pipelines": [_counted(name) for name in pipeline_names()],
         "cards": [
             {
-                "name": device.name,
-                "title": device.title,
-                "memory_bytes": device.memory,
-                "bandwidth": device.bandwidth,
+                **json_select(device, "name", "title", "memory_bytes=memory", "bandwidth"),
                 "bf16": device.peaks.get("bf16"),
                 "dollars_per_hour": {s.seller: s.dollars[device.name] for s in sellers if device.name in s.dollars},
             }

@@ -34,6 +34,7 @@ from ridgeline.insight.trace.run_stats import PhaseThroughput, RunStats, verdict
 from ridgeline.price.cold_start import cold_start, disks
 from ridgeline.price.devices import load_device
 from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three_digits
+from ridgeline.util.json_data import json_select
 
 if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
@@ -228,7 +229,7 @@ def _completion_json(completion: Completion, account: RunStats, names: Tokenizer
     fields = {
         **choices[0],
         "prompt_tokens": len(completion.prompt_ids),
-        "timing": {"prefill": _phase_json(account.prefill), "decode": _phase_json(account.decode)},
+        "timing": json_select(account, "prefill", "decode"),
     }
     return fields | ({"choices": choices} if len(choices) > 1 else {})
 
@@ -237,31 +238,12 @@ def _speculation_json(llm: LLM) -> dict[str, Any]:
     """Return the counts of drafted and accepted tokens, or nothing without speculative decoding."""
     if llm.engine.speculator is None:
         return {}
-    stats = llm.engine.stats
-    counts = {"drafts": stats.drafts, "draft_tokens": stats.draft_tokens, "accepted_tokens": stats.accepted_tokens}
-    return {"speculation": counts}
-
-
-def _phase_json(phase: PhaseThroughput) -> dict[str, float]:
-    return {
-        "tokens": phase.tokens,
-        "seconds": phase.seconds,
-        "tokens_per_second": phase.tokens_per_second,
-        "bytes_per_second": phase.bytes_per_second,
-        "flops_per_second": phase.flops_per_second,
-    }
+    return {"speculation": json_select(llm.engine.stats, "drafts", "draft_tokens", "accepted_tokens")}
 
 
 def _choice_json(choice: Choice, names: Tokenizer | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "text": choice.text,
-        "token_ids": choice.token_ids,
-        "finish_reason": choice.finish,
-    }
-    if choice.reasoning_tokens:
-        fields |= {"reasoning": choice.reasoning, "reasoning_tokens": choice.reasoning_tokens}
-    if choice.error is not None:
-        fields["error"] = choice.error
+    reasoning = ("reasoning", "reasoning_tokens") if choice.reasoning_tokens else ()
+    fields = json_select(choice, "text", "token_ids", "finish_reason=finish", *reasoning, "?error")
     if names is not None:
         fields["logprobs"] = [_logprob_json(sampled, names) for sampled in choice.tokens]
     return fields

@@ -21,7 +21,7 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three_digits
-from ridgeline.util.json_data import json_data, json_object
+from ridgeline.util.json_data import json_data, json_object, json_select
 
 
 def show(
@@ -56,9 +56,7 @@ def show(
 
 def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
     return {
-        "name": adapter.name,
-        "made_for": adapter.base,
-        "rank": adapter.rank,
+        **json_select(adapter, "name", "made_for=base", "rank"),
         "matrices": len(adapter.matrices),
         "parameters": adapter.parameters,
         "bytes": adapter.parameters * model.storage.dtype.itemsize,
@@ -86,8 +84,7 @@ def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[
     return {
         "architecture": family_of(fields).architecture,
         "name": json_data(_name(fields, sizes)),
-        "context": model.context,
-        "vocabulary": model.vocabulary,
+        **json_select(model, "context", "vocabulary"),
         "layers": sum(layers_of(model)),
         "dtype": format_of(model.storage.dtype).name,
         "weights": recipe.name or format_of(model.storage.dtype).name,

@@ -14,6 +14,7 @@ from ridgeline.cli.text_request import SPEECH_MODEL_ERROR, SamplingFlags, check_
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import SPEECH, family_of
 from ridgeline.engine import Completion, EngineSettings, SamplingParams
+from ridgeline.util.json_data import json_select
 
 BUILTIN = "translate"
 _TEXTS = "The texts to translate, each on its own; - reads standard input, one text per line."
@@ -103,11 +104,5 @@ def _json(text: str, completion: Completion | None) -> dict[str, Any]:
     if completion is None:
         return {"text": text, "translation": "", "token_ids": [], "finish_reason": "stop", "prompt_tokens": 0}
     choice = completion.choices[0]
-    fields: dict[str, Any] = {
-        "text": text,
-        "translation": choice.text,
-        "token_ids": choice.token_ids,
-        "finish_reason": choice.finish,
-        "prompt_tokens": len(completion.prompt_ids),
-    }
-    return fields | ({} if choice.error is None else {"error": choice.error})
+    fields = json_select(choice, "translation=text", "token_ids", "finish_reason=finish")
+    return {"text": text, **fields, "prompt_tokens": len(completion.prompt_ids), **json_select(choice, "?error")}

@@ -12,6 +12,7 @@ from typing import Any
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.engine.worker.engine_messages import EngineInfo, EngineSnapshot, PageChange, SequenceState, StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
+from ridgeline.util.json_data import json_select
 
 _RECENT = 120
 """The number of newest engine steps that are reported one by one instead of merged."""
@@ -92,16 +93,9 @@ class Feed:
             "type": "snapshot",
             "step": snapshot.stats.steps,
             "clock": snapshot.at * NANOSECONDS,
-            "limits": {
-                "context": info.context,
-                "requests": info.requests,
-                "step_tokens": info.step_tokens,
-                "page_size": info.page_size,
-                "pages": info.pages,
-                "groups": snapshot.groups,
-            },
-            "device": info.device,
-            "calibrated": info.calibrated,
+            "limits": json_select(info, "context", "requests", "step_tokens", "page_size", "pages")
+            | {"groups": snapshot.groups},
+            **json_select(info, "device", "calibrated"),
             "counters": asdict(snapshot.stats),
             "pages": snapshot.pages,
             "requests": [_sequence_json(each, name_of) for each in snapshot.sequences],

@@ -9,8 +9,10 @@ from ridgeline.price.physics_guard import under_floor
 from ridgeline.price.price import Price
 from ridgeline.price.roof_share import explains
 from ridgeline.util.document import humanize
+from ridgeline.util.json_data import json_shape
 
 
+@json_shape("tokens", "seconds", "tokens_per_second", "bytes_per_second", "flops_per_second")
 @dataclass(slots=True)
 class PhaseThroughput:
     """The totals over all steps of one kind, prefill or decode; a prefill step may also run decoding requests."""

@@ -7,7 +7,7 @@ memory-bound, prefill compute-bound. The point where one turns into the other is
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
@@ -23,11 +23,13 @@ from ridgeline.price.price import Price
 from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import percent, say, say_seconds
 from ridgeline.util.document.roofline_chart import Point, Roofline
+from ridgeline.util.json_data import json_data, json_select, json_shape
 
 BATCHES = (1, 4, 16, 64, 256, 1024)
 ANSWER = 8  # output tokens of a measured request
 
 
+@json_shape(..., "intensity", "speed_limit")
 @dataclass(frozen=True, slots=True)
 class StepTiming:
     """The cost of a prefill or decode step and its seconds in theory and measurement."""
@@ -171,15 +173,9 @@ def as_json(both: PhaseComparison, model: str) -> dict[str, object]:
     return {
         "model": model,
         "device": both.device.name,
-        "calibrated": both.device.calibrated,
-        "context": both.context,
-        "ridge": both.ridge,
-        "critical_batch": both.batch,
-        "intensity_of_endless_batch": both.intensity,
-        "compute_bound_prompt": both.prompt,
-        "room": both.room,
-        "texts": asdict(both.texts),
-        "steps": [_data(step) for step in (both.prefill, *both.decodes)],
+        **json_select(both, "device.calibrated", "context", "ridge", "critical_batch=batch"),
+        **json_select(both, "intensity_of_endless_batch=intensity", "compute_bound_prompt=prompt", "room", "texts"),
+        "steps": json_data([both.prefill, *both.decodes]),
     }
 
 
@@ -248,7 +244,3 @@ def _batch_words(both: PhaseComparison) -> str:
         f"Textbooks ignore keys and values and say {both.texts.ridge:,.0f} users: each user does 2 FLOPs per weight of "
         "two bytes."
     )
-
-
-def _data(step: StepTiming) -> dict[str, object]:
-    return asdict(step) | {"intensity": step.intensity, "speed_limit": step.speed_limit}

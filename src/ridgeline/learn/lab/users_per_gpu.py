@@ -7,7 +7,7 @@ Divided by the bytes of one user's context, it is the number of concurrent users
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields, build
@@ -22,8 +22,10 @@ from ridgeline.price.plan.scenario import ModelCache, Scenario
 from ridgeline.util.document.charts import StackedBar, StackedBars
 from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib, say, say_gib
+from ridgeline.util.json_data import json_data, json_shape
 
 
+@json_shape(..., "users")
 @dataclass(frozen=True, slots=True)
 class TextbookUsers:
     """The number of users on a GPU as textbooks compute it, with sizes in GB (10^9 bytes).
@@ -184,7 +186,7 @@ def document(users: Sequence[GpuUsers], device: Device, context: int) -> Documen
 
 def as_json(users: Sequence[GpuUsers], device: Device, context: int) -> dict[str, object]:
     """Return for every model its users on the GPU and the items subtracted from the GPU's memory, as JSON data."""
-    return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
+    return {"device": device.name, "context": context, "models": json_data(users)}
 
 
 def _formula(fields: Fields) -> str:
@@ -258,7 +260,3 @@ def _no_more(device: Device) -> str:
     if device.link is None:
         return "this GPU has no link to others"
     return f"no number of GPUs up to {max(DEVICES)} that the model can be divided among is enough"
-
-
-def _data(one: GpuUsers) -> dict[str, object]:
-    return asdict(one) | {"texts": asdict(one.texts) | {"users": one.texts.users}}

@@ -19,6 +19,7 @@ from ridgeline.price.hourly_prices import PriceSnapshot, builtin_snapshots
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.plan.scenario import computed_in
 from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
+from ridgeline.util.json_data import json_select
 
 
 def build_device_tables(
@@ -63,31 +64,21 @@ def _device_table(
     `speeds` has the peak at which a product in each format runs. `instead` maps a format to the one in which this
     device computes it, if that is another. `engine` is the default engine.
     """
-    host, link = device.host, device.link
+    link = device.link
     return {
-        "name": device.name,
-        "title": device.title,
-        "kind": device.kind,
-        "peaks": dict(device.peaks),
+        **json_select(device, "name", "title", "kind", "peaks"),
         "speeds": {name: device.peak(name) for name in PEAKS},
         "instead": _instead(device),
-        "bandwidth": device.bandwidth,
-        "memory": device.memory,
-        "caches": [dataclasses.asdict(cache) for cache in device.caches],
+        **json_select(device, "bandwidth", "memory", "caches"),
         "link": None
         if link is None
         else {"name": link.name, "bandwidth": link.bandwidth, "all_reduce": _place(reductions, _reductions(link))},
-        "host_link": device.host_link,
-        "watts": device.watts,
+        **json_select(device, "host_link", "watts"),
         "prices": _prices(device, sellers),
         "kernels": _place(kernels, {name: _constants(each) for name, each in device.efficiency.items()}),
-        "host": None if host is None else dataclasses.asdict(host),
+        **json_select(device, "host"),
         "engine": default_engine(device).name,
-        "calibrated": device.calibrated,
-        "basis": device.basis,
-        "kernels_of": device.measured_on,
-        "native": device.native,
-        "sources": dict(device.sources),
+        **json_select(device, "calibrated", "basis", "kernels_of=measured_on", "native", "sources"),
         "trust": _trust(device),
     }
 

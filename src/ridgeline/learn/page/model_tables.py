@@ -27,7 +27,7 @@ from ridgeline.price.devices import KINDS, load_device
 from ridgeline.price.engine_profile import load_engine, with_own_attention
 from ridgeline.price.plan.device_memory import sampler_peak, weights_table
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
-from ridgeline.util.json_data import json_data
+from ridgeline.util.json_data import json_data, json_select
 from ridgeline.util.version import __version__
 
 FORMAT = 1
@@ -113,16 +113,14 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         "command": stored.command(source.name),
         "model": source.title,
         "asked": {"weights": stored.weights, "kv": stored.kv},
-        "weights": case.weights,
-        "kv": case.kv,
+        **json_select(case, "weights", "kv"),
         "dtype": format_of(model.storage.dtype).name,
         "otherwise": _otherwise(models, stored.setup),
         "devices": price.devices,
         "ranks": case.ranks,
         "native": model.storage.dtype in DTYPES,
         "recorded": steps.largest(model.context).rows if steps is not None and price.devices == 1 else 0,
-        "context": model.context,
-        "vocabulary": model.vocabulary,
+        **json_select(model, "context", "vocabulary"),
         "encoder": _encoder(model),
         "notes": list(case.notes),
         "parameters": _parameters(models, stored),
@@ -155,10 +153,7 @@ def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
     whole = models.whole(stored.setup).model
     counted = parameter_breakdown(whole)
     return {
-        "total": counted.total,
-        "active": counted.active,
-        "by_part": counted.parameters,
-        "layer": counted.layer,
+        **json_select(counted, "total", "active", "by_part=parameters", "layer"),
         "stacks": list(layers_of(whole)),
         "bytes": counted.nbytes,
     }

@@ -15,9 +15,10 @@ from ridgeline.insight.trace.expert_routing import Routing
 from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
 from ridgeline.insight.trace.lens import Lens
 from ridgeline.insight.trace.token_candidates import Token
-from ridgeline.insight.trace.token_sampling import DrawCandidate, TokenDraw
-from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, LedgerStep, OpRow
+from ridgeline.insight.trace.token_sampling import TokenDraw
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, LedgerStep
 from ridgeline.price.op_time import compute_seconds, memory_seconds
+from ridgeline.util.json_data import json_select
 
 VERSION = 1
 
@@ -69,21 +70,15 @@ def recording(
     return {
         "version": VERSION,
         "model": ledger.model,
-        "device": {
-            "title": ledger.device.title,
-            "calibrated": ledger.device.calibrated,
-            "at_hand": ledger.at_hand,
-            "threads": ledger.threads,
-        },
+        "device": json_select(ledger, "device.title", "device.calibrated", "at_hand", "threads"),
         "pause": _short(pause.measured),
         "pause_expected": _short(pause.expected),
-        "rules": {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
-        "text": ledger.text,
-        "answer": ledger.answer,
+        "rules": json_select(params, "temperature", "top_k", "top_p", "min_p", "seed"),
+        **json_select(ledger, "text", "answer"),
         "prompt": [_token(token, special) for token in ledger.prompt],
         "written": [_token(token, special) for token in ledger.written],
         "layers": ledger.layers,
-        "ops": [_op(row) for row in ledger.rows],
+        "ops": [json_select(row, "path", "kind", "what=detail", "layer") for row in ledger.rows],
         "columns": COLUMNS,
         "steps": [_step(ledger, step) for step in ledger.steps],
         "impossible": ledger.impossible(),
@@ -100,32 +95,25 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
+def _shortened(record: Any, *keys: str) -> dict[str, Any]:
+    """Return parts of a record as `json_select` does, with fractions rounded to seven digits."""
+    found = json_select(record, *keys)
+    return {name: _short(value) if isinstance(value, float) else value for name, value in found.items()}
+
+
 def _token(token: Token, special: Collection[int]) -> dict[str, Any]:
     return {"id": token.id, "piece": token.piece, **({"special": True} if token.id in special else {})}
-
-
-def _op(row: OpRow) -> dict[str, Any]:
-    return {"path": row.path, "kind": row.kind, "what": row.detail, "layer": row.layer}
 
 
 def _step(ledger: Ledger, step: LedgerStep) -> dict[str, Any]:
     total = ledger.total(step.name)
     return {
-        "name": step.name,
-        "rows": step.rows,
-        "place": step.memory_level,
-        "limit": step.limit,
+        **json_select(step, "name", "rows", "place=memory_level", "limit"),
         "measured": _short(total.measured),
-        "expected": _short(step.expected),
-        "bound": _short(step.bound),
-        "floor": _short(step.floor),
-        "host": _short(step.host),
-        "impossible": bool(total.impossible),
+        **_shortened(step, "expected", "bound", "floor", "host"),
+        "impossible": total.has_impossible,
         "overheads": {overhead.name: _short(overhead.seconds) for overhead in step.overheads},
-        "unhooked": None if step.unhooked is None else _short(step.unhooked),
-        "repeats": step.repeats,
-        "left_out": step.left_out,
-        "recorded": step.recorded,
+        **_shortened(step, "unhooked", "repeats", "left_out", "recorded"),
         "slowest": slowest(ledger, step.name),
         "entries": [_entry(ledger, step, row.entries[step.name]) for row in ledger.rows],
     }
@@ -167,13 +155,7 @@ def _pieces(top: Sequence[tuple[Token, float]]) -> list[list[Any]]:
 def _neurons(memory: FeedForwardMemory) -> dict[str, Any]:
     layers = [
         [
-            {
-                "layer": each.layer,
-                "expert": each.expert,
-                "index": each.index,
-                "activation": _short(each.activation),
-                "promotes": _pieces(each.promotes),
-            }
+            _shortened(each, "layer", "expert", "index", "activation") | {"promotes": _pieces(each.promotes)}
             for each in layer
         ]
         for layer in memory.layers
@@ -199,21 +181,9 @@ def _experts(routing: Routing) -> dict[str, Any]:
 
 def _draw(draw: TokenDraw) -> dict[str, Any]:
     return {
-        "uniform": draw.uniform,
-        "kept": draw.kept,
-        "vocabulary": draw.vocabulary,
-        "taken": dataclasses.asdict(draw.taken),
-        "candidates": [_candidate(each) for each in draw.candidates],
-    }
-
-
-def _candidate(each: DrawCandidate) -> dict[str, Any]:
-    return {
-        "id": each.token.id,
-        "piece": each.token.piece,
-        "raw": _short(each.raw),
-        "tempered": _short(each.tempered),
-        "drawn": None if each.drawn is None else _short(each.drawn),
-        "start": None if each.start is None else _short(each.start),
-        "removed": each.removed,
+        **json_select(draw, "uniform", "kept", "vocabulary", "taken"),
+        "candidates": [
+            _shortened(each, "token.id", "token.piece", "raw", "tempered", "drawn", "start", "removed")
+            for each in draw.candidates
+        ],
     }

@@ -14,6 +14,7 @@ from ridgeline.server.images.diffusion_engine import DiffusionSubmission, Encode
 from ridgeline.server.images.image_service import InFlightImageRequest
 from ridgeline.server.routes.diffusion_fields import NAMES, DiffusionFields, plan_of, prompt_of, size_of
 from ridgeline.server.routes.generation import new_id
+from ridgeline.util.json_data import json_select
 
 _FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # bounds of the seconds between two polls
 
@@ -125,12 +126,8 @@ class VideoJob:
         return {
             "id": self.id,
             "object": "video",
-            "model": self.model,
-            "status": self.status,
-            "progress": self.progress,
-            "created_at": self.created,
-            "completed_at": self.completed,
-            "expires_at": self.expires,
+            **json_select(self, "model", "status", "progress"),
+            **json_select(self, "created_at=created", "completed_at=completed", "expires_at=expires"),
             "prompt": fields.prompt,
             "remixed_from_video_id": None,
             "size": str(plan.geometry.size),
@@ -139,15 +136,11 @@ class VideoJob:
             "num_frames": plan.geometry.frames,
             "fps": fields.fps,
             "negative_prompt": plan.guidance.negative,
-            "num_inference_steps": plan.schedule.steps,
-            "guidance_scale": plan.scale,
-            "seed": plan.seed,
+            **json_select(plan, "num_inference_steps=schedule.steps", "guidance_scale=scale", "seed"),
             **({} if fields.step_cache is None else {"step_cache": fields.step_cache, "passes_skipped": self.skipped}),
             "output_format": self.format_.lower(),
             "bytes": self.nbytes or None,
-            "inference_time_s": self.seconds,
-            "predicted_time_s": self.predicted,
-            "predicted_time_left_s": self.left,
+            **json_select(self, "inference_time_s=seconds", "predicted_time_s=predicted", "predicted_time_left_s=left"),
         }
 
 

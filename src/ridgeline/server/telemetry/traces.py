@@ -15,6 +15,7 @@ from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import Service, failed_by_engine
+from ridgeline.util.json_data import json_select
 
 _MAX_STEPS = 4096  # rows per trace; the sums include later steps
 _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # estimated memory, rounded up
@@ -188,13 +189,9 @@ def _trace_json(trace: _Trace) -> dict[str, Any]:
     return {
         "id": figures.id,
         "object": "request.trace",
-        "route": figures.route,
-        "stream": figures.stream,
+        **json_select(figures, "route", "stream"),
         "state": trace.outcome or ("decode" if first is not None else "queue" if begun is None else "prefill"),
-        "choices": figures.choices,
-        "prompt_tokens": figures.prompt_tokens,
-        "cached_tokens": figures.cached,
-        "output_tokens": figures.tokens,
+        **json_select(figures, "choices", "prompt_tokens", "cached_tokens=cached", "output_tokens=tokens"),
         "finish_reasons": [str(finish) for finish in figures.finishes],
         "queue_seconds": _between(figures.arrived, begun),
         "prefill_seconds": _between(begun, first),
@@ -222,9 +219,7 @@ def _row(row: _TraceRow, arrived: int) -> dict[str, Any]:
         "choice": row.choice,
         "start": row.start,
         "count": row.end - row.start,
-        "seconds": step.seconds,
-        "predicted": step.predicted,
-        "floor": step.floor,
+        **json_select(step, "seconds", "predicted", "floor"),
         "neighbours": step.sequences - 1,
         "positions": step.positions,
     }
