@@ -3,7 +3,6 @@
 The engine is imported inside the command, because `bench serve` is in the same group and does not need it.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import changing_line, say
+from ridgeline.cli.console import changing_line, print_json, say
 from ridgeline.cli.engine_flags import SpeculationFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.util.document.terminal_renderer import show
@@ -83,7 +82,7 @@ def engine(
         for row in measure(llm.engine, llm.loaded.price, chosen, rounds, roofs, on_progress):
             rows.append(row)
             if as_json:
-                print(json.dumps(row_json(row, roofs)), flush=True)
+                print_json(row_json(row, roofs))
     if not as_json:
         show(document(model, rows, roofs))
     if guessed := llm.engine.stats.guessed():

@@ -1,7 +1,6 @@
 """`ridgeline bench serve` sends load to any OpenAI-compatible server and reports its performance."""
 
 import asyncio
-import json
 import math
 import secrets
 import sys
@@ -13,7 +12,7 @@ import msgspec
 import typer
 
 from ridgeline.cli.bench_serve_options import BenchOutputFlags, DataFlags, LoadFlags, TargetFlags, Url
-from ridgeline.cli.console import changing_line, one_line, say
+from ridgeline.cli.console import changing_line, one_line, print_json, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process_setup import FAILED, UNREACHABLE
@@ -114,7 +113,7 @@ def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
         write_whole(output.report, html(report(found, with_charts=True)))
         say(f"report written to {output.report}")
     if output.as_json:
-        print(json.dumps(findings_json(found)))
+        print_json(findings_json(found))
     else:
         show(report(found, with_charts=False))
 

@@ -1,6 +1,5 @@
 """`ridgeline calibrate` measures this machine, so that predictions for it match its behaviour."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ridgeline.cli import options
-from ridgeline.cli.console import err, say
+from ridgeline.cli.console import err, print_json, say
 from ridgeline.cli.missing_kernels import warn_missing_kernels
 from ridgeline.engine.placement import device_named
 from ridgeline.insight.calibrate.calibration import Calibration
@@ -59,7 +58,7 @@ def calibrate(
         found = [_measure(place, count, seconds) for count in wanted]
         say(f"written to {save(found, kind)}")
     if as_json:
-        print(json.dumps({"calibrations": [calibration.as_json() for calibration in found]}))
+        print_json({"calibrations": [calibration.as_json() for calibration in found]})
         return
     for calibration in found:
         terminal_renderer.show(document(calibration))

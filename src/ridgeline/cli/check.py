@@ -1,13 +1,12 @@
 """`ridgeline check` verifies that a model's folder or GGUF file is sound."""
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import loading_bar, one_line, say
+from ridgeline.cli.console import loading_bar, one_line, print_json, say
 from ridgeline.cli.process_setup import FAILED
 from ridgeline.insight.check import CheckReport, check_model
 
@@ -30,7 +29,7 @@ def check(
     with loading_bar(model) as progress:
         report = check_model(model, progress)
     if as_json:
-        print(json.dumps({"sound": report.sound, **dataclasses.asdict(report)}))
+        print_json({"sound": report.sound, **dataclasses.asdict(report)})
     else:
         _print(report)
     return 0 if report.sound else FAILED

@@ -1,5 +1,6 @@
 """The terminal interface of all commands: messages on stderr, sanitised foreign text, progress and standard input."""
 
+import json
 import re
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ridgeline.util.document.printable import printable
+from ridgeline.util.json_data import json_data
 
 if TYPE_CHECKING:
     from ridgeline.core.checkpoint.weight_loader import Progress as Callback
@@ -41,6 +43,11 @@ def shortened(text: str, most: int = LONGEST_NAME) -> str:
 def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
     """Print on stderr. Text from untrusted sources is made printable."""
     err.print(printable(text), end=end, style=style, markup=False)
+
+
+def print_json(value: object) -> None:
+    """Print a result on stdout as a line of JSON, at once, with null for numbers that JSON does not have."""
+    print(json.dumps(json_data(value)), flush=True)
 
 
 def say_warnings(lines: Iterable[str]) -> None:

@@ -1,6 +1,5 @@
 """The generation of images and videos by a command: messages, progress, previews and output files."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 import typer
 from torch import Tensor
 
-from ridgeline.cli.console import counting_bar, loading_bar, say
+from ridgeline.cli.console import counting_bar, loading_bar, print_json, say
 from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
@@ -73,7 +72,7 @@ def draw(source: ModelSource, medium: Medium, request: DiffusionRequest, run: Me
     if run.as_json:
         own = request_json(pipeline, plan, forecast, diffusion_run.measured, diffusion_run.skipped)
         report: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": run.cfg_parallel}
-        print(json.dumps({**report, "compile_seconds": diffusion_run.compiling, **own}))
+        print_json({**report, "compile_seconds": diffusion_run.compiling, **own})
 
 
 def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forecast:

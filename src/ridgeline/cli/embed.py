@@ -1,6 +1,5 @@
 """`ridgeline embed` turns texts into vectors and compares them, or scores texts for a query with a reranker."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import loading_bar, read_text, say, say_warnings
+from ridgeline.cli.console import loading_bar, print_json, read_text, say, say_warnings
 from ridgeline.cli.options import parse_tokens
 from ridgeline.engine.embedding_llm import EmbeddingLLM, Vector, similarity
 from ridgeline.engine.engine_settings import EngineSettings
@@ -121,7 +120,7 @@ def _show_vectors(texts: list[str], vectors: list[Vector], *, as_json: bool) -> 
             {"text": text, "tokens": vector.tokens, "similarity": cosine, "embedding": vector.values.tolist()}
             for text, vector, cosine in zip(texts, vectors, alike, strict=True)
         ]
-        print(json.dumps({"dimensions": len(vectors[0].values), "texts": rows}))
+        print_json({"dimensions": len(vectors[0].values), "texts": rows})
         return
     if len(texts) == 1:
         first = ", ".join(f"{number:.4f}" for number in vectors[0].values[:_NUMBERS])
@@ -136,7 +135,7 @@ def _show_scores(texts: list[str], scores: list[float], *, as_json: bool) -> Non
     ranked = sorted(zip(texts[1:], scores, strict=True), key=lambda pair: -pair[1])
     if as_json:
         rows = [{"text": text, "score": score} for text, score in zip(texts[1:], scores, strict=True)]
-        print(json.dumps({"query": texts[0], "documents": rows}))
+        print_json({"query": texts[0], "documents": rows})
         return
     print(f"        {_shown(texts[0])}")
     for text, score in ranked:

@@ -1,6 +1,5 @@
 """`ridgeline env` prints the machine and the package versions for a bug report."""
 
-import json
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -11,6 +10,7 @@ import torch
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import state
 from ridgeline.cli import options
+from ridgeline.cli.console import print_json
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.op import Op
 from ridgeline.util.host import GIB, available_memory, processor
@@ -33,7 +33,7 @@ def env(as_json: options.Json = False) -> None:
         **{name: version(name) for name in _PACKAGES},
     }
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     for name, value in facts.items():
         print(f"{name:17} {value}")

@@ -1,13 +1,12 @@
 """`ridgeline image` and `ridgeline video`, which generate images and videos from a prompt."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import silence
+from ridgeline.cli.console import print_json, silence
 from ridgeline.cli.diffusion_models import check_medium, open_media_source
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.flags import build_from, given_flags, with_flags
@@ -116,4 +115,4 @@ def _decode_saved(source: ModelSource, medium: Medium, run: MediaRunFlags) -> No
         if not run.as_json:
             print(path, flush=True)
     if run.as_json:
-        print(json.dumps({"files": [str(path) for path in paths]}))
+        print_json({"files": [str(path) for path in paths]})

@@ -1,6 +1,5 @@
 """`ridgeline image` for a model that generates images token by token, like text."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 import typer
 
-from ridgeline.cli.console import counting_bar, loading_bar, say
+from ridgeline.cli.console import counting_bar, loading_bar, print_json, say
 from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
 from ridgeline.cli.image_forecast import describe_device, measured_lines
 from ridgeline.cli.interrupt import interruptible
@@ -59,7 +58,7 @@ def draw_tokens(source: ModelSource, medium: Medium, request: DiffusionRequest, 
     for line in measured_lines(predicted, measured, forecast.device, meanwhile):
         say(line)
     if run.as_json:
-        print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
+        print_json({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)})
 
 
 def plan_lines(

@@ -1,6 +1,5 @@
 """`ridgeline lab` runs experiments and exercises."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from ridgeline.backends.model_loader import load_model
 from ridgeline.cli import options
-from ridgeline.cli.console import say
+from ridgeline.cli.console import print_json, say
 from ridgeline.cli.lab_exercise import exercise
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.core.checkpoint import open_source, read_config
@@ -96,7 +95,7 @@ def command_of(experiment: Experiment, write: Write) -> Callable[..., None]:
         if svg is not None:
             write(svg, page)
         if as_json:
-            print(json.dumps(experiment.as_json(outcome)))
+            print_json(experiment.as_json(outcome))
         else:
             print()
             show(page)
@@ -285,7 +284,7 @@ def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool)
     if svg is not None:
         _write(svg, page)
     if as_json:
-        print(json.dumps(data))
+        print_json(data)
     else:
         show(page)
 

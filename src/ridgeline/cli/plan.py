@@ -1,9 +1,8 @@
 """`ridgeline plan` predicts fit, users, speed, limits and cost of a model on a device without reading weights."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.console import say
+from ridgeline.cli.console import print_json, say
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.plan_embedding import plan_embedding
@@ -41,7 +40,7 @@ def plan(flags: PlanFlags) -> None:
     flags.check_short()
     if shown.listed:
         known = list_json()
-        print(json.dumps(known)) if flags.as_json else show(list_document(known))
+        print_json(known) if flags.as_json else show(list_document(known))
         return
     devices = flags.compared_devices()
     if model is None or (setup.device is None and devices is None):
@@ -72,7 +71,7 @@ def plan(flags: PlanFlags) -> None:
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)
     _say_unknown(flags.money, made, compared)
     if flags.as_json:
-        print(json.dumps(_json(made, compared)))
+        print_json(_json(made, compared))
     elif compared is not None:
         show(compare_document(compared))
     elif shown.short:

@@ -1,7 +1,6 @@
 """`ridgeline plan` for diffusion pipelines: seconds and dollars per image or video, and how to improve them."""
 
-import json
-
+from ridgeline.cli.console import print_json
 from ridgeline.cli.flags import build_from, given_flags
 from ridgeline.cli.plan_options import PlanFlags, listed_options, sections_of
 from ridgeline.core.checkpoint.source import ModelSource
@@ -43,11 +42,11 @@ def plan_diffusion(source: ModelSource, flags: PlanFlags) -> None:
         if not plans:
             raise ValueError("none of these devices has a link; give --devices 1, or devices with a link")
         shown_there = compare_pipeline_document(plans, unpriced)
-        print(json.dumps(compare_pipeline_json(plans))) if flags.as_json else show(shown_there)
+        print_json(compare_pipeline_json(plans)) if flags.as_json else show(shown_there)
         return
     sections = sections_of(flags.shown, SECTIONS)
     plan = planned(flags.device)
-    print(json.dumps(pipeline_json(plan))) if flags.as_json else show(pipeline_document(plan, sections))
+    print_json(pipeline_json(plan)) if flags.as_json else show(pipeline_document(plan, sections))
 
 
 def _check(title: str, flags: PlanFlags) -> None:

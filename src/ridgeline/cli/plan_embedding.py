@@ -1,8 +1,8 @@
 """`ridgeline plan` for embedding models: texts per second, and the price of a million tokens."""
 
-import json
 from functools import partial
 
+from ridgeline.cli.console import print_json
 from ridgeline.cli.flags import given_flags
 from ridgeline.cli.plan_options import PlanFlags, listed_options, sections_of
 from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, with_pooling
@@ -40,11 +40,11 @@ def plan_embedding(source: ModelSource, embedding: EmbeddingConfig | None, flags
         quoted, unpriced = flags.quoted_devices(devices)
         compared = compare_embedding(source.title, models, setup.setup(devices[0]), requested, quoted, unpriced)
         shown_there = compare_embedding_document(compared)
-        print(json.dumps(compare_embedding_json(compared))) if flags.as_json else show(shown_there)
+        print_json(compare_embedding_json(compared)) if flags.as_json else show(shown_there)
         return
     sections = sections_of(flags.shown, SECTIONS)
     made = embedding_plan(source.title, models, setup.setup(flags.device), requested)
-    print(json.dumps(embedding_json(made))) if flags.as_json else show(embedding_document(made, sections))
+    print_json(embedding_json(made)) if flags.as_json else show(embedding_document(made, sections))
 
 
 def _check(title: str, flags: PlanFlags) -> None:

@@ -1,6 +1,5 @@
 """`ridgeline run` generates text for a prompt, streams it and reports the time that it took."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.batch_options import BatchFlags
-from ridgeline.cli.console import clean, say, silence
+from ridgeline.cli.console import clean, print_json, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import given_flags, option, with_flags
 from ridgeline.cli.missing_kernels import warn_missing_kernels
@@ -126,7 +125,7 @@ def run(
         completion = _generate(llm, ids, params, next(iter(adapters), ""), features, shown=shown)
         if as_json:
             names = llm.tokenizer if single.logprobs is not None else None
-            print(json.dumps(_completion_json(completion, account, names) | _speculation_json(llm)))
+            print_json(_completion_json(completion, account, names) | _speculation_json(llm))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
         if warning := image_generation_warning(source):

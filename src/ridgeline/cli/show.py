@@ -1,11 +1,11 @@
 """`ridgeline show` describes a config.json without reading weights."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.cli import options
+from ridgeline.cli.console import print_json
 from ridgeline.core.checkpoint.adapter import Adapter, adapt, read_adapters
 from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.gguf_config import tensor_bytes
@@ -47,7 +47,7 @@ def show(
     adapt(built, family_of(fields), adapters)
     if as_json:
         report = {"adapters": [_adapter_json(adapter, built) for adapter in adapters]} if adapters else {}
-        print(json.dumps(_as_json(fields, built, counted) | report))
+        print_json(_as_json(fields, built, counted) | report)
     else:
         shown = document(fields, built, counted)
         tables = (_adapters(adapters, built, counted),) if adapters else ()

@@ -1,13 +1,12 @@
 """`ridgeline tokenize` shows how a model splits a text into tokens."""
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import read_text
+from ridgeline.cli.console import print_json, read_text
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text import TokenPiece, count_tokens, token_pieces
 
@@ -36,7 +35,7 @@ def tokenize(
     ratio = count_tokens(tokenizer, text, parse_special=special)
     if as_json:
         rows = [{"id": p.id, "piece": p.piece, "bytes": p.data.hex()} for p in found]
-        print(json.dumps({**dataclasses.asdict(ratio), "count": ratio.tokens, "tokens": rows}))
+        print_json({**dataclasses.asdict(ratio), "count": ratio.tokens, "tokens": rows})
         return
     for p in found:
         print(_line(p))

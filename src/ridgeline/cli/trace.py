@@ -5,7 +5,7 @@ import json
 from functools import partial
 
 from ridgeline.cli import options
-from ridgeline.cli.console import say, status
+from ridgeline.cli.console import print_json, say, status
 from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.text_request import check_room, image_generation_warning, load, prompt_ids, read_prompt
@@ -61,7 +61,7 @@ def trace(
         if given:
             raise ValueError(f"--priced runs no model, but {given[0]} is for a model that runs; leave it out")
         made = flags.priced.trace(model, flags.running.lora)
-        print(json.dumps(priced_json(made))) if flags.as_json else show(priced_document(made), PRICED_WIDTH)
+        print_json(priced_json(made)) if flags.as_json else show(priced_document(made), PRICED_WIDTH)
         return
     flags.priced.check()
     if prompt is None:
@@ -129,7 +129,7 @@ def _show_written(source: ModelSource, prompt: str, device: str, flags: TraceFla
         roofline=lambda: ledger_roofline(ledger),
     )
     if flags.as_json:
-        print(json.dumps(to_json(ledger)))
+        print_json(to_json(ledger))
     elif flags.summary:
         show(summary_of(ledger))
     else:

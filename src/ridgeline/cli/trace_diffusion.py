@@ -5,7 +5,7 @@ import json
 
 import torch
 
-from ridgeline.cli.console import loading_bar, say, status
+from ridgeline.cli.console import loading_bar, print_json, say, status
 from ridgeline.cli.flags import build_from, given_flags
 from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.plan_options import named_sections
@@ -92,7 +92,7 @@ def show_diffusion_trace(model: str, prompt: str, device: str, flags: TraceFlags
         roofline=lambda: ledger_roofline(ledger.denoise),
     )
     if flags.as_json:
-        print(json.dumps(image_json(ledger)))
+        print_json(image_json(ledger))
     else:
         sections = tuple(ledger.stages) if diffusion.full else sections
         show(image_report(ledger, ReportOptions(layer, flags.files.roofline is not None), sections), WIDTH)

@@ -1,7 +1,6 @@
 """`ridgeline transcribe` turns speech files into text, subtitles or JSON."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ridgeline.cli import options
-from ridgeline.cli.console import clean, err
+from ridgeline.cli.console import clean, err, print_json
 from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.core.checkpoint import open_source
@@ -77,7 +76,7 @@ def transcribe(
     if subrip or webvtt:
         print((srt if subrip else vtt)(transcripts[0].segments), end="")
     elif as_json:
-        print(json.dumps(_json(files, transcripts, speech_options.task)))
+        print_json(_json(files, transcripts, speech_options.task))
     elif several:
         for name, transcript in zip(files, transcripts, strict=True):
             print(clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))

@@ -1,13 +1,12 @@
 """`ridgeline translate` translates texts with an encoder-decoder model, one translation per line."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import clean, one_line, read_text, say
+from ridgeline.cli.console import clean, one_line, print_json, read_text, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import report_model_choice
 from ridgeline.cli.text_request import SPEECH_MODEL_ERROR, SamplingFlags, check_room, load, report_ignored_config
@@ -57,7 +56,7 @@ def translate(
     completions = iter(llm.generate(full, params) if full else ())
     answers = [(text, next(completions) if text else None) for text in sources]
     if as_json:
-        print(json.dumps({"model": model, "translations": [_json(*answer) for answer in answers]}))
+        print_json({"model": model, "translations": [_json(*answer) for answer in answers]})
         return
     for text, completion in answers:
         print(clean("" if completion is None else _format_translation(text, completion, params)))
