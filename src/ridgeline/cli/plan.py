@@ -21,7 +21,6 @@ from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_do
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
 from ridgeline.price.plan.scenario import AddAdapters, ModelCache
 from ridgeline.util.document.terminal_renderer import show
-from ridgeline.util.json_data import json_data
 
 if TYPE_CHECKING:
     from ridgeline.insight.simulate.tail_latency import TailEstimate
@@ -138,7 +137,6 @@ def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: Devic
 
 def _json(made: DeploymentPlan | None, compared: DeviceComparison | None) -> dict[str, Any]:
     if made is not None:
-        tail = _tail(made)
-        return plan_json(made, compared) | {"queue": json_data(tail)}
+        return plan_json(made, compared) | {"queue": _tail(made)}
     assert compared is not None
     return comparison_json(compared)
