@@ -303,11 +303,12 @@ def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -
 
 def test_ridgeline_says_where_it_does_not_run_yet() -> None:
     own, other = load_engine("ridgeline"), load_engine("vllm")
-    assert "does not run on this device yet (only on cpu)" in own.unsupported_note(card())
+    assert "does not run on this device yet (only on cpu and NVIDIA)" in own.unsupported_note(card())
     assert [
         own.unsupported_note(card(kind="cpu")),
+        own.unsupported_note(card(title="NVIDIA Card")),
         own.unsupported_note(card(calibrated=True)),
         other.unsupported_note(card()),
-    ] == ["", "", ""]
+    ] == ["", "", "", ""]
     (note,) = ModelCache(fields(TINY_MIXTURE)).scenario(Deployment(card(), engine=own)).notes
     assert note == own.unsupported_note(card())

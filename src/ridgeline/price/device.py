@@ -227,6 +227,11 @@ class Device:
         """A sentence on what changed since this machine was calibrated, and on the remedy; "" for other devices."""
         return self.sources.get(STALE, "")
 
+    @property
+    def maker(self) -> str:
+        """The maker, which is the first word of the title."""
+        return self.title.partition(" ")[0]
+
     def with_calibration_slowdown(self) -> "Device":
         """Return this device with the average slowdown of its calibration, for predictions of runs of minutes."""
         if self.disturbed is None:

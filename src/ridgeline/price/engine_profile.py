@@ -96,7 +96,7 @@ class EngineProfile:
     copies: Copies | None = None
     """The kernels that copy a prompt's rows around its attention; None if attention reads and writes them in place."""
     kinds: tuple[str, ...] = ()
-    """The kinds of devices that the engine runs on; empty for all."""
+    """The kinds of devices and the makers of GPUs that the engine runs on; empty for all."""
     offered: bool = True
     """Whether users can choose the engine by name in `ridgeline plan`."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -126,12 +126,11 @@ class EngineProfile:
 
         A calibrated device counts as supported.
         """
-        if not self.kinds or device.kind in self.kinds or device.calibrated:
+        if not self.kinds or {device.kind, device.maker} & set(self.kinds) or device.calibrated:
             return ""
-        alone = " and ".join(self.kinds)
         return (
-            f"{self.title} does not run on this device yet (only on {alone}): predicted with its rules and this "
-            "device's kernel times"
+            f"{self.title} does not run on this device yet (only on {' and '.join(self.kinds)}): predicted with its "
+            "rules and this device's kernel times"
         )
 
     def _all_reduce(self, device: Device, devices: int) -> str:

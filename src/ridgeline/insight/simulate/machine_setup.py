@@ -47,7 +47,9 @@ def machine_of(
         )
     if context is not None and not 1 <= context <= model.context:
         raise ValueError(f"--context is {context:,}, but the model's context is {model.context:,}; give at most that")
-    memory = memory_of(case, PlanWorkload(1, 1, step_tokens=limits.tokens, page_size=page_size))
+    memory = memory_of(
+        case, PlanWorkload(1, 1, step_tokens=limits.tokens, page_size=page_size), requests=limits.requests
+    )
     if pages is None and not memory.fits:
         missing = say_gib(gib(memory.missing))
         raise ValueError(

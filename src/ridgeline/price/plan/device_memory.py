@@ -159,8 +159,15 @@ class DeviceMemory:
         return 0.0 if self.fits else self.request_bytes - self.left
 
 
-def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
-    """Return the memory budget of one device in a scenario."""
+def memory_of(case: Scenario, workload: PlanWorkload, requests: float = math.inf) -> DeviceMemory:
+    """Return the memory budget of one device in a scenario.
+
+    Args:
+        case: The scenario.
+        workload: The requests.
+        requests: The maximum number of requests per rank that run at the same time, whose logits a step computes; by
+            default as many as fit.
+    """
     dealt = group_layers(case.model.kv_specs, workload.page_size, case.model.context)
     # A step may need only part of the image at either end, but each image is encoded whole.
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
@@ -172,15 +179,17 @@ def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
     recorded = replayed_bytes(steps, case.model, case.price, workload.step_tokens)
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, peak, recorded, least)
-    if memory.on_each <= least:
+    most = min(memory.on_each, requests)
+    if most <= least:
         return memory
     # Each further request needs a further row of logits, which leaves less memory for KV. Find the fewest rows that
     # suffice for all requests that still fit.
-    fewer = range(least + 1, memory.on_each)  # all that may be too few
-    enough = bisect_left(
-        fewer, True, key=lambda rows: _with_logits(case, workload, dealt, peak, recorded, rows).on_each <= rows
-    )
-    return _with_logits(case, workload, dealt, peak, recorded, fewer.start + enough)
+    fewer = range(least + 1, int(most))  # all that may be too few
+
+    def suffices(rows: int) -> bool:
+        return min(_with_logits(case, workload, dealt, peak, recorded, rows).on_each, requests) <= rows
+
+    return _with_logits(case, workload, dealt, peak, recorded, fewer.start + bisect_left(fewer, True, key=suffices))
 
 
 def _with_logits(
