@@ -164,7 +164,7 @@ def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
         loaded.model,
         layout,
         Limits(tokens=positions, requests=1),
-        context=first.context,
+        context=first.traits.context,
         prefix_cache=False,
         eos_ids=first.eos_ids,
     )
