@@ -196,7 +196,7 @@ def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetri
     front, front_wall = _front(log, offered if open_loop else 0.0)
     made, prompts = int(requests.made[answered].sum()), int(requests.input[answered].sum())
     assert log.totals is not None, "the run has not ended"
-    classed = any(requests.classes) or _classed(slo)
+    classed = any(requests.classes) or (slo is not None and bool(slo.classes))
     return SimulationMetrics(
         counts={name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
         reasons=dict(Counter(log.requests.reasons.values())),
@@ -223,11 +223,6 @@ def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetri
         sampling_error=_drawn(requests.made[answered], int(counted.sum()), share) if open_loop else None,
         classes=by_class(requests, answered, counted, slo, duration) if classed else {},
     )
-
-
-def _classed(slo: SLO | None) -> bool:
-    """Return whether the objectives differ by request class."""
-    return slo is not None and bool(slo.classes)
 
 
 def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:

@@ -430,10 +430,6 @@ def _change(plan: DeploymentPlan, change: Change) -> TableRow:
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _scores_heading(plan: DeploymentPlan) -> str:
-    return f"Attention without (fused kernel) and with its score matrix in memory{_each(plan)}"
-
-
 def _sweep_heading(plan: DeploymentPlan) -> str:
     what = "Batches" if plan.batches else "Batch sweep"
     return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain: bound compared with batch 1"
@@ -454,7 +450,9 @@ SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = Mappin
             "Time by operation class, and the roof that limits it", classes_table(plan.phases)
         ),
         "turns": lambda plan: _headed("Crossover points", _crossings(plan)),
-        "attention": lambda plan: _headed(_scores_heading(plan), _scores(plan)),
+        "attention": lambda plan: _headed(
+            f"Attention without (fused kernel) and with its score matrix in memory{_each(plan)}", _scores(plan)
+        ),
         "sweep": lambda plan: _headed(_sweep_heading(plan), _sweep(plan)),
         "levers": lambda plan: _headed(
             "Effects of changes (factors relative to this plan, expected times)", _changes(plan)
