@@ -35,18 +35,15 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
         ApiError: If the body is too large (413), or is no such object or has too many values (400).
     """
     body = await read_bytes(request.headers, request.stream(), settings.body_bytes)
-    return await parse_object_async(body, settings.json_depth, most_ids)
+    return await parse_object(body, settings.json_depth, most_ids)
 
 
-async def parse_object_async(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
-    """Return the JSON object in a body, like `parse_object`, but check the structure of a long body in a thread."""
+async def parse_object(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
+    """Return the JSON object in a body; arguments and errors are those of `read_object`.
+
+    The structure of a long body is checked in a thread.
+    """
     await offload_if_long(len(body), lambda: check_structure(body, most_depth, most_ids))
-    return _decoded(body)
-
-
-def parse_object(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
-    """Return the JSON object in a body; arguments and errors are those of `read_object`."""
-    check_structure(body, most_depth, most_ids)
     return _decoded(body)
 
 

@@ -20,7 +20,7 @@ from ridgeline.learn.page.data import config_table, device_data, models_data, st
 from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.server.errors import ApiError, as_invalid
 from ridgeline.server.http.auth import check_client
-from ridgeline.server.http.body import parse_object_async, read_bytes
+from ridgeline.server.http.body import parse_object, read_bytes
 from ridgeline.server.http.page_routes import asset_response
 from ridgeline.server.server_settings import ServerSettings
 
@@ -97,7 +97,7 @@ class PageData:
         stored = _stored(request)
         most = min(_CONFIG_BYTES, self._settings.body_bytes)
         body = await read_bytes(request.headers, request.stream(), most)
-        values = await parse_object_async(body, self._settings.json_depth)
+        values = await parse_object(body, self._settings.json_depth)
         table = await self._in_turn(lambda: asyncio.to_thread(config_table, values, stored))
         written = json.dumps(table, separators=(",", ":"))  # msgspec has 64 bits; a nonsensical config gives more
         return Response(written, headers={"cache-control": "no-store"}, media_type="application/json")
