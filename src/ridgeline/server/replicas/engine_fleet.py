@@ -8,7 +8,8 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 
 import msgspec
 
@@ -305,15 +306,6 @@ class _RoutedRequest:
 
 def sum_stats(stats: Sequence[Stats]) -> Stats:
     """Return the sum of the statistics of several engines."""
-    total = Stats()
-    for each in stats:
-        names = [f.name for f in fields(Stats) if f.name != "accepted_at"]
-        added = {name: getattr(total, name) + getattr(each, name) for name in names}
-        places = max(len(total.accepted_at), len(each.accepted_at))
-        pairs = zip(_padded(total.accepted_at, places), _padded(each.accepted_at, places), strict=True)
-        total = replace(total, **added, accepted_at=tuple(a + b for a, b in pairs))
-    return total
-
-
-def _padded(counts: tuple[int, ...], places: int) -> tuple[int, ...]:
-    return counts + (0,) * (places - len(counts))
+    names = [f.name for f in fields(Stats) if f.name != "accepted_at"]
+    accepted_at = map(sum, zip_longest(*(each.accepted_at for each in stats), fillvalue=0))
+    return Stats(**{name: sum(getattr(each, name) for each in stats) for name in names}, accepted_at=tuple(accepted_at))
