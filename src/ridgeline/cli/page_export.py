@@ -4,13 +4,14 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ridgeline.cli.console import counting_bar, rough_time, say, status
+from ridgeline.cli.flags import option, with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.engine.llm import LLM
@@ -20,7 +21,7 @@ from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.request_recording import RECORDED, VERSION
 from ridgeline.price.plan.scenario import ModelCache
-from ridgeline.util.files import check_new, check_writable, write_whole
+from ridgeline.util.files import check_outputs, write_whole
 from ridgeline.util.untrusted import read_object
 
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
@@ -33,57 +34,49 @@ _COMPARED = 2
 _WORTH_SAYING = 3.0  # minimum estimate in seconds to print
 
 
-def export(
-    out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE")],
-    models: Annotated[str, typer.Option(help="The models of the page, separated by commas.")] = USUAL,
-    weights: Annotated[
-        str, typer.Option(help="The weight formats to choose from; `stored` is what a model's config says.")
-    ] = "stored,fp8,int4",
-    kv: Annotated[str, typer.Option(help="The KV-cache formats to choose from.")] = "stored,fp8",
-    devices: Annotated[str, typer.Option(help="The numbers of devices to choose from.")] = "1,2,4,8",
-    runs: Annotated[
-        bool,
-        typer.Option(
-            help=(
-                "Record runs of the engine with the built-in model, and the steps of the built-in diffusion pipeline."
-            )
-        ),
-    ] = True,
-    trace: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"A request to play: a prompt for {MODEL}, which runs now, or a .json file from /page/trace; "
-            "repeatable. By default a short prompt; '' for none.",
-            metavar="PROMPT|FILE",
-        ),
-    ] = None,
-    traffic: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A load test to show: the output of `bench serve --json`, or a simulation; two are compared.",
-            metavar="FILE",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ExportFlags:
+    """The options for the models and the recordings of an exported page."""
+
+    models: str = option("The models of the page, separated by commas.", default=USUAL)
+    weights: str = option(
+        "The weight formats to choose from; `stored` is what a model's config says.", default="stored,fp8,int4"
+    )
+    kv: str = option("The KV-cache formats to choose from.", default="stored,fp8")
+    devices: str = option("The numbers of devices to choose from.", default="1,2,4,8")
+    runs: bool = option(
+        "Record runs of the engine with the built-in model, and the steps of the built-in diffusion pipeline.",
+        default=True,
+    )
+    trace: list[str] | None = option(
+        f"A request to play: a prompt for {MODEL}, which runs now, or a .json file from /page/trace; repeatable. By "
+        "default a short prompt; '' for none.",
+        metavar="PROMPT|FILE",
+    )
+    traffic: list[Path] | None = option(
+        "A load test to show: the output of `bench serve --json`, or a simulation; two are compared.", metavar="FILE"
+    )
+    force: bool = option("Overwrite an existing file.", default=False)
+
+
+@with_flags
+def export(out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE")], flags: ExportFlags) -> None:
     """Write the web page as one file that works from disk, without a network.
 
     It holds the prices of each model in each format; formats that a model cannot be split in are left out. It also
     holds runs of the engine, the steps of a diffusion pipeline, and requests op by op, all recorded now.
     """
-    if not force:
-        check_new(out)
-    check_writable(out)
-    wanted = _parts(models)
+    check_outputs({"--out": out}, overwrite=flags.force)
+    wanted = _parts(flags.models)
     if not wanted:
         raise ValueError("--models is empty; give model names separated by commas")
-    ways = [_stored(*way) for way in itertools.product(_parts(weights), _parts(kv), _parts(devices))]
+    ways = [_stored(*way) for way in itertools.product(*map(_parts, (flags.weights, flags.kv, flags.devices)))]
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
     blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
-    results = _results(traffic or [])
-    played = recordings(trace)
-    recorded = (_recorded() if runs else {}) | ({RECORDED: played} if played else {})
+    results = _results(flags.traffic or [])
+    played = recordings(flags.trace)
+    recorded = (_recorded() if flags.runs else {}) | ({RECORDED: played} if played else {})
     recorded |= {TRAFFIC: results} if results else {}
     data = render_standalone({MODELS: models_data(listed), CARDS: device_data(), **blocks, **recorded})
     write_whole(out, data)

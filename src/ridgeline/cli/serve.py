@@ -41,6 +41,9 @@ if TYPE_CHECKING:  # a text server must not import diffusion code
 
 logger = logging.getLogger("ridgeline.server")
 
+_ServedBy = Callable[[ModelSource], ServedLLM]
+"""A function that returns a language model as a single engine would serve it."""
+
 
 _server, _adapters = panel("Server"), panel("Adapters")
 _SERVER_OF_TEXT = ("--tool-call-parser", "--record", "--seed")
@@ -161,24 +164,24 @@ def serve(
     check_priced(priced, [*given_flags(engine), *given_flags(adapters), *given_flags(server)])
     replicas.check(pipelines)
     split.check(pipelines, replicas, priced.priced, settings.stalled_seconds)
+    served = partial(_served, settings=settings, engine=engine, adapters=adapters, seed=server.seed)
     if not pipelines:
         return_freed_memory()  # the steps, which reuse memory, run in other processes
     if priced.priced is not None:
-        return _serve_priced(sources, settings, engine, priced, replicas)
+        return _serve_priced(sources, settings, served, priced, replicas)
     if not pipelines:
-        return _serve_language(writers[0], settings, engine, adapters, server.seed, replicas, split)
+        return _serve_language(writers[0], settings, served, engine, replicas, split)
     images = served_images(pipelines, engine.threads)
     if not writers:
         return _run(images, settings, lambda url, diffusion_engine: say_images_ready(url, diffusion_engine, settings))
-    return _serve_together(writers[0], images, settings, engine, adapters, server.seed)
+    return _serve_together(writers[0], images, settings, served, engine.device)
 
 
 def _serve_language(
     model: ModelSource,
     settings: ServerSettings,
+    served_by: _ServedBy,
     engine: TextFlags,
-    adapters: AdapterFlags,
-    seed: int | None,
     replicas: ReplicaFlags,
     split: SplitFlags,
 ) -> int:
@@ -189,7 +192,7 @@ def _serve_language(
         threads = min(threads, max(1, cores() // (engine.tensor_parallel * engines)))
     place = placement.device_named(engine.device)
     priced_for = partial(calibrated_device, place, min(threads, cores()))  # of this machine, even with a cluster
-    served = replace(_served(model, settings, engine, adapters, seed), threads=threads, device=priced_for)
+    served = replace(served_by(model), threads=threads, device=priced_for)
     guesses = None if served.settings is None else served.settings.speculation
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
         known_device(priced_for())
@@ -225,7 +228,7 @@ def _run_engines(
 def _serve_priced(
     sources: Sequence[ModelSource],
     settings: ServerSettings,
-    engine: TextFlags,
+    served_by: _ServedBy,
     priced: PricedFlags,
     replicas: ReplicaFlags,
 ) -> int:
@@ -237,7 +240,7 @@ def _serve_priced(
     if len(sources) > 1:
         raise ValueError("--priced serves one language model; leave out the other models")
     check_continues(sources[0])
-    served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
+    served = served_priced(sources[0], served_by(sources[0]), priced)
     title = describe_priced_devices(served)
 
     def ready(url: str, llm: EngineClient) -> None:
@@ -250,20 +253,15 @@ def _serve_priced(
 
 
 def _serve_together(
-    model: ModelSource,
-    images: "ServedImages",
-    settings: ServerSettings,
-    engine: TextFlags,
-    adapters: AdapterFlags,
-    seed: int | None,
+    model: ModelSource, images: "ServedImages", settings: ServerSettings, served_by: _ServedBy, device: str
 ) -> int:
     from ridgeline.server.multi_model import ServedMultiModel
 
-    if placement.device_named(engine.device).type != "cpu":
+    if placement.device_named(device).type != "cpu":
         raise ValueError(
             "--device: next to a diffusion pipeline a language model runs on the CPU; leave it out, or serve it alone"
         )
-    together = ServedMultiModel(_served(model, settings, engine, adapters, seed), images)
+    together = ServedMultiModel(served_by(model), images)
 
     def ready(url: str, models: "MultiModelEngine") -> None:
         say_multi_model_ready(url, together, models, settings)
