@@ -266,8 +266,15 @@ def test_rates_follow_from_the_numbers_beside_them(server: Running, count: int) 
     body = {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True, "n": count}
     took = server.post("/v1/completions", body).json()["timings"]
     assert took["predicted_n"] == 8 * count
-    for what in ("prompt", "predicted"):
-        assert math.isclose(took[f"{what}_per_second"], took[f"{what}_n"] / took[f"{what}_ms"] * 1000, rel_tol=1e-5)
+    for what, tokens in (("prompt", took["prompt_n"]), ("predicted", 7 * count)):
+        assert math.isclose(took[f"{what}_per_second"], tokens / took[f"{what}_ms"] * 1000, rel_tol=1e-5)
+    server.idle()
+
+
+def test_a_single_token_has_no_rate(server: Running) -> None:
+    """The time between the first and the last token is of the tokens after the first, and here there are none."""
+    took = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json()["timings"]
+    assert (took["predicted_n"], took["predicted_per_second"]) == (1, 0)
     server.idle()
 
 

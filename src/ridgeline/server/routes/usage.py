@@ -46,7 +46,8 @@ def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, fl
 
     prompt_n and prompt_ms cover the computed prompt tokens, from the first step to the first token. predicted_n counts
     the tokens of all choices, and predicted_ms runs from the first token to the last, as in llama.cpp. The rates are
-    tokens per second.
+    tokens per second. Unlike llama.cpp's, predicted_per_second leaves out the first token of each choice: predicted_ms
+    begins when that token is there.
 
     Args:
         arrived: When the server received the request, in nanoseconds as in `GenerationRequest`.
@@ -58,6 +59,7 @@ def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, fl
     first = min((time.first_token for time in times if time.first_token is not None), default=scheduled)
     finished = max((time.finished for time in times if time.finished is not None), default=first)
     prefill, decode = _ms(first - scheduled), _ms(finished - first)
+    after_first = sum(count - 1 for count in usage.output.values() if count > 0)
     return {
         "cache_n": cached,
         "prompt_n": usage.prompt - cached,
@@ -65,7 +67,7 @@ def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, fl
         "prompt_per_second": _rate(usage.prompt - cached, prefill),
         "predicted_n": output,
         "predicted_ms": decode,
-        "predicted_per_second": _rate(output, decode),
+        "predicted_per_second": _rate(after_first, decode),
         "queued_ms": _ms(scheduled - arrived),
         "first_token_ms": _ms(first - arrived),
         "total_ms": _ms(finished - arrived),
