@@ -34,6 +34,13 @@ def test_rows_of_another_card_say_nothing_of_this_one() -> None:
     )
 
 
+def test_images_and_videos_are_called_so() -> None:
+    """Check the text alone: the metric of accuracy.toml and of the JSON is `picture`."""
+    row = AccuracyRow("l40s", "", "picture", 7, 3, 0.24, 0.4)
+    said = describe_trust(load_device("l40s"), [trust_in("l40s", "", "picture", [row])])
+    assert said == "images and videos 24% off (7 measurements); kernel times measured on this device"
+
+
 def test_over_eight_cards_the_link_decides() -> None:
     assert [class_of(metric, 8) for metric in ("decode", "serving", "memory")] == ["tp8", "tp8", "memory"]
     assert [class_of(metric, 4) for metric in ("decode", "serving", "memory")] == ["decode", "serving", "memory"]

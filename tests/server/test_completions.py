@@ -272,7 +272,7 @@ def test_rates_follow_from_the_numbers_beside_them(server: Running, count: int) 
 
 
 def test_a_single_token_has_no_rate(server: Running) -> None:
-    """The time between the first and the last token is of the tokens after the first, and here there are none."""
+    """Check the rate of the tokens after the first, of which there are none."""
     took = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json()["timings"]
     assert (took["predicted_n"], took["predicted_per_second"]) == (1, 0)
     server.idle()

@@ -92,12 +92,17 @@ def describe_trust(device: Device, found: Iterable[Trust]) -> str:
     found = list(found)
     if device.calibrated:
         return describe_basis(device)
-    measured = [f"{trust.metric} {trust}" for trust in found if trust.rows]
-    missing = [trust.metric for trust in found if not trust.rows]
+    measured = [f"{_title(trust)} {trust}" for trust in found if trust.rows]
+    missing = [_title(trust) for trust in found if not trust.rows]
     if not measured:
         return f"no measurements on this device; {describe_basis(device)}"
     unmeasured = [f"no measurements of: {', '.join(missing)}"] if missing else []
     return "; ".join((", ".join(measured), describe_basis(device), *unmeasured))
+
+
+def _title(trust: Trust) -> str:
+    """Return the name of a metric in a text; accuracy.toml and the JSON call images and videos `picture`."""
+    return "images and videos" if trust.metric == "picture" else trust.metric
 
 
 def _together(metric: str, rows: Sequence[AccuracyRow], others: tuple[str, ...]) -> Trust:
