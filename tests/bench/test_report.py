@@ -38,6 +38,24 @@ def table_row(page: str, name: str) -> list[str]:
     return next(line.split()[len(name.split()) :] for line in page.splitlines() if line.startswith(f"{name} "))
 
 
+def test_a_terminal_is_not_filled_with_definitions() -> None:
+    """Check that they are in the report alone: forty lines of them stood under every run."""
+    found = findings()
+    lines = plain(report(found, with_charts=False)).splitlines()
+    assert lines[-1] == "definitions of these figures: --report FILE.html, --json or docs/bench.md"
+    assert "c1 - a: time to first token" not in "".join(lines)
+    assert "c1 - a: time to first token" in plain(report(found, with_charts=True))
+
+
+def test_too_short_a_run_says_what_cannot_be_told_and_what_would_do() -> None:
+    said = (
+        "answered in 3.9 s: too short to tell whether the server keeps up; give more --requests or --duration, for at "
+        "least 30 requests."
+    )
+    assert said in plain(report(findings(requests=20), with_charts=False), 200)
+    assert "in 5.9 s: steady." in plain(report(findings(requests=30), with_charts=False), 200)
+
+
 def test_figures_stand_in_the_text_with_their_count() -> None:
     page = plain(report(findings(parse_slo("ttft=40ms,tpot=10ms")), with_charts=True))
     assert page.splitlines()[0] == "m at http://fake: constant arrivals, 5 per second"

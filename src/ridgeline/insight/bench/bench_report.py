@@ -7,6 +7,7 @@ from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.bench.figures import figures
 from ridgeline.insight.bench.sweep import ATTAIN, MIN_REQUESTS, SweepLevel
 from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, needed
+from ridgeline.insight.traffic.stationarity import MIN_SAMPLES
 from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 from ridgeline.util.document.elements import (
     Bullets,
@@ -32,7 +33,8 @@ def report(findings: BenchFindings, *, with_charts: bool) -> Document:
 
     Args:
         findings: The results of the benchmark.
-        with_charts: Whether to include charts, for output that can show them.
+        with_charts: Whether to include charts and the definitions of the figures. A terminal cannot show these
+            charts, and the definitions would fill its screen.
     """
     blocks: list[DocumentBlock] = [Bullets(tuple(_answers(findings)))]
     if findings.reasons:
@@ -52,8 +54,9 @@ def report(findings: BenchFindings, *, with_charts: bool) -> Document:
         blocks += [Heading("Predicted"), Paragraph(findings.unpredicted)]
     if with_charts:
         blocks += [Heading("Figures"), *figures(findings)]
-    definitions = Facts(tuple(DEFINITIONS.items()))
-    blocks += [Heading("Definitions"), Paragraph(SYMBOLS), definitions]
+        blocks += [Heading("Definitions"), Paragraph(SYMBOLS), Facts(tuple(DEFINITIONS.items()))]
+    else:
+        blocks.append(Paragraph("definitions of these figures: --report FILE.html, --json or docs/bench.md", "dim"))
     return Document(_title(findings), tuple(blocks), _lead(findings))
 
 
@@ -83,7 +86,7 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
     run, summary = findings.run, findings.run.summary
     if findings.sweep is not None:
         yield _knee(findings)
-    yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
+    yield f"{_outcome(summary)} in {summary.duration:.1f} s: {_verdict(findings)}."
     open_loop = run.job.load.users is None and run.offered
     offered = f"; the offered load was {three_digits(run.offered)} requests per second" if open_loop else ""
     yield (
@@ -99,6 +102,16 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _typical(summary)
     if findings.fitted:
         yield _fitted(findings)
+
+
+def _verdict(findings: BenchFindings) -> str:
+    """Return the verdict with what it says of the server, if that is not clear from its words."""
+    if findings.verdict != "too short to tell":
+        return findings.verdict
+    return (
+        f"too short to tell whether the server keeps up; give more --requests or --duration, for at least "
+        f"{MIN_SAMPLES * 3 // 2} requests"
+    )
 
 
 def _fitted(findings: BenchFindings) -> str:
@@ -234,7 +247,7 @@ def _client(findings: BenchFindings) -> Iterator[tuple[str, str]]:
             f"median {say_seconds(typical.mid)}" if typical else f"mean {say_seconds(late.mean)}",
             f"p99 {say_seconds(most.mid)}" if most else f"at most {say_seconds(late.most)}",
         ]
-        yield "lateness", f"{', '.join(sentences)}after the time at which a request could have been sent"
+        yield "lateness", f"{', '.join(sentences)} after the time at which a request could have been sent"
     summary = run.summary
     counted = f"counted by the server, {summary.tokens_per_chunk:.3g} per chunk"
     if findings.uncounted:

@@ -88,9 +88,10 @@ class RequestRecord(msgspec.Struct):
     def lateness(self) -> int | None:
         """The delay that the load generator caused: the send time less the earliest possible one.
 
-        It is 0 in a closed loop, whose intended send times are the actual ones.
+        It is 0 in a closed loop, whose intended send times are the actual ones, and for a request that a timer sent
+        some microseconds early.
         """
-        return self.sent - max(self.ready, self.intended) if self.sent is not None else None
+        return max(0, self.sent - max(self.ready, self.intended)) if self.sent is not None else None
 
     @property
     def gaps(self) -> list[int]:

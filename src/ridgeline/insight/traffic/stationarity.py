@@ -9,6 +9,8 @@ import numpy as np
 FALLING_BEHIND = 0.05  # backlog growth relative to the arrival rate, above which a server does not keep up
 SURE = 3.0  # standard errors of a slope (with ten blocks, chance exceeds it in about 1 of 100 cases) and of a count
 _BLOCKS = 10
+MIN_SAMPLES = 2 * _BLOCKS
+"""The samples that a slope needs in the last two thirds of the time, so about two thirds of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def _slope(samples: Sequence[tuple[float, float]]) -> tuple[float, float] | None
     Neighbouring samples are correlated, so a regression over all of them would underestimate the error. The result is
     None for fewer than 20 samples, or if all are at one time.
     """
-    if len(samples) < 2 * _BLOCKS:
+    if len(samples) < MIN_SAMPLES:
         return None
     blocks = [block.mean(axis=0) for block in np.array_split(np.array(samples), _BLOCKS)]
     x, y = np.array(blocks).T

@@ -206,6 +206,6 @@ def _goodput(answered: Sequence[RequestRecord], slo: SLO, duration: float) -> Go
 
 def _met_in_time(record: RequestRecord, slo: SLO) -> bool | None:
     """Return whether a request would have met the objectives without the load generator's own lateness."""
-    late = max(0, record.lateness or 0)
+    late = record.lateness or 0
     ttft, e2e = record.ttft, record.e2e
     return slo.met(None if ttft is None else ttft - late, record.tpot, None if e2e is None else e2e - late)
