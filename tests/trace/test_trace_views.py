@@ -20,7 +20,7 @@ from ridgeline.insight.trace.request_trace import TraceOptions
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import REQUEST, STEPS, to_perfetto
-from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report, summarise_step
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import COLUMNS, to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary
@@ -257,9 +257,24 @@ def test_table_of_one_layer_and_of_all(ledger: Ledger) -> None:
     in_layer = sum(row.layer == 1 for row in ledger.rows)
     one = lines_of(op_table(ledger, 1))
     every = lines_of(op_table(ledger, "all"))
-    assert len(one) == in_layer + 12, "heads, a heading and a gap, five rows of totals, a legend of three lines"
+    assert len(one) == in_layer + 14, "heads, a heading and a gap, five rows of totals, a legend of five lines"
     assert sum(line.startswith("layer ") for line in every) == 3
     assert sum(line.startswith("attend") for line in every) == 3
+
+
+def test_a_step_is_compared_with_a_prediction_of_all_of_it_alone(ledger: Ledger) -> None:
+    """Check that the ops' prediction is not held against a whole step, which hid that the ops were 35 % off."""
+    steps = tuple(replace(step, host=2.5e-4, expected=step.expected + 2.5e-4) for step in ledger.steps)
+    known = replace(ledger, steps=steps)
+    for found, cells in ((ledger, 5), (known, 7)):
+        (line,) = [x for x in lines_of(op_table(found)) if x.startswith("whole step")]
+        assert len(line.replace(" M ", " ").replace(" C ", " ").split()) == len(["whole", "step"]) + 2 * cells
+        assert ("The whole step has no exp." in "\n".join(lines_of(op_table(found)))) == (cells == 5)
+    said = {name: summarise_step(ledger, ledger.step(name)) for name in ("prefill", "decode")}
+    for name, sentence in said.items():
+        ops = humanize.say_seconds(ledger.ops(name).measured)
+        assert f", its ops {ops} ({humanize.say_seconds(ledger.step(name).expected)} expected, " in sentence
+        assert "its ops" not in summarise_step(known, known.step(name))
 
 
 def test_rests_are_compared_where_the_device_knows_them(ledger: Ledger) -> None:
@@ -275,6 +290,7 @@ def test_shapes_are_those_of_all_results(tiny: Maker) -> None:
     shapes = {line[0]: line[1] for line in lines if len(line) > 1}
     assert shapes["self_attn.qkv"] == "36>60+2·20"
     assert shapes["model.norm"] == "36>2·36"
+    assert shapes["input_layernorm"] == "36>2·36", "of two layers; the first has no residual to add"
     assert shapes["lm_head"] == "36>263"
 
 

@@ -116,7 +116,7 @@ class DiffusionTraceFlags:
     """The options for the traced image or video. Its seed is a sampling option."""
 
     steps: int | None = _drawn("The number of denoising steps; by default what the pipeline says.")
-    step: int = _drawn("The step to trace; the steps before it run untraced.", default=1)
+    step: int = _drawn("The denoising step to trace, counted from 1; the steps before it run untraced.", default=1)
     guidance: float | None = _drawn("The guidance scale: how strongly the prompt is followed; 2 passes per step.")
     second_guidance: float | None = _drawn(SECOND_GUIDANCE)
     negative: str | None = _drawn("A description of what to avoid.", metavar="TEXT")
@@ -135,7 +135,7 @@ class DiffusionTraceFlags:
 class InspectionFlags:
     """The options for the parts of a model's internals that a trace shows."""
 
-    layer: str | None = _look("Show the ops of one layer, or of `all`; by default the layers are summed.")
+    layer: str | None = _look("Show the ops of one layer, counted from 0, or of `all`; by default, sum the layers.")
     attention: bool = _look(
         "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the cross-attention "
         "grid, with a row per token written and a column per token read.",
@@ -147,7 +147,7 @@ class InspectionFlags:
     )
     experts: bool = _look("Show the experts that the tokens were routed to (mixtures of experts).", default=False)
     source: list[str] | None = _look("With --experts: a text to compare, as NAME=FILE; repeatable.")
-    position: int | None = _look("The token of the prompt to look at; the last by default.")
+    position: int | None = _look("The token of the prompt to look at, counted from 0; the last by default.")
 
     def wanted(self, repeats: int | None) -> TraceOptions:
         """Return the options of the tracer.

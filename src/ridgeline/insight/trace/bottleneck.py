@@ -34,13 +34,13 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
     ops = ledger.ops(name)
     far = sorted(ledger.groups(), key=lambda group: group.totals[name].bound - group.totals[name].measured)
     most = (
-        f"{_name(group, total)} at {humanize.percent(total.bound / total.measured)} "
-        f"({humanize.say_seconds(total.measured - total.bound)})"
+        f"{_name(group, total)} {humanize.say_seconds(total.measured - total.bound)} "
+        f"(at {humanize.percent(total.bound / total.measured)})"
         for group in far[:_FARTHEST]
         if (total := group.totals[name]).measured > total.bound
     )
     reached = f"ops in {name} reach {humanize.percent(ops.bound / ops.measured)} of their roofs"
-    return "; farthest from their roofs: ".join(filter(None, (reached, ", ".join(most))))
+    return "; most time lost: ".join(filter(None, (reached, ", ".join(most))))
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:

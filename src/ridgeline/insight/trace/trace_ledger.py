@@ -184,6 +184,11 @@ class LedgerStep:
     """Whether the engine replays the step as a recorded graph, in which no Python runs between ops."""
 
     @property
+    def predicts_whole(self) -> bool:
+        """Whether `expected` covers the measured time between and around ops too, not only the ops."""
+        return self.host > 0 or not self.overheads
+
+    @property
     def rows(self) -> int:
         """The number of rows of most ops: token positions, or the widest axis of a model without tokens."""
         return self.work.tokens or max(self.work.rows.values())

@@ -98,7 +98,7 @@ def lens_view(lens: Lens) -> tuple[DocumentBlock, ...]:
         cells = (_after(row.after), f"{row.rank:,}", f"{row.share:.1%}", likeliest)
         rows.append(TableRow(cells, "strong" if row.rank == 1 else ""))
     return (
-        Heading(f"Lens: after token {lens.position} the model predicts {word}; predictions after each layer"),
+        Heading(f"Lens: after token {lens.position} (counted from 0) the model predicts {word}; predictions by layer"),
         DocumentTable(
             columns("after", f"rank of {word}", "share", "likeliest", words=(0, 3)),
             tuple(rows),

@@ -28,7 +28,8 @@ _ROOFS = {"memory": "memory bandwidth", "compute": "arithmetic", "communication"
 _HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
 _LEGEND = (
     "Figures of one call. floor: the physical limit. bound: a perfect kernel, activations included; M memory, C "
-    "compute, L link. exp.: with the efficiencies of the GPU's kernels. m µ n p: milli to pico."
+    "compute, L link. exp.: with the efficiencies of the GPU's kernels. k M G T: thousand to trillion; "
+    "m µ n p: milli to pico."
 )
 
 

@@ -38,6 +38,10 @@ WIDTH = 112
 """The width in columns at which two steps fit next to each other."""
 
 _TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
+_DRAWN = (
+    "model: the probability by the logits. drawn: the probability with which sampling drew it, after temperature, "
+    "top-k, top-p and the like; cut: they exclude it. ->: the token that was taken."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,15 @@ def describe_device(ledger: StepLedger) -> str:
 
 
 def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
-    """Return a sentence with the time of a step and its slowest part."""
-    whole = ledger.total(step.name)
+    """Return a sentence with the time of a step and its slowest part.
+
+    The prediction is compared with what it covers: the whole step, or its ops if the rest is not predicted.
+    """
+    took = humanize.say_seconds(ledger.whole(step.name))
+    if not step.predicts_whole:
+        took = f"{took}, its ops {humanize.say_seconds(ledger.ops(step.name).measured)}"
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
-    return f"{step.name} took {humanize.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
+    return f"{step.name} took {took} ({beside}); {slowest(ledger, step.name)}"
 
 
 def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
@@ -184,7 +193,8 @@ def _choices(ledger: Ledger) -> DocumentTable:
     for index in range(max(map(len, lists))):
         missing = [[Cell("")] * len(cells[0]) if index >= len(cells) else cells[index] for cells in lists]
         rows.append(TableRow(tuple(cell for cells in missing for cell in cells)))
-    return DocumentTable(tuple(heads), tuple(rows))
+    notes = () if all(choice.greedy for choice in ledger.choices.values()) else (_DRAWN,)
+    return DocumentTable(tuple(heads), tuple(rows), notes)
 
 
 def _candidates(choice: TokenChoice) -> list[list[Cell]]:

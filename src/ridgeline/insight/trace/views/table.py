@@ -17,9 +17,13 @@ LIMITS: Mapping[str, tuple[str, Tone]] = {
     "communication": ("L", "communication"),
 }
 _LEGEND = (
-    "F/B: FLOP a byte. bound: seconds at the roof that limits it, M memory, C compute. exp., meas.: seconds expected "
-    "and measured. diff: measured compared with expected. !: faster than physics allows. m µ n p: milli to pico."
+    "rows: positions that a step computes; seen: positions that the last of them attends to. in>out: sizes of one row, "
+    "in most layers; AxB is A heads of B, 2·B two outputs of B. F/B: FLOP a byte. bound: the roof that limits the op "
+    "(M memory, C compute), then the seconds at it. exp., meas.: seconds expected and measured. diff: measured "
+    "compared with expected. !: faster than physics allows. k M G: thousand to billion; m µ n p: milli to pico."
 )
+
+_OPS_ONLY = "The whole step has no exp.: this device's data predict ops, but not the time around them."
 
 
 def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTable:
@@ -34,8 +38,11 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTabl
         columns += [Column(head, group=_title(step)) for head in _HEADS]
     ops = _groups(ledger) if layer is None else _ops(ledger, layer)
     totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
+    notes = [_LEGEND, *_left_to_pytorch(ledger)]
+    if not all(step.predicts_whole for step in ledger.steps):
+        notes.insert(1, _OPS_ONLY)
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
-    return DocumentTable(tuple(columns), rows, (_LEGEND, *_left_to_pytorch(ledger)), dense=True)
+    return DocumentTable(tuple(columns), rows, tuple(notes), dense=True)
 
 
 def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
@@ -62,7 +69,7 @@ def _groups(ledger: StepLedger) -> Iterator[TableRow | str]:
             layers = f"{heights[stack]} layer{'s added up' if heights[stack] > 1 else ''}" if stack else ""
             yield f"{stack}: {layers}" if stack and len(heights) > 1 else layers
         partial = f" x{group.totals[ledger.steps[0].name].count}" if _partial(ledger, group, heights) else ""
-        yield _row(ledger, _leaf(group.first) + partial, _shape(ledger, group.first), group.totals)
+        yield _row(ledger, _leaf(group.first) + partial, _usual_shape(ledger, group), group.totals)
 
 
 def _heights(ledger: StepLedger) -> dict[str, int]:
@@ -110,6 +117,12 @@ def _leaf(row: OpRow) -> str:
         if nested is not None and nested < len(inner) - 1:
             return ".".join(inner[nested - 1 :])
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2].isdigit() else ".".join(parts[-2:])
+
+
+def _usual_shape(ledger: StepLedger, group: OpGroup) -> str:
+    """Return the shapes of an op in most layers: the first norm of a model has one output, the later ones two."""
+    shapes = Counter(_shape(ledger, row) for row in ledger.rows if row.group == group.label)
+    return max(shapes, key=lambda shape: shapes[shape])
 
 
 def _shape(ledger: StepLedger, row: OpRow) -> str:
@@ -171,4 +184,11 @@ def _all_overheads(step: LedgerStep) -> Cells:
 
 
 def _whole(ledger: StepLedger) -> TableRow:
-    return _row(ledger, "whole step", "", {step.name: ledger.total(step.name) for step in ledger.steps}, "strong")
+    cells = (cell for step in ledger.steps for cell in _whole_step(step, ledger.total(step.name)))
+    return TableRow(("whole step", "", *cells), "strong")
+
+
+def _whole_step(step: LedgerStep, total: LedgerTotal) -> Cells:
+    """Return the cells of a whole step; without expected time and difference if only its ops are predicted."""
+    cells = _cells(total)
+    return cells if step.predicts_whole else (*cells[:4], "", cells[5], "")
