@@ -65,6 +65,7 @@ def test_no_such_folder(ridgeline: Run, tmp_path: Path) -> None:
 def test_misspelt_models(ridgeline: Run) -> None:
     """The nearest names, and what there is: every command takes the built-in models and those of the catalogue."""
     assert_one_line(ridgeline("run", "talez", "hi"), REFUSED, "no such model or folder: talez; did you mean tales")
+    assert_one_line(ridgeline("run", "nosuch", "hi"), REFUSED, "a built-in model (mixture, tales, translate), or an id")
     planned = ridgeline("plan", "lama3-8b", "--device", "h100-sxm")
     assert_one_line(planned, REFUSED, "no such model or folder: lama3-8b; did you mean llama-3-8b or")
     for command in (("plan", "nope", "--device", "h100-sxm"), ("show", "nope")):

@@ -222,6 +222,7 @@ def test_a_card_of_a_file_and_a_quantised_config(ridgeline: Run, tmp_path: Path,
     ("flags", "says"),
     [
         (["gpt2"], "PROMPT is missing; give the text to trace, or --priced DEVICE"),
+        (["gpt2", "--device", "t4"], "give the text to trace, or --priced t4 instead of --device"),
         (["gpt2", "hi", "--priced", "t4"], "--priced runs no model, but a prompt is for a model that runs"),
         (["gpt2", "--priced", "t4", "--lens"], "--lens is for a model that runs"),
         (["gpt2", "--priced", "t4", "--csv", "x.csv"], "--csv is for a model that runs"),

@@ -9,8 +9,13 @@ from ridgeline.media.diffusion.pipeline_class import check_parts, pipeline_class
 from ridgeline.media.images.image_generator import generates_image_tokens
 
 
-def open_media_source(model: str, medium: Medium) -> ModelSource:
+def open_media_source(model: str, medium: Medium, *, has_prompt: bool = True) -> ModelSource:
     """Open a model for image or video generation.
+
+    Args:
+        model: The name of the model.
+        medium: What it shall generate.
+        has_prompt: Whether a prompt was given too; if not, an unknown model may be the prompt.
 
     Raises:
         ModelRefused: If it does not exist. The message suggests models that generate this medium.
@@ -20,6 +25,12 @@ def open_media_source(model: str, medium: Medium) -> ModelSource:
     except UnknownModel as unknown:
         built_in = [name for name in builtin_names() if _draws(name, medium)]
         nearest = did_you_mean(model, [*built_in, *(name for name in cached_ids(hub_cache()) if _draws(name, medium))])
+        if not has_prompt:
+            example = f'ridgeline {medium.command} {built_in[0]} "{model}"'
+            raise ModelRefused(
+                f"{unknown.what}; if this is the prompt, MODEL comes before it: {example}; if not, give a prompt too, "
+                f"and as MODEL the folder of a pipeline or a built-in model ({', '.join(built_in)})"
+            ) from None
         raise ModelRefused(
             f"{unknown.what}{nearest} nothing is downloaded; give the folder of a pipeline (with a model_index.json), "
             f"an id in the Hugging Face cache, or a built-in model ({', '.join(built_in)})"

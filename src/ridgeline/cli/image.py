@@ -66,7 +66,7 @@ def _generate(medium: Medium, model: str, prompt: str | None, flags: MediaReques
     """
     size = None if flags.size is None else Size.parse(flags.size)
     with silence(run.quiet):
-        source = open_media_source(model, medium)
+        source = open_media_source(model, medium, has_prompt=prompt is not None or bool(run.latents))
         check_medium(source, medium)
         as_tokens = generates_image_tokens(source)
         if as_tokens:

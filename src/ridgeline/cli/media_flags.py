@@ -93,7 +93,7 @@ class MediaRunFlags:
     preview: int = option(
         {"image": "Every N steps, write a preview (at most 64 latents per side) to the image's file."},
         default=0,
-        metavar="K",
+        metavar="N",
     )
     keep_latents: bool = option(
         "Keep the latents next to the file. They are always saved before decoding, and otherwise deleted afterwards.",

@@ -65,8 +65,9 @@ def trace(
         return
     flags.priced.check()
     if prompt is None:
+        instead = "--priced DEVICE" if device == "this" else f"--priced {device} instead of --device"
         raise ValueError(
-            "PROMPT is missing; give the text to trace, or --priced DEVICE to predict the model without one"
+            f"PROMPT is missing; give the text to trace, or {instead} to predict the model without running it"
         )
     flags.files.check()
     if flags.summary:

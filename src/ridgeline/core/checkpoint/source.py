@@ -448,7 +448,14 @@ def _wanted_with_weights() -> str:
 
 
 def _builtin_language_models() -> list[str]:
-    return [name for name in builtin_names() if not (BUILTIN / name / _PIPELINE).is_file()]
+    return [name for name in builtin_names() if not _generates_images(BUILTIN / name)]
+
+
+def _generates_images(folder: Path) -> bool:
+    """Return whether a built-in model is a pipeline, or writes tokens that a vector quantiser decodes to an image."""
+    if (folder / _PIPELINE).is_file():
+        return True
+    return "vq_config" in read_object(folder / "config.json")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
