@@ -367,7 +367,7 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
 def test_a_comparison_says_which_figures_are_of_one_replica(plan: Any) -> None:
     words = ("llama-3.1-8b", "--compare-devices", "l40s")
     with_demand, without = plan(*words, "--rate", "20")[1], plan(*words)[1]
-    assert "users per replica" in with_demand
+    assert "users each" in with_demand
     assert "$/h: of all replicas" in with_demand
     assert "replica" not in without
 
@@ -426,7 +426,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--devices", "16"), "up to 8"),
         ((*CARD, "--input", "-5"), "--input is '-5'"),
         ((*CARD, "--output", "0"), "--output is '0'"),
-        ((*CARD, "--input", "8k"), "the model's context is 8,192"),
+        ((*CARD, "--input", "8k"), "the model's context is 8,192; give, for example, --input 7944 --output 248"),
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),
         ((*CARD, "--price", "-2"), "--price is"),
@@ -660,6 +660,7 @@ def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch)
     small = ("--input", "300", "--output", "9")
     for words, said in (
         (("--card", "this"), "on Ridgeline (--engine)"),
+        (("--card", "cpu"), "on Ridgeline (--engine)"),
         (("--card", "this", "--engine", "vllm"), "on vLLM 0.14 and later (--engine)"),
         (("--compare-devices", "this,l40s,a10"), "on vLLM 0.14 and later, this on Ridgeline;"),
         (("--compare-devices", "l40s", "--engine", "ridgeline"), "on Ridgeline;"),

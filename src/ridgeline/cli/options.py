@@ -84,11 +84,18 @@ ConfigName = Annotated[str, typer.Argument(help=CONFIG_HELP, callback=report_mod
 OptionalConfigName = Annotated[
     str | None, typer.Argument(help=CONFIG_HELP, show_default=False, callback=report_model_choice)
 ]
-DeviceName = Annotated[str, typer.Option(help=DEVICE)]
 Devices = Annotated[int, typer.Option(help="The number of devices that every layer is split over: 1, 2, 4 or 8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 # -- what is priced ---------------------------------------------------------------------------------------------------
+
+
+def _device_name(name: str) -> str:
+    """Return `this` for `cpu`, which is what the commands that run a model call it."""
+    return "this" if name == "cpu" else name
+
+
+DeviceName = Annotated[str, typer.Option(help=DEVICE, callback=_device_name)]
 
 
 def _format_name(name: str | None) -> str | None:
@@ -341,12 +348,13 @@ def api_key_of(given: str | None) -> str | None:
 def device_named(name: str, threads: int | None = None) -> Device:
     """Return a device of the catalogue, of a device file, or of this machine.
 
-    `this` is the CPU of this machine, which is probed for two seconds if it is not calibrated for this number of
-    threads. `cuda` or `cuda:N` is a calibrated GPU of this machine.
+    `this` or `cpu` is the CPU of this machine, which is probed for two seconds if it is not calibrated for this number
+    of threads. `cuda` or `cuda:N` is a calibrated GPU of this machine.
 
     Raises:
         ValueError: If the name is unknown (`load_device`) or the GPU is not calibrated.
     """
+    name = _device_name(name)
     kind, _, number = name.partition(":")
     if name != "this" and kind != "cuda":
         return load_device(name)

@@ -58,7 +58,7 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
     rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("audio hours/h", "$/h of audio")
     return (
         Column("devices", words=True, whole=True),
-        Column("users per replica" if comparison.demand else "users"),
+        Column("users each" if comparison.demand else "users"),
         Column("TTFT"),
         Column("each", group=rate),
         Column("all", group=rate),

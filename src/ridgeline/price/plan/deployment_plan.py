@@ -339,7 +339,7 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
             f"the input has {workload.encoded:,} tokens, but the model's encoder accepts "
-            f"{case.model.encoder_context:,}; give a shorter --input"
+            f"{case.model.encoder_context:,}; give --input {case.model.encoder_context} or less"
         )
     if workload.images and not case.image_rows:
         raise ValueError("the model reads no images; leave out --images")
@@ -349,10 +349,11 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
             f"{workload.images:,} images are {places:,} tokens of input, but --input is {workload.input:,}; give "
             f"--input {places} or more, or fewer --images"
         )
-    if workload.tokens > case.model.context:
+    if workload.tokens > (context := case.model.context):
+        output = max(1, context * workload.output // workload.tokens)
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}, but the "
-            f"model's context is {case.model.context:,}; give a shorter --input or --output"
+            f"model's context is {context:,}; give, for example, --input {context - output} --output {output}"
         )
 
 
