@@ -2,6 +2,7 @@
 before and after, and one line for what cannot be asked of it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ def test_the_likeliest_picture(
     assert f"9 tokens per image, one per pass = 9 passes; prompt tokens: {len(text)}" in said
     assert "of weights and KV in total; no guidance" in said
     assert "predicted: encode " in said
-    rows = said.partition("predicted    measured\n")[2].splitlines()[:3]
-    assert [line.split()[0] for line in rows] == ["tokens", "decode", "all"]
+    rows = said.partition("predicted    measured   ratio\n")[2].splitlines()[:3]
+    assert [line[:14].strip() for line in rows] == ["encode, tokens", "decode", "all"]
+    assert all(re.search(r"  x[\d,.]+$", line) for line in rows), rows
     with Image.open(path) as opened:
         kept = json.loads(opened.text["parameters"])  # type: ignore[attr-defined]
     assert kept["prompt"] == "a seven"

@@ -10,7 +10,7 @@ from ridgeline.media.diffusion.forecast import STAGES, Forecast
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_price import PipelineMemory
 from ridgeline.price.device import Device
-from ridgeline.util.document.humanize import gib, say_difference, say_gib, say_seconds
+from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 from ridgeline.util.json_data import json_select
 
 _TEXTS = ("prompt", "negative prompt")
@@ -109,13 +109,17 @@ def describe_device(device: Device) -> str:
 def measured_lines(
     predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Interference
 ) -> Iterator[str]:
-    """Yield predicted and measured seconds by stage and in total, then the known reasons for a difference."""
-    yield f"{'':10}{'predicted':>12}{'measured':>12}"
+    """Yield predicted and measured seconds by stage and in total, then the known reasons for a difference.
+
+    The last column is the measured time divided by the predicted one.
+    """
     rows = {name: (seconds, measured[name]) for name, seconds in predicted.items()}
     rows["all"] = sum(predicted.values()), sum(measured.values())
+    width = max(10, *map(len, rows))
+    yield f"{'':{width}}{'predicted':>12}{'measured':>12}{'ratio':>8}"
     for name, (expected, taken) in rows.items():
-        difference = say_difference(taken / expected - 1 if expected else None)
-        yield f"{name:10}{say_seconds(expected):>12}{say_seconds(taken):>12}{difference:>8}"
+        ratio = f"x{three_digits(taken / expected)}" if expected else ""
+        yield f"{name:{width}}{say_seconds(expected):>12}{say_seconds(taken):>12}{ratio:>8}"
     yield from explain_difference(device, *rows["all"], meanwhile)
 
 

@@ -53,9 +53,10 @@ def draw_tokens(source: ModelSource, medium: Medium, request: DiffusionRequest, 
     meanwhile = Interference()
     measured = _draw(generator, plan, files, meanwhile, as_json=run.as_json)
     # The prefill is measured together with the generation of tokens.
-    expected = forecast.seconds
-    predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
-    for line in measured_lines(predicted, measured, forecast.device, meanwhile):
+    expected, both = forecast.seconds, "encode, tokens"
+    predicted = {both: expected["encode"] + expected["tokens"], "decode": expected["decode"]}
+    taken = {both: measured["tokens"], "decode": measured["decode"]}
+    for line in measured_lines(predicted, taken, forecast.device, meanwhile):
         say(line)
     if run.as_json:
         print_json({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)})
