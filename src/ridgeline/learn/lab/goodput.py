@@ -1,7 +1,7 @@
 """Goodput: more requests give more responses, until a little more traffic makes nearly all responses late."""
 
 from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
-from ridgeline.learn.lab.load_simulation import TARGETS, LoadOutcome, OneGpuReplica
+from ridgeline.learn.lab.load_simulation import TARGETS, USUAL, LoadOutcome, OneGpuReplica
 from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
@@ -9,6 +9,10 @@ from ridgeline.util.document.humanize import say_seconds
 RATES = (8, 16, 24, 28, 32, 36, 40)
 FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
 """The three token budgets per step to compare, and the requests per second for that comparison."""
+_TRAFFIC = (
+    f"Prompts of about {USUAL.tokens:,} tokens, responses of about {USUAL.answer:,}, Poisson arrivals, the engine that "
+    "ridgeline plan takes by default. Longer responses lower these rates: plan and simulate assume 256 tokens."
+)
 
 
 def run() -> ExperimentOutcome:
@@ -52,6 +56,7 @@ def run() -> ExperimentOutcome:
                     f"{TUNED} per second, by token budget per step",
                     *(_row(f"{b:,}", one) for b, one in tuned.items()),
                 ),
+                (_TRAFFIC, "Up to the best rate, the three lines of the chart below are on top of each other."),
             ),
             Chart(
                 f"An 8B on an H100 with the objectives {TARGETS}",

@@ -73,13 +73,13 @@ def run() -> ExperimentOutcome:
         (
             (
                 back == TEXT and len(ids) < len(TEXT) / 3,
-                f"{len(TEXT)} letters are {len(ids)} tokens including the one that begins every text; decoded: "
+                f"{len(TEXT)} characters are {len(ids)} tokens including the one that begins every text; decoded: "
                 f"{back!r}",
             ),
             (
                 ranks[0] > 100 and settled > 1,
-                f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 from layer "
-                f"{settled - 1} on",
+                f"{lines[0].name!r} has rank {ranks[0]:,} of 2,048 at the beginning, and rank 1 after the "
+                f"first {settled} layers and from then on",
             ),
             (
                 big["embedding"] < 1e-5 * whole and layers > 0.9 * whole,
@@ -88,7 +88,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "share"), tuple(rows)),
+            DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "of Llama-3-8B"), tuple(rows)),
             Chart(f"{TEXT} ...: probability of the next word after each layer", "layers passed", "percent", lines),
         ),
         {"ranks": ranks, "settled": settled, "read": read},
@@ -99,7 +99,7 @@ EXPERIMENT = Experiment(
     "token",
     "What happens to a token on its way through a model?",
     (
-        "A text becomes token ids, less than a third as many as its letters, and decoding them gives the same text.",
+        "A text becomes token ids, less than a third as many as its characters, and decoding them gives the same text.",
         "At first the final word has a low rank: the model decides on it gradually, layer by layer.",
         "A token reads a single row of the embedding table. Nearly all bytes that it reads are the layers' matrices.",
     ),
