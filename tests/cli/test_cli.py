@@ -411,6 +411,8 @@ def test_a_model_with_states_is_said_to_keep_them(ridgeline: Run, folder: Path, 
 
 def test_tokenize_tells_bytes_once(ridgeline: Run) -> None:
     lines = ridgeline("tokenize", "tales", "Hé").out.splitlines()
+    assert lines[3].startswith("3 tokens, 2 characters, ")
+    assert lines[4] == "4 tokens with the special tokens that the tokenizer adds to a prompt"
     assert [line.split() for line in lines[:3]] == [["41", "'H'", "48"], ["129", "c3"], ["104", "a9"]]
 
 
@@ -472,6 +474,10 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     ):  # fmt: skip
         assert said in llama
     assert ", attention in chunks of 8,192" in " ".join(ridgeline("show", "llama-4-scout-17b-16e").out.split())
+    assert " MHA 32 524,288 GQA " in llama, "MHA itself is smaller by no factor"
+    assert "part one layer all share" in llama
+    deepseek = " ".join(ridgeline("show", "deepseek-v3").out.split())
+    assert "part most common layer all share" in deepseek, "three of its 61 layers are dense"
     mixture = " ".join(ridgeline("show", "qwen3-30b-a3b").out.split())
     assert "128 experts of width 768 in 48 layers, top-8: 8 per token" in mixture
 

@@ -16,7 +16,7 @@ from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, layers_of, parameter_breakdown
 from ridgeline.core.models.common.recipes import Recipe, read_recipe
-from ridgeline.core.models.common.sizes import ModelSizes, sizes_of
+from ridgeline.core.models.common.sizes import HeadSharing, ModelSizes, sizes_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
@@ -109,7 +109,11 @@ def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Docum
         ("weights", _weights(model, recipe, counted.nbytes)),
         *((("left out", f"what {lacking} describes: only the text model is read"),) if lacking else ()),
     )
-    tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing and model.kv_specs else (_parameters(counted),)
+    tables = (
+        (_sharing(sizes), _parameters(model, counted))
+        if sizes.sharing and model.kv_specs
+        else (_parameters(model, counted),)
+    )
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
 
 
@@ -195,12 +199,17 @@ def _sharing(sizes: ModelSizes) -> DocumentTable:
     """
     rows = tuple(
         TableRow(
-            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three_digits(each.reduction)} x"),
+            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", _reduction(each)),
             "strong" if each.form == sizes.form else "",
         )
         for each in sizes.sharing
     )
-    return DocumentTable(columns("attention", "KV heads", "bytes per token", "less than MHA"), rows)
+    return DocumentTable(columns("attention", "KV heads", "bytes per token", "smaller than MHA by"), rows)
+
+
+def _reduction(form: HeadSharing) -> str:
+    """Return by what factor a form of attention stores less than MHA; "" for MHA itself."""
+    return "" if form.form == "MHA" else f"{three_digits(form.reduction)} x"
 
 
 def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
@@ -229,8 +238,8 @@ def _bytes(nbytes: float) -> str:
     return f"{nbytes:,.0f} bytes = {say_gb(gb(nbytes))} = {say_gib(gib(nbytes))}"
 
 
-def _parameters(counted: ParameterBreakdown) -> DocumentTable:
-    """Return the parameters part by part, of one layer if all layers are alike, and of the whole model."""
+def _parameters(model: Model, counted: ParameterBreakdown) -> DocumentTable:
+    """Return the parameters part by part, of the whole model and of one layer: the most common one if they differ."""
     rows = [
         _row(part, counted.layer.get(part), count, f"{count / counted.total:.1%}")
         for part, count in counted.parameters.items()
@@ -239,8 +248,15 @@ def _parameters(counted: ParameterBreakdown) -> DocumentTable:
     if counted.active != counted.total:
         active = "" if counted.layer else None
         rows.append(_row("active per token", active, counted.active, f"{counted.active / counted.total:.1%}"))
-    heads = ("part", *(("one layer", "all") if counted.layer else ("all",)), "share")
+    one = "one layer" if _are_alike(model, counted) else "most common layer"
+    heads = ("part", *((one, "all") if counted.layer else ("all",)), "share")
     return DocumentTable(columns(*heads), tuple(rows))
+
+
+def _are_alike(model: Model, counted: ParameterBreakdown) -> bool:
+    """Return whether all layers have the same parameters; some mixtures of experts begin with dense layers."""
+    layers = sum(layers_of(model))
+    return all(layers * counted.layer[part] == counted.parameters[part] for part in ("attention", "feed-forward"))
 
 
 def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> TableRow:

@@ -43,6 +43,8 @@ def tokenize(
         f"{ratio.tokens} tokens, {ratio.characters} characters, {ratio.words} words: {ratio.characters_per_token:.2f} "
         f"characters per token, {ratio.tokens_per_word:.2f} tokens per word"
     )
+    if (in_prompt := len(tokenizer.encode(text, parse_special=special))) > ratio.tokens:
+        print(f"{in_prompt} tokens with the special tokens that the tokenizer adds to a prompt")
 
 
 def _line(piece: TokenPiece) -> str:
