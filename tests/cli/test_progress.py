@@ -1,6 +1,7 @@
 """The words of commands that take minutes: an estimate first, then lines now and then where stderr is no terminal."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,10 @@ def test_an_estimate_comes_before_the_runs(ridgeline: Run, model: str) -> None:
     assert first.startswith("simulating 3 runs of 40 requests: about ")
     places = [line.split(": run ")[1].split(",")[0] for line in lines]
     assert list(dict.fromkeys(places)) == ["1 of 3", "2 of 3", "3 of 3"]
-    assert lines[0].startswith("at the price: run 1 of 3, ")
+    assert lines[0].startswith("with the predicted step times: run 1 of 3, ")
+    (shorter, longer) = (next(line for line in lines if f": run {place} of 3" in line) for place in (2, 3))
+    assert re.match(r"with step times \d+% shorter: ", shorter)
+    assert re.match(r"with step times \d+% longer: ", longer)
     shares = [int(line.split(", ")[1].removesuffix("%")) for line in lines if "1 of 3" in line]
     assert shares == sorted(shares)
     assert 90 <= shares[-1] <= 100

@@ -94,7 +94,7 @@ class ObjectiveFlags:
         metavar="FIGURE<VALUE",
     )
     error: str | None = _judged(
-        "The error to assume for the predicted prices, like 12%; 0% for a single run. By default that of the "
+        "The error to assume for the predicted step times, like 12%; 0% for a single run. By default that of the "
         "published measurements.",
         "--price-error",
     )

@@ -52,7 +52,7 @@ def trace(
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
 
-    With --priced DEVICE nothing runs; every op of any model is priced for any device.
+    With --priced DEVICE nothing runs: the time of every op is predicted, for any model and any device.
     """
     if flags.priced.priced is not None:
         given = [*["a prompt"] * (prompt is not None), *given_flags(flags.look), *given_flags(flags.files)]

@@ -210,7 +210,7 @@ class PricedTraceFlags:
     """The options for pricing a request on a device instead of running it."""
 
     priced: str | None = option(
-        "Price every op for this device: nothing runs, no weights and no prompt are needed; --input gives the "
+        "Predict the time of every op on this device: nothing runs, no weights and no prompt are needed; --input gives the "
         "prompt's length.",
         rich_help_panel="Prediction only",
         metavar="DEVICE",

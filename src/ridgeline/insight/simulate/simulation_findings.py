@@ -230,13 +230,13 @@ def simulate(
     def at(factor: float, name: str) -> RunLog:
         return run(query.machine, query.offered(), factor, watched(name), query.fleet)
 
-    log, error = at(1.0, "at the price"), query.error.share
+    log, error = at(1.0, "with the predicted step times"), query.error.share
     check_classes(query.slo, log.requests.classes)
     metrics = judged(log)
     cheap = dear = metrics
     if error:
-        cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
-        dear = judged(at(1 + error, f"at a price {error:.0%} more"))
+        cheap = judged(at(1 - error, f"with step times {error:.0%} shorter"))
+        dear = judged(at(1 + error, f"with step times {error:.0%} longer"))
     lawful = query.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
     rate = metrics.offered / query.fleet.replicas
     by_rate = load_law(query.machine, rate, *metrics.sizes) if lawful and query.open_loop else None
