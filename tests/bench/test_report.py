@@ -47,6 +47,14 @@ def test_a_terminal_is_not_filled_with_definitions() -> None:
     assert "c1 - a: time to first token" in plain(report(found, with_charts=True))
 
 
+def test_a_drawn_load_is_said_to_be_drawn() -> None:
+    """Check that 3.81 per second under --rate 5 is explained where it stands; constant gaps need no words."""
+    drawn = findings(arrivals="poisson")
+    said = plain(report(drawn, with_charts=False), 200)
+    assert f"{drawn.run.offered:.2f} requests per second, with random gaps for a rate of 5." in said
+    assert "the offered load was 5.00 requests per second." in plain(report(findings(), with_charts=False), 200)
+
+
 def test_too_short_a_run_says_what_cannot_be_told_and_what_would_do() -> None:
     said = (
         "answered in 3.9 s: too short to tell whether the server keeps up; give more --requests or --duration, for at "

@@ -210,8 +210,8 @@ class PricedTraceFlags:
     """The options for pricing a request on a device instead of running it."""
 
     priced: str | None = option(
-        "Predict the time of every op on this device: nothing runs, no weights and no prompt are needed; --input gives the "
-        "prompt's length.",
+        "Predict the time of every op on this device: nothing runs, no weights and no prompt are needed; --input gives "
+        "the prompt's length.",
         rich_help_panel="Prediction only",
         metavar="DEVICE",
     )

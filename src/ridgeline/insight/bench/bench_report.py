@@ -88,7 +88,9 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _knee(findings)
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {_verdict(findings)}."
     open_loop = run.job.load.users is None and run.offered
-    offered = f"; the offered load was {three_digits(run.offered)} requests per second" if open_loop else ""
+    offered = (
+        f"; the offered load was {three_digits(run.offered)} requests per second{_drawn(run)}" if open_loop else ""
+    )
     yield (
         f"{three_digits(summary.requests_per_second)} requests and {three_digits(summary.tokens_per_second)} tokens "
         f"per second{offered}."
@@ -102,6 +104,12 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _typical(summary)
     if findings.fitted:
         yield _fitted(findings)
+
+
+def _drawn(run: BenchRun) -> str:
+    """Return why the offered load may differ from --rate: the gaps between few requests are random."""
+    load = run.job.load
+    return f", with random gaps for a rate of {load.rate:.4g}" if load.arrivals in ("poisson", "gamma") else ""
 
 
 def _verdict(findings: BenchFindings) -> str:
