@@ -257,7 +257,7 @@ def test_table_of_one_layer_and_of_all(ledger: Ledger) -> None:
     in_layer = sum(row.layer == 1 for row in ledger.rows)
     one = lines_of(op_table(ledger, 1))
     every = lines_of(op_table(ledger, "all"))
-    assert len(one) == in_layer + 14, "heads, a heading and a gap, five rows of totals, a legend of five lines"
+    assert len(one) == in_layer + 15, "heads, a heading and a gap, five rows of totals, a legend of six lines"
     assert sum(line.startswith("layer ") for line in every) == 3
     assert sum(line.startswith("attend") for line in every) == 3
 

@@ -42,10 +42,10 @@ def test_metrics_of_a_request_are_as_defined() -> None:
 
 
 def test_a_timer_that_is_early_makes_no_negative_lateness() -> None:
-    early = answered(100, 99, 99, [150], output=1)
+    early = answered(0, 100, 99, [150], output=1)
     assert early.lateness == 0
     assert early.queue_delay == -MS
-    assert answered(100, 101, 101, [150], output=1).lateness == MS
+    assert answered(0, 100, 101, [150], output=1).lateness == MS
 
 
 def test_one_token_has_no_tpot_and_none_has_nothing() -> None:
