@@ -184,11 +184,6 @@ class LedgerStep:
     """Whether the engine replays the step as a recorded graph, in which no Python runs between ops."""
 
     @property
-    def predicts_whole(self) -> bool:
-        """Whether `expected` covers the measured time between and around ops too, not only the ops."""
-        return self.host > 0 or not self.overheads
-
-    @property
     def rows(self) -> int:
         """The number of rows of most ops: token positions, or the widest axis of a model without tokens."""
         return self.work.tokens or max(self.work.rows.values())
@@ -220,6 +215,14 @@ class StepLedger:
     def layers(self) -> int:
         """The number of layers of the model, of its deepest stack if it has several; 0 if no op lies in a layer."""
         return 1 + max((row.layer for row in self.rows if row.layer is not None), default=-1)
+
+    @property
+    def predicts_whole(self) -> bool:
+        """Whether a step's expected time covers the time between and around its ops too.
+
+        Only a calibrated device has constants for it. On a GPU it may be 0, because the host works meanwhile.
+        """
+        return self.device.host is not None
 
     def step(self, name: str) -> LedgerStep:
         """Return the step with a given name."""

@@ -119,7 +119,7 @@ def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
     The prediction is compared with what it covers: the whole step, or its ops if the rest is not predicted.
     """
     took = humanize.say_seconds(ledger.whole(step.name))
-    if not step.predicts_whole:
+    if not ledger.predicts_whole:
         took = f"{took}, its ops {humanize.say_seconds(ledger.ops(step.name).measured)}"
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
     return f"{step.name} took {took} ({beside}); {slowest(ledger, step.name)}"

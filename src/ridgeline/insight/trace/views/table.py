@@ -39,7 +39,7 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTabl
     ops = _groups(ledger) if layer is None else _ops(ledger, layer)
     totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
     notes = [_LEGEND, *_left_to_pytorch(ledger)]
-    if not all(step.predicts_whole for step in ledger.steps):
+    if not ledger.predicts_whole:
         notes.insert(1, _OPS_ONLY)
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
     return DocumentTable(tuple(columns), rows, tuple(notes), dense=True)
@@ -184,11 +184,11 @@ def _all_overheads(step: LedgerStep) -> Cells:
 
 
 def _whole(ledger: StepLedger) -> TableRow:
-    cells = (cell for step in ledger.steps for cell in _whole_step(step, ledger.total(step.name)))
+    cells = (cell for step in ledger.steps for cell in _whole_step(ledger, step.name))
     return TableRow(("whole step", "", *cells), "strong")
 
 
-def _whole_step(step: LedgerStep, total: LedgerTotal) -> Cells:
+def _whole_step(ledger: StepLedger, name: str) -> Cells:
     """Return the cells of a whole step; without expected time and difference if only its ops are predicted."""
-    cells = _cells(total)
-    return cells if step.predicts_whole else (*cells[:4], "", cells[5], "")
+    cells = _cells(ledger.total(name))
+    return cells if ledger.predicts_whole else (*cells[:4], "", cells[5], "")
