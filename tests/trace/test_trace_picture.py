@@ -251,6 +251,7 @@ def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
             for seconds in (stage.whole(step.name), count * step.expected, count * stage.whole(step.name)):
                 assert f" {say_seconds(seconds)} " in row
     assert re.search(rf"^all .* {say_seconds(whole)} ", text, re.MULTILINE)
+    assert "\nexpected: the ops alone; measured: with the time around them" in text, "this device is not calibrated"
     step = sum(denoise.whole(each.name) for each in denoise.steps)
     assert f"one step fewer saves {say_seconds(step)}, {percent(step / whole)} of the total" in text
     saved = 4 * denoise.whole("denoise, negative")

@@ -37,6 +37,8 @@ STAGES = {
 }
 """The headings of the stages of an image or video request."""
 
+_OPS_ONLY = "expected: the ops alone; measured: with the time around them, which this device's data do not predict"
+
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
     """Return the report of a traced image or video request: a summary, or selected stages op by op.
@@ -143,9 +145,13 @@ def _times_table(ledger: ImageLedger) -> DocumentTable:
     ]
     expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
     rows.append(TableRow(("all", "", "", *_cells(expected, measured), ""), "strong"))
-    notes = (f"all {ledger.plan.schedule.steps} steps are assumed to be like the traced one",)
+    notes = [f"all {ledger.plan.schedule.steps} steps are assumed to be like the traced one"]
+    if not ledger.denoise.predicts_whole:
+        notes.append(_OPS_ONLY)
     return DocumentTable(
-        columns("", "runs", "one", "expected", "measured", "", "share of roof", words=(0, 6)), tuple(rows), notes
+        columns("", "runs", "one", "expected", "measured", "diff", "share of roof", words=(0, 6)),
+        tuple(rows),
+        tuple(notes),
     )
 
 
