@@ -23,10 +23,7 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 PROMPT, ANSWER, REPEATS, GPU = 32, 64, 60, "h100-sxm"
-_COUNTED = (
-    "at best: the work at the GPU's roofs, without the time to start kernels. kernels: those of PyTorch on a GPU, "
-    "several for some ops; ridgeline trace counts the ops."
-)
+_COUNTED = "at best: at the GPU's roofs. kernels: PyTorch's, several for some ops; ridgeline trace counts the ops."
 
 
 def usual(run: Callable[[], object]) -> float:
@@ -96,6 +93,7 @@ def run() -> ExperimentOutcome:
         TableRow((name, f"{count:,}", say_seconds(least), say_seconds(each[name])))
         for name, (count, least) in by_model.items()
     ]
+    heads = columns("on an H100", "kernels per step", "at best, per step", "at best, per kernel")
     bars = [Bar(name, 1e6 * took, dim="Python" in name) for name, took in parts.items()]
     launch = ledger.gpu(GPU).efficiency_of("linear").launch
     return ExperimentOutcome(
@@ -113,11 +111,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(
-                columns("on an H100", "kernels per step", "at best, per step", "at best, per kernel"),
-                tuple(rows),
-                (_COUNTED,),
-            ),
+            DocumentTable(heads, tuple(rows), (_COUNTED,)),
             Bars("A decode step of tales on this machine", "microseconds; grey: saved by the recording", tuple(bars)),
         ),
         {"calls": len(recording.calls), "seconds": parts, "cards": by_model},
