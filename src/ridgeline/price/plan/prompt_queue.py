@@ -21,7 +21,6 @@ rank, and with probability P prompts on each other rank.
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,8 @@ class PromptQueue:
         # Row n of _clock holds the seconds (floor, bound, expected) of n full steps. Row n of _waits holds the summed
         # times to first token of all prompts that have ended by then.
         self._clock = self._waits = np.zeros((1, 3))
-        self._whole, self._step = cache(self._priced), cache(self._priced_step)
+        self._known: dict[int, tuple[Estimate, Estimate]] = {}
+        self._steps: dict[tuple[int, int], Estimate] = {}
 
     def all(self, count: float) -> Estimate:
         """Return the seconds until all of `count` prompts have their first token.
@@ -65,6 +65,12 @@ class PromptQueue:
         lower = math.floor(count)
         low, part = self._whole(lower)[which], count - lower
         return low if not part else low * (1 - part) + self._whole(lower + 1)[which] * part
+
+    def _whole(self, count: int) -> tuple[Estimate, Estimate]:
+        found = self._known.get(count)
+        if found is None:
+            found = self._known[count] = self._priced(count)
+        return found
 
     def _priced(self, count: int) -> tuple[Estimate, Estimate]:
         step, positions = self.workload.prompt_step, count * self.workload.input
@@ -96,10 +102,12 @@ class PromptQueue:
 
         The step depends only on where in a prompt it begins and on its length.
         """
-        return self._step(start % self.workload.input, end - start)
-
-    def _priced_step(self, begins: int, length: int) -> Estimate:
-        return Estimate.of([prefill_step(self.case, self.workload, begins, begins + length)])
+        begins, length = start % self.workload.input, end - start
+        found = self._steps.get((begins, length))
+        if found is None:
+            step = prefill_step(self.case, self.workload, begins, begins + length)
+            found = self._steps[begins, length] = Estimate.of([step])
+        return found
 
 
 def _run_on(sums: Figures, more: Figures) -> Figures:
@@ -135,11 +143,14 @@ class RankPrompts:
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
-        self._queue = cache(lambda ranks: PromptQueue(case.with_active_ranks(ranks), workload))
+        self._queues: dict[int, PromptQueue] = {}
 
     def on(self, requests: int) -> PromptQueue:
         """Return the queue of one rank when as many ranks have prompts as `requests` requests spread over."""
-        return self._queue(min(requests, self.case.ranks))
+        ranks = min(requests, self.case.ranks)
+        if ranks not in self._queues:
+            self._queues[ranks] = PromptQueue(self.case.with_active_ranks(ranks), self.workload)
+        return self._queues[ranks]
 
     def pauses(self, users: int) -> Pauses:
         """Return the prefill pauses between the decode steps of `users` users, for outputs longer than one token."""
