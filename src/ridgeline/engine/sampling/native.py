@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from ridgeline.core.ops.backend import SamplingKernel
 from ridgeline.engine.sampling.candidates import FloatsC
-from ridgeline.engine.sampling.logits import Report, must_continue, needs_adjusting
-from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
+from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, Report, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.sampler import Sampler
 
 _REPORT = np.dtype([("own", "f8"), ("count", "i8"), ("ids", "u8"), ("shares", "u8")])
