@@ -11,13 +11,12 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.op import TypedOp
 from ridgeline.core.ops.stored_module import weight
 
 
 class Convolution(TypedOp):
-    """A convolution over time, act(conv(x) + bias), of inputs of equal length with zero padding on both sides.
+    """A convolution over time, gelu(conv(x) + bias), of inputs of equal length with zero padding on both sides.
 
     A row holds several consecutive positions. So a convolution with stride 2 has one row per result, and the rows of
     this op are the rows of the ops around it.
@@ -35,23 +34,13 @@ class Convolution(TypedOp):
     """FLOPs per number of a convolution's activation: exp or tanh counted as one, and the products around it."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        dtype: torch.dtype,
-        *,
-        kernel: int,
-        positions: int,
-        stride: int,
-        stretch: int,
-        activation: str = "gelu",
+        self, inputs: int, outputs: int, dtype: torch.dtype, *, kernel: int, positions: int, stride: int, stretch: int
     ) -> None:
         super().__init__()
         assert kernel % 2 == 1
         assert positions % stride == 0
         self.inputs, self.outputs, self.kernel_size, self.stretch = inputs, outputs, kernel, stretch
         self.positions, self.stride, self.dtype = positions, stride, dtype
-        self.activation, self.function = activation, ACTIVATIONS[activation]
         self.weight = weight(outputs, inputs, kernel, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype)
 
@@ -67,7 +56,7 @@ class Convolution(TypedOp):
             return self.weight.new_empty(len(x_EI), self.results * self.outputs)
         x_BCP = x_EI.to(self.weight.dtype).view(-1, self.stretch * self.positions, self.inputs).transpose(1, 2)
         y_BOP = functional.conv1d(x_BCP, self.weight, self.bias, self.stride, self.kernel_size // 2)
-        return self.function(y_BOP).transpose(1, 2).reshape(len(x_EI), self.results * self.outputs)
+        return functional.gelu(y_BOP).transpose(1, 2).reshape(len(x_EI), self.results * self.outputs)
 
     @override
     def cost_of(self, rows: int) -> Cost:
@@ -90,4 +79,4 @@ class Convolution(TypedOp):
 
     @override
     def extra_repr(self) -> str:
-        return f"{self.inputs} -> {self.outputs}, kernel {self.kernel_size}, stride {self.stride}, {self.activation}"
+        return f"{self.inputs} -> {self.outputs}, kernel {self.kernel_size}, stride {self.stride}, gelu"

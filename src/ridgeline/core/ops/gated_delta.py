@@ -59,6 +59,7 @@ class GatedDeltaRule(Recurrence):
         numbers = sizes.value_heads * sizes.key * sizes.value
         super().__init__(layer, StateSpec(numbers, torch.float32), sizes.value_heads * sizes.value, dtype)
         self.sizes, self.shard = sizes, shard
+        self.row_entries = 2 * sizes.key_heads * sizes.key + sizes.value_heads * (2 * sizes.value + 2)
         self.A_log = weight(sizes.value_heads, dtype=dtype)
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
 
@@ -106,12 +107,6 @@ class GatedDeltaRule(Recurrence):
         s, earlier = self.sizes, sums.pairs - sums.queries
         across = 6.0 * s.value_heads * s.key * s.value * sums.queries
         return across + 2.0 * (s.key_heads * s.key + s.value_heads * s.value) * (sums.pairs + earlier)
-
-    @property
-    @override
-    def row_entries(self) -> int:
-        s = self.sizes
-        return 2 * s.key_heads * s.key + s.value_heads * (2 * s.value + 2)
 
     @override
     def signature(self) -> Hashable:

@@ -3,7 +3,6 @@
 Shapes: T rows of a step, R rows whose logits are needed, I inputs, O outputs, V vocabulary.
 """
 
-from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar, cast
@@ -37,9 +36,22 @@ class MatrixOp(Op):
     """The names of an op's weight matrices, in the order of their results."""
 
     @property
-    @abstractmethod
     def matrices(self) -> tuple[Matrix, ...]:
         """The weight matrices of an op, in the order of their results."""
+        return tuple(getattr(self, name) for name in self.names)
+
+    @property
+    @override
+    def number_format(self) -> str:
+        return self.matrices[0].number_format
+
+    @override
+    def storage_shares(self) -> tuple[StorageShare, ...]:
+        return tuple(share for matrix in self.matrices for share in matrix.storage_shares())
+
+    @override
+    def signature(self) -> Hashable:
+        return tuple((matrix.spec, matrix.stored) for matrix in self.matrices), self.adapters()
 
     @override
     def adaptable_matrices(self) -> Mapping[str, Matrix]:
@@ -52,6 +64,14 @@ class MatrixOp(Op):
             matrix = AdaptedMatrix(matrix, rows)
             self.add_module(name, matrix)
         matrix.adapt(number, added)
+
+    @override
+    def cost_of(self, rows: int) -> Cost:
+        """Return the cost of matrix products: 2 x inputs x outputs FLOPs per row and matrix, and the weights read once.
+
+        The rows are read once, whatever the number of matrices.
+        """
+        return products_cost(rows, self.matrices)
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
@@ -120,12 +140,6 @@ class Linear(MatrixOp):
         self.matrix.unnamed = True
 
     @property
-    @override
-    def matrices(self) -> tuple[Matrix, ...]:
-        """The only weight matrix of a linear layer, as a tuple of one."""
-        return (self.matrix,)
-
-    @property
     def stored(self) -> WeightFormat | None:
         """The weight format of a linear layer's matrix; None for the model's dtype."""
         return self.matrix.stored
@@ -136,30 +150,12 @@ class Linear(MatrixOp):
         return self.matrix.product(x_TI)
 
     @override
-    def cost_of(self, rows: int) -> Cost:
-        """Return the cost of a matrix product: 2 x rows x inputs x outputs FLOPs, and the weight read once."""
-        return products_cost(rows, (self.matrix,))
-
-    @override
     def kernel(self, rows: int) -> str:
         return product_kernel(self.kind, rows, self.matrix)
 
     @override
     def whole_launch(self, rows: int) -> Launch:
         return structs.replace(super().whole_launch(rows), rows=rows, matrices=(self.matrix,))
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return self.matrix.number_format
-
-    @override
-    def storage_shares(self) -> tuple[StorageShare, ...]:
-        return self.matrix.storage_shares()
-
-    @override
-    def signature(self) -> Hashable:
-        return self.matrix.spec, self.matrix.stored, self.adapters()
 
     @override
     def extra_repr(self) -> str:
@@ -275,12 +271,6 @@ class Projections(MatrixOp):
         """Return the weight matrix with this name."""
         return cast(Matrix, getattr(self, name))
 
-    @property
-    @override
-    def matrices(self) -> tuple[Matrix, ...]:
-        """The weight matrices that multiply the same rows, in the order of their results."""
-        return tuple(map(self.matrix, self.names))
-
     @override
     def weight_slots(self) -> Mapping[str, WeightSlot]:
         return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
@@ -307,11 +297,6 @@ class Projections(MatrixOp):
         return tuple(parts)
 
     @override
-    def cost_of(self, rows: int) -> Cost:
-        """Return the cost of products of the same rows with several matrices, for which the rows are read once."""
-        return products_cost(rows, self.matrices)
-
-    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """Return the kernel launches of several products in PyTorch: one per matrix."""
         return tuple(self.product_launches(rows, "forward"))
@@ -335,19 +320,6 @@ class Projections(MatrixOp):
             name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
             cost = products_cost(rows, matrices)
             yield Launch(name, number_format, len(matrices), cost, part, stored, rows=rows, matrices=matrices)
-
-    @property
-    @override
-    def number_format(self) -> str:
-        return self.matrices[0].number_format
-
-    @override
-    def storage_shares(self) -> tuple[StorageShare, ...]:
-        return tuple(share for matrix in self.matrices for share in matrix.storage_shares())
-
-    @override
-    def signature(self) -> Hashable:
-        return tuple((matrix.spec, matrix.stored) for matrix in self.matrices), self.adapters()
 
     @override
     def extra_repr(self) -> str:

@@ -40,6 +40,8 @@ class Recurrence(TypedOp):
 
     kind = "recurrence"
     reads_context = True
+    row_entries: int
+    """The count of numbers per position that enter and leave a recurrent op."""
 
     def __init__(self, layer: int, spec: StateSpec, width: int, dtype: torch.dtype) -> None:
         """Create the recurrent op of one layer.
@@ -79,11 +81,6 @@ class Recurrence(TypedOp):
     @abstractmethod
     def products(self, sums: AttentionSum) -> float:
         """Return the FLOPs of a recurrent op's products over these numbers of positions and of pairs of positions."""
-
-    @property
-    @abstractmethod
-    def row_entries(self) -> int:
-        """The count of numbers per position that enter and leave a recurrent op."""
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
@@ -155,7 +152,7 @@ class ShortConvolution(Recurrence):
             shard: This rank's share of the channels.
         """
         own = tuple(shard.part(part, "channels") for part in parts)
-        self.channels, self.kernel_size = sum(own), kernel
+        self.channels, self.kernel_size, self.row_entries = sum(own), kernel, 2 * sum(own)
         super().__init__(layer, StateSpec((kernel - 1) * self.channels, dtype), self.channels, dtype)
         self.activation, self.function = activation, ACTIVATIONS[activation]
         self.weight = weight(self.channels, 1, kernel, dtype=dtype)
@@ -190,11 +187,6 @@ class ShortConvolution(Recurrence):
     def products(self, sums: AttentionSum) -> float:
         """Return the FLOPs of a short convolution, 2 x kernel per number."""
         return 2.0 * self.kernel_size * self.channels * sums.queries
-
-    @property
-    @override
-    def row_entries(self) -> int:
-        return 2 * self.channels
 
     @override
     def signature(self) -> Hashable:

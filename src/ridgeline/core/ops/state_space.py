@@ -68,6 +68,7 @@ class StateSpace(Recurrence):
         numbers = sizes.heads * sizes.head * sizes.state
         super().__init__(layer, StateSpec(numbers, torch.float32), sizes.heads * sizes.head, dtype)
         self.sizes, self.least, self.shard = sizes, least, shard
+        self.row_entries = 2 * sizes.heads * sizes.head + 2 * sizes.groups * sizes.state + sizes.heads
         self.A_log = weight(sizes.heads, dtype=dtype)
         self.dt_bias = weight(sizes.heads, dtype=dtype)
         self.D = weight(sizes.heads, dtype=dtype)
@@ -113,12 +114,6 @@ class StateSpace(Recurrence):
         s = self.sizes
         across = 4.0 * s.heads * s.head * s.state * sums.queries
         return across + 2.0 * (s.groups * s.state + s.heads * s.head) * sums.pairs
-
-    @property
-    @override
-    def row_entries(self) -> int:
-        s = self.sizes
-        return 2 * s.heads * s.head + 2 * s.groups * s.state + s.heads
 
     @override
     def signature(self) -> Hashable:
