@@ -239,11 +239,9 @@ class TokenCounts:
         return self.tokens / self.words if self.words else 0.0
 
 
-def token_pieces(
-    tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True
-) -> list[TokenPiece]:
+def token_pieces(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> list[TokenPiece]:
     """Return the tokens of a text in order, for display."""
-    ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+    ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
     return [TokenPiece(i, tokenizer.printable_token(i), tokenizer.token_bytes(i)) for i in ids]
 
 

@@ -12,8 +12,6 @@ from ridgeline.core.models import Fields, ModelRefused, build_to_run, family_of
 from ridgeline.core.models.common.encoder import Encoder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
-from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import StepSegment
 from ridgeline.core.text import Tokenizer, load_tokenizer
 from ridgeline.media.diffusion.t5_encoder import T5TextEncoder
 from ridgeline.media.diffusion.text_encoder import padding_of
@@ -48,19 +46,10 @@ class FluxTextEncoder(T5TextEncoder):
     def models(self) -> tuple[Model, ...]:
         return self.model, self.clip
 
-    @override
-    def ids(self, text: str, what: str = "prompt") -> list[int]:
-        ids = super().ids(text, what)
-        assert self.padding is not None
-        return [*ids, *[self.padding] * (self.most_tokens - len(ids))]
-
     @torch.inference_mode()
     @override
     def pooled(self, text: str) -> Tensor:
-        ids = self.pooled_ids(text)
-        ids_T = torch.tensor(ids, device=next(self.clip.parameters()).device)
-        rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.clip.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T[-1:])[0]
+        return self.states(self.clip, self.pooled_ids(text), first=-1)[0]
 
     @override
     def pooled_ids(self, text: str) -> list[int]:

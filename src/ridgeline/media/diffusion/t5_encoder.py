@@ -2,21 +2,14 @@
 
 import html
 import re
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
-from typing_extensions import override
+from collections.abc import Callable
 
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
 from ridgeline.core.models import ModelRefused, build_to_run
 from ridgeline.core.models.common.encoder import Encoder
-from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
-from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import StepSegment
 from ridgeline.core.text import Tokenizer, load_tokenizer
 from ridgeline.media.diffusion.text_encoder import TextEncoder
 
@@ -52,34 +45,8 @@ class T5TextEncoder(TextEncoder):
             clean: Function applied to a text before tokenization.
             most_tokens: Maximum tokens of a text.
         """
-        self.model, self.tokenizer, self._clean = model, tokenizer, clean
+        self.model, self.tokenizer, self.clean = model, tokenizer, clean
         self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
-
-    @property
-    @override
-    def models(self) -> tuple[Model, ...]:
-        return (self.model,)
-
-    @override
-    def ids(self, text: str, what: str = "prompt") -> list[int]:
-        clean = self._clean(text)
-        try:
-            self.tokenizer.check_length(clean, self.most_tokens)
-        except ValueError as error:
-            raise ValueError(f"{what}: {error}") from None
-        ids = self.tokenizer.encode(clean, parse_special=False)
-        if len(ids) > self.most_tokens:
-            raise ValueError(
-                f"the {what} has {len(ids)} tokens, but the text encoder reads at most {self.most_tokens}; shorten it"
-            )
-        return ids
-
-    @torch.inference_mode()
-    @override
-    def encode(self, ids: Sequence[int]) -> Tensor:
-        ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
-        rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T)
 
 
 def load_t5_encoder(

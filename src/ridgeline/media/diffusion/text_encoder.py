@@ -4,7 +4,6 @@ The template, the thinking mode, the layer and the length with which a pipeline 
 denoiser was trained with.
 """
 
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,15 +20,16 @@ from ridgeline.core.models import ModelRefused, build_to_run
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
+from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.padded_text import PaddedText, padded_work
-from ridgeline.core.ops.work import Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.core.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 
 CACHED_BYTES = 64 << 20
 """The bytes of cached hidden states: about two dozen texts of 512 tokens of Qwen3-4B in bf16."""
 
 
-class TextEncoder(ABC):
+class TextEncoder:
     """The base class of text encoders: texts to token ids, and token ids to hidden states."""
 
     padding: int | None = None
@@ -41,13 +41,18 @@ class TextEncoder(ABC):
     pooled_width: int | None = None
     """The width of the pooled vector of a text, for denoisers that take one; None if the encoder has none."""
     tokenizer: Tokenizer
+    model: Model
+    """The model whose hidden states are the result."""
+    clean: Callable[[str], str] = str
+    """The function that is applied to a text before tokenization."""
+    includes = ""
+    """The addition to the number of a text's tokens in errors, if they include more than the text itself."""
 
     @property
-    @abstractmethod
     def models(self) -> tuple[Model, ...]:
         """The models that encode the texts: one, or more if a second one gives a pooled vector."""
+        return (self.model,)
 
-    @abstractmethod
     def ids(self, text: str, what: str = "prompt") -> list[int]:
         """Return the token ids of a text, with padding if the denoiser sees it.
 
@@ -59,10 +64,37 @@ class TextEncoder(ABC):
             ValueError: If the text has more than most_tokens tokens. It is not truncated, because the truncated part
                 would be ignored silently.
         """
+        clean = self.clean(text)
+        try:
+            self.tokenizer.check_length(clean, self.most_tokens)  # a text of megabytes would take seconds to encode
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+        ids = self.tokenized(clean)
+        if len(ids) > self.most_tokens:
+            raise ValueError(
+                f"the {what} has {len(ids)} tokens{self.includes}, but the text encoder reads at most "
+                f"{self.most_tokens}; shorten it"
+            )
+        return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
-    @abstractmethod
+    def tokenized(self, text: str) -> list[int]:
+        """Return the token ids of a text of any length, without padding."""
+        return self.tokenizer.encode(text, parse_special=False)
+
+    @torch.inference_mode()
     def encode(self, ids: Sequence[int]) -> Tensor:
         """Return the hidden states of token ids [tokens, width]."""
+        return self.states(self.model, ids)
+
+    def states(self, model: Model, ids: Sequence[int], first: int = 0) -> Tensor:
+        """Return the hidden states that a model gives to token ids, from the row `first` on."""
+        ids_T = torch.tensor(ids, device=next(model.parameters()).device)
+        rows_T = torch.arange(len(ids), device=ids_T.device)
+        return model.hidden(ids_T, rows_T, self.context(ids), rows_T[first:])
+
+    def context(self, ids: Sequence[int]) -> Uncached:
+        """Return the KV context in which token ids are encoded: all of them are seen, including padding."""
+        return Uncached([StepSegment(len(ids), len(ids))])
 
     def work(self, ids: Sequence[int]) -> Work:
         """Return the work (for a price) of encoding token ids with the first of the encoder's models."""
@@ -95,6 +127,9 @@ class ChatEncoder(TextEncoder):
     side. If texts are padded, it includes the states of padding, which attends only to the text.
     """
 
+    includes = " including the chat template"
+    most_tokens = 512
+
     def __init__(
         self,
         model: Decoder,
@@ -102,7 +137,6 @@ class ChatEncoder(TextEncoder):
         template: ChatTemplate,
         *,
         thinking: bool,
-        most_tokens: int,
         width: int,
         padding: int | None = None,
     ) -> None:
@@ -113,45 +147,26 @@ class ChatEncoder(TextEncoder):
             tokenizer: Tokenizer.
             template: Chat template.
             thinking: Value of the template's `enable_thinking` variable, if it has one.
-            most_tokens: Maximum tokens of a text.
             width: Width of a token's state.
             padding: Token that pads texts, if they are padded.
         """
-        self.model, self.tokenizer, self._template, self.padding = model, tokenizer, template, padding
+        self.model, self.tokenizer, self._template = model, tokenizer, template
         self._variables: dict[str, Any] = (
             {"enable_thinking": thinking} if "enable_thinking" in template.variables else {}
         )
-        self.most_tokens, self.width = most_tokens, width
-
-    @property
-    @override
-    def models(self) -> tuple[Model, ...]:
-        return (self.model,)
+        self.padding, self.width = padding, width
 
     @override
-    def ids(self, text: str, what: str = "prompt") -> list[int]:
-        try:
-            self.tokenizer.check_length(text, self.most_tokens)  # a text of megabytes would take seconds to encode
-        except ValueError as error:
-            raise ValueError(f"{what}: {error}") from None
-        ids = self._template.encode([{"role": "user", "content": text}], **self._variables).ids
-        if len(ids) > self.most_tokens:
-            raise ValueError(
-                f"the {what} has {len(ids)} tokens including the chat template, but the text encoder reads at most "
-                f"{self.most_tokens}; shorten it"
-            )
-        return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
+    def tokenized(self, text: str) -> list[int]:
+        return self._template.encode([{"role": "user", "content": text}], **self._variables).ids
 
     @override
     def unmasked_length(self, ids: Sequence[int]) -> int:
         return len(self.unpadded(ids))
 
-    @torch.inference_mode()
     @override
-    def encode(self, ids: Sequence[int]) -> Tensor:
-        ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
-        rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, PaddedText(self.unmasked_length(ids), len(ids)), rows_T)
+    def context(self, ids: Sequence[int]) -> Uncached:
+        return PaddedText(self.unmasked_length(ids), len(ids))
 
 
 def load_chat_encoder(
@@ -160,7 +175,6 @@ def load_chat_encoder(
     *,
     layers: Sequence[int],
     thinking: bool,
-    most_tokens: int = 512,
     padded: bool = False,
 ) -> ChatEncoder:
     """Load a language model from the `text_encoder` of a pipeline, with its `tokenizer` and chat template.
@@ -171,7 +185,6 @@ def load_chat_encoder(
         layers: Layers after which states are taken, concatenated if there are several. Negative numbers count from the
             end; -1 gives what transformers calls hidden_states[-2].
         thinking: Value of the template's `enable_thinking` variable, if it has one.
-        most_tokens: Maximum tokens of a text.
         padded: Whether texts are padded with the tokenizer's pad_token.
 
     Raises:
@@ -205,7 +218,6 @@ def load_chat_encoder(
         tokenizer,
         templates.pick(),
         thinking=thinking,
-        most_tokens=most_tokens,
         width=len(layers) * sizes_of(model).hidden,
         padding=padding_of(tokenizer, folder) if padded else None,
     )

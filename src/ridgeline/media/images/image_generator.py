@@ -59,10 +59,7 @@ class TokenForecast:
     @property
     def cost(self) -> Cost:
         """The total FLOPs and bytes of all stages of generating the images."""
-        total = Cost()
-        for stage in self.costs.values():
-            total += stage
-        return total
+        return sum(self.costs.values(), Cost())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +142,7 @@ class TokenImageGenerator:
             price.price_step(device, Work.decode([length + done] * beside, reaches)) for done in range(1, plan.tokens)
         ]
         decode = self._pixels.price_step(device, self.autoencoder.decode_work(PixelGrid(1, self.side, self.side)))
-        written = Cost()
-        for step in steps:
-            written += step.cost
+        written = sum((step.cost for step in steps), Cost())
         return TokenForecast(
             {"encode": prefill.cost * times, "tokens": written * times, "decode": decode.cost * plan.images},
             {

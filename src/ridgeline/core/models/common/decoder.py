@@ -295,13 +295,6 @@ class Decoder(Model):
             self.tables = TokenTables(uses, {"lm_head.weight": f"{table}.weight"})
         self.tie()
 
-    @override
-    def hidden(
-        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
-    ) -> Tensor:
-        """Return the last hidden states of a step's requested rows; only these pass the final norm."""
-        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
-
     def drop_head(self) -> None:
         """Make the model return hidden states only, without a head; call it before weights are loaded."""
         del self.lm_head, self.all_gather

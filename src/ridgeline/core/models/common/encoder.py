@@ -1,11 +1,9 @@
 """Encoders: models that read a text in one step without a KV cache, and return its hidden states."""
 
-from torch import Tensor, nn
-from typing_extensions import override
+from torch import nn
 
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.pooling import PoolingMode
 from ridgeline.core.ops.work import FULL, AttentionPattern
@@ -35,12 +33,6 @@ class Encoder(Model):
         self.mode = mode
         self.trunk_name, self.kv_specs = name, ()
         self.add_module(name, trunk)
-
-    @override
-    def hidden(
-        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
-    ) -> Tensor:
-        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
 
 
 def uncached_kv_spec(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:

@@ -8,6 +8,7 @@ its pooled vector.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,7 @@ class MMDiT(Denoiser):
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
-        self._last: tuple[tuple[MMDiTGrid, tuple[int, ...], torch.device], MMDiTLayout] | None = None
+        self._layout = lru_cache(maxsize=1)(MMDiTGrid.layout)  # all passes of a request share it
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.pooled_width, self.takes_guidance = sizes.pooled, sizes.guided
         self.time_text_embed = MMDiTConditionEmbedder(d, sizes, style)
@@ -142,7 +143,7 @@ class MMDiT(Denoiser):
         self.check_conditions(images, pooled, guidance)
         prepared = self.prepared(texts, images)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
-        layout = self._layout(grid, prepared.lengths, device)
+        layout = self._layout(grid, prepared.lengths, len(self.sizes.axes), device)
         times_P, guidance_P = (
             None if given is None else torch.tensor(for_each(given, images), dtype=torch.float32, device=device)
             for given in (t, guidance)
@@ -218,13 +219,6 @@ class MMDiT(Denoiser):
             ValueError: If the size does not divide into patches.
         """
         return MMDiTGrid.of(size, self.patch)
-
-    def _layout(self, grid: MMDiTGrid, texts: tuple[int, ...], device: torch.device) -> MMDiTLayout:
-        """Return the layout of a pass's image and text rows, cached because all passes of a request share it."""
-        key = grid, texts, device
-        if self._last is None or self._last[0] != key:
-            self._last = key, grid.layout(texts, len(self.sizes.axes), device)
-        return self._last[1]
 
     @override
     def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:

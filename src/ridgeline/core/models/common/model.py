@@ -1,6 +1,5 @@
 """The contract between a model family and the code that runs or prices its models."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -70,7 +69,9 @@ class Model(PricedModule):
     row_axes: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
     """The kinds of rows that a step has: token rows, rows with logits, and encoder rows."""
 
-    @abstractmethod
+    trunk_name: str
+    """The name of the module whose forward pass gives the hidden states, for models that have only one."""
+
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
@@ -84,6 +85,7 @@ class Model(PricedModule):
             rows_R: Indices int64 of the requested rows.
             encoded_ED: The result of `encode` for this step's encoder rows; None if the step has none.
         """
+        return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """Return the encoder's last hidden states, [encoder rows, hidden].

@@ -46,7 +46,8 @@ class TokenTables:
         pairs = list(self.ties.items())
         for number, (target, source) in enumerate(pairs, start=1):
             if target in held and source in held:
-                if target not in self.untied and self._same(held[target], held[source], same):
+                one, other = held[target], held[source]
+                if target not in self.untied and (one == other or same(one, other)):
                     held[target] = held[source]
             elif target in held:
                 held[source] = held[target]
@@ -57,8 +58,3 @@ class TokenTables:
                 if (found := next(later, None)) is not None:
                     held[target] = held[found]
         return held
-
-    @staticmethod
-    def _same(first: str, second: str, same: Callable[[str, str], bool]) -> bool:
-        """Return whether two table names stand for the same or equal tensors."""
-        return first == second or same(first, second)

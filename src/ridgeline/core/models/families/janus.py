@@ -258,15 +258,9 @@ class JanusImageModel(Model):
         self.sampled_vocab_size = head.vision_head.matrix.outputs
         self.vocabulary = self.sampled_vocab_size + d.vocabulary
         trunk.embed_tokens = embeddings
-        self.model = trunk
+        self.model, self.trunk_name = trunk, "model"
         self.generation_head = head
         self.collect_cache_specs()
-
-    @override
-    def hidden(
-        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
-    ) -> Tensor:
-        return self.model(ids_T, positions_T, kv, rows_R)
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: N rows of latents, M of texts, J of both, P images, C condition, D hidde
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -215,7 +216,7 @@ class ZImage(Denoiser):
         super().__init__()
         self.wanted = RowPicker()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
-        self._last: tuple[tuple[ZImageGrid, tuple[int, ...], torch.device], ZImageLayout] | None = None
+        self._layout = lru_cache(maxsize=1)(ZImageGrid.layout)  # all passes of a request share it
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.t_embedder = TimeEmbedder(d, sizes.condition, sizes.scale)
         self.rotary = AxialRotaryTable(sizes.axes, sizes.theta)
@@ -351,13 +352,6 @@ class ZImage(Denoiser):
             ValueError: If the size does not divide into patches, or exceeds the positions.
         """
         return ZImageGrid.of(size, self.patch, self.sizes.places)
-
-    def _layout(self, grid: ZImageGrid, texts: tuple[int, ...], device: torch.device) -> ZImageLayout:
-        """Return the layout of a pass's image and text rows, cached because all passes of a request share it."""
-        key = grid, texts, device
-        if self._last is None or self._last[0] != key:
-            self._last = key, grid.layout(texts, device)
-        return self._last[1]
 
     @override
     def _run_on_meta(self, rows: Mapping[RowAxis, int]) -> None:
