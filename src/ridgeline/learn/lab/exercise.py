@@ -7,7 +7,7 @@ the engine itself and not with that file, so our solution is checked in the same
 import ast
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -44,169 +44,89 @@ class Exercise:
 _KEYS, _VALUES = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]]
 _ROWS = [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 3.0, 0.0], [-1.0, 0.0, 0.5]]
 _LOGITS = [1.0, 3.0, -2.0, 3.0, 0.5]
-
-
 _MERGES = [("l", "o"), ("e", "r"), ("lo", "w"), ("w", "er"), ("a", "a")]
 
+_CASES: Mapping[Callable[..., object], tuple[tuple[Any, ...], ...]] = {
+    # The computation for one token, and sampling.
+    references.merged: (
+        ("lower", _MERGES), ("slowly", _MERGES), ("aaaaa", _MERGES), ("cat", _MERGES),
+        ("werer", [("w", "e"), ("e", "r"), ("we", "r")]),
+    ),
+    references.attention: (
+        ([1.0, 0.0], _KEYS, _VALUES), ([0.0, 1.0], _KEYS, _VALUES), ([1.0], [[0.0]], [[7.0, 8.0]]),
+        ([3.0, -1.0, 0.5, 2.0], [[0.1, 0.2, 0.3, 0.4], [1.0, -1.0, 2.0, 0.0]], [[1.0], [-2.0]]),
+    ),
+    references.gated: (([1.0, -1.0, 0.0, 4.0], [2.0, 2.0, 5.0, 0.5]), ([-3.5], [1.0]), ([0.1, 20.0], [-1.0, -1.0])),
+    references.nearest: (
+        (_ROWS, [1.0, 0.1, 0.0], []), (_ROWS, [1.0, 0.1, 0.0], [0]), (_ROWS, [0.0, 0.5, 0.1], []),
+        (_ROWS, [-1.0, -1.0, 1.0], []),
+    ),
+    references.normalised: (
+        ([3.0, 4.0], [1.0, 1.0], 0.0), ([3.0, -4.0, 0.0], [1.0, 0.5, 2.0], 1e-5), ([1e-3, 0.0], [1.0, 1.0], 1e-2),
+    ),
+    references.rotated: (
+        ([1.0, 0.0], 0, 10000.0), ([1.0, 0.0], 1, 10000.0), ([1.0, 2.0, 3.0, 4.0], 7, 10000.0),
+        ([0.5, -1.0, 2.0, 0.0, 1.0, 1.0], 3, 500000.0),
+    ),
+    references.drawn: (
+        (_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999),
+    ),
+    references.kept: (
+        (references.stacks("flan-t5-small"), 10, 1), (references.stacks("flan-t5-xxl"), 1000, 100),
+        (references.stacks("flan-t5-xl"), 1, 512),
+    ),
+    references.cached: (
+        ([1.0, 0.0], [1.0, 0.0], [5.0, 5.0], [], []), ([1.0, 0.0], _KEYS[2], _VALUES[2], _KEYS[:2], _VALUES[:2]),
+        ([0.5, -2.0], [1.0, 1.0], [1.0, 2.0], _KEYS, _VALUES),
+    ),
+    # The bytes that a step reads, users per GPU, parameters and storage, and image guidance.
+    references.decode_bytes: (
+        (references.sizes("llama-3-8b"), 1), (references.sizes("llama-3-8b"), 2000),
+        (references.sizes("llama-3-70b"), 8192),
+    ),
+    references.users: (
+        (5.76e9, "llama-3-8b", 2000, 16), (5.76e9, "llama-3-8b", 1, 16), (5.76e9, "llama-3-8b", 2001, 16),
+        (40e9, "llama-3-70b", 8192, 64), (1e8, "llama-3-70b", 8192, 16),
+    ),
+    references.paged: ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)),
+    references.chunks: ((100, 32, 4), (64, 16, 1), (10, 64, 3), (300, 128, 8)),
+    references.touched: ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)),
+    references.parameters: tuple(
+        (references.sizes(name),) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")
+    ),
+    references.stored_bytes: (
+        (4096, 4096, 8, 4096, 16), (4096, 14336, 4, 32, 16), (10, 100, 4, 32, 16), (1, 1, 3, 128, 32),
+    ),
+    references.read_tensor: (
+        (references.file_of({"weight": [1.0, -2.5, 0.125]}), "weight"),
+        (references.file_of({"first": [3.0], "second": [0.5, 7.0]}), "second"),
+        (references.file_of({"b": [1.0, 2.0, 3.0, 4.0], "a": [9.0]}), "b"),
+    ),
+    references.velocity: (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
+    references.users_at_the_ridge: (
+        (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
+        (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12),
+        (1e6, 1e12, 0.0, 1e12, 1e12),
+    ),
+    # Many requests to one GPU.
+    references.in_time: (
+        ([(0.0, 0.5, 1.5, 21), (1.0, 2.5, 3.0, 11), (2.0, 2.2, 8.2, 101)], 1.0, 0.05),
+        ([(0.0, 1.0, 1.0, 1), (0.0, 0.25, 0.5, 2)], 1.0, 0.2),
+        ([(0.0, 0.5, 9.5, 2), (3.0, 3.1, 3.2, 3)], 0.25, 10.0),
+    ),
+    references.finished: (
+        ([0], [3], 10, 1), ([0, 0, 0], [1, 2, 3], 10, 1), ([0, 5, 100], [4, 2, 1], 10, 2),
+        ([0, 12, 12, 13], [2, 2, 1, 5], 8, 4), ([7, 7], [1, 1], 5, 0),
+    ),
+    references.best_guesses: (
+        (0.6, [6.32, 6.60, 6.62, 6.63, 6.65]), (0.3, [12.6, 14.4, 16.6, 18.8, 21.1]),
+        (0.9, [12.6, 14.4, 16.6, 18.8, 21.1]),
+        (0.0, [1.0, 1.0, 1.0]), (1.0, [1.0, 2.0, 2.9]), (0.5, [1.0]),
+    ),
+}  # fmt: skip
+"""The cases of each exercise, by the function that computes the expected result with the engine."""
 
-def _of_tokens() -> Iterator[Exercise]:
-    """Yield the exercises on the computation for one token and on sampling."""
-    yield Exercise(
-        "merged",
-        (
-            ("lower", _MERGES),
-            ("slowly", _MERGES),
-            ("aaaaa", _MERGES),
-            ("cat", _MERGES),
-            ("werer", [("w", "e"), ("e", "r"), ("we", "r")]),
-        ),
-        references.merged,
-    )
-    yield Exercise(
-        "attention",
-        (
-            ([1.0, 0.0], _KEYS, _VALUES), ([0.0, 1.0], _KEYS, _VALUES), ([1.0], [[0.0]], [[7.0, 8.0]]),
-            ([3.0, -1.0, 0.5, 2.0], [[0.1, 0.2, 0.3, 0.4], [1.0, -1.0, 2.0, 0.0]], [[1.0], [-2.0]]),
-        ),
-        references.attention,
-    )  # fmt: skip
-    yield Exercise(
-        "gated",
-        (([1.0, -1.0, 0.0, 4.0], [2.0, 2.0, 5.0, 0.5]), ([-3.5], [1.0]), ([0.1, 20.0], [-1.0, -1.0])),
-        references.gated,
-    )
-    yield Exercise(
-        "nearest",
-        (
-            (_ROWS, [1.0, 0.1, 0.0], []), (_ROWS, [1.0, 0.1, 0.0], [0]), (_ROWS, [0.0, 0.5, 0.1], []),
-            (_ROWS, [-1.0, -1.0, 1.0], []),
-        ),
-        references.nearest,
-    )  # fmt: skip
-    yield Exercise(
-        "normalised",
-        (([3.0, 4.0], [1.0, 1.0], 0.0), ([3.0, -4.0, 0.0], [1.0, 0.5, 2.0], 1e-5), ([1e-3, 0.0], [1.0, 1.0], 1e-2)),
-        references.normalised,
-    )
-    yield Exercise(
-        "rotated",
-        (
-            ([1.0, 0.0], 0, 10000.0), ([1.0, 0.0], 1, 10000.0), ([1.0, 2.0, 3.0, 4.0], 7, 10000.0),
-            ([0.5, -1.0, 2.0, 0.0, 1.0, 1.0], 3, 500000.0),
-        ),
-        references.rotated,
-    )  # fmt: skip
-    yield Exercise(
-        "drawn",
-        ((_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999)),
-        references.drawn,
-    )
-    yield Exercise(
-        "kept",
-        (
-            (references.stacks("flan-t5-small"), 10, 1), (references.stacks("flan-t5-xxl"), 1000, 100),
-            (references.stacks("flan-t5-xl"), 1, 512),
-        ),
-        references.kept,
-    )  # fmt: skip
-    yield Exercise(
-        "cached",
-        (
-            ([1.0, 0.0], [1.0, 0.0], [5.0, 5.0], [], []), ([1.0, 0.0], _KEYS[2], _VALUES[2], _KEYS[:2], _VALUES[:2]),
-            ([0.5, -2.0], [1.0, 1.0], [1.0, 2.0], _KEYS, _VALUES),
-        ),
-        references.cached,
-    )  # fmt: skip
-
-
-def _of_costs() -> Iterator[Exercise]:
-    """Yield the exercises on the bytes that a step reads, users per GPU, parameters and storage, and image guidance."""
-    yield Exercise(
-        "decode_bytes",
-        (
-            (references.sizes("llama-3-8b"), 1),
-            (references.sizes("llama-3-8b"), 2000),
-            (references.sizes("llama-3-70b"), 8192),
-        ),
-        references.decode_bytes,
-    )
-    yield Exercise(
-        "users",
-        (
-            (5.76e9, "llama-3-8b", 2000, 16), (5.76e9, "llama-3-8b", 1, 16), (5.76e9, "llama-3-8b", 2001, 16),
-            (40e9, "llama-3-70b", 8192, 64), (1e8, "llama-3-70b", 8192, 16),
-        ),
-        references.users,
-    )  # fmt: skip
-    yield Exercise("paged", ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)), references.paged)
-    yield Exercise("chunks", ((100, 32, 4), (64, 16, 1), (10, 64, 3), (300, 128, 8)), references.chunks)
-    yield Exercise("touched", ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)), references.touched)
-    yield Exercise(
-        "parameters",
-        tuple((references.sizes(name),) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")),
-        references.parameters,
-    )
-    yield Exercise(
-        "stored_bytes",
-        ((4096, 4096, 8, 4096, 16), (4096, 14336, 4, 32, 16), (10, 100, 4, 32, 16), (1, 1, 3, 128, 32)),
-        references.stored_bytes,
-    )
-    yield Exercise(
-        "read_tensor",
-        (
-            (references.file_of({"weight": [1.0, -2.5, 0.125]}), "weight"),
-            (references.file_of({"first": [3.0], "second": [0.5, 7.0]}), "second"),
-            (references.file_of({"b": [1.0, 2.0, 3.0, 4.0], "a": [9.0]}), "b"),
-        ),
-        references.read_tensor,
-    )
-    yield Exercise(
-        "velocity",
-        (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
-        references.velocity,
-    )
-    yield Exercise(
-        "users_at_the_ridge",
-        (
-            (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
-            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12),
-            (1e6, 1e12, 0.0, 1e12, 1e12),
-        ),
-        references.users_at_the_ridge,
-    )  # fmt: skip
-
-
-def _of_traffic() -> Iterator[Exercise]:
-    """Yield the exercises on many requests to one GPU."""
-    yield Exercise(
-        "in_time",
-        (
-            ([(0.0, 0.5, 1.5, 21), (1.0, 2.5, 3.0, 11), (2.0, 2.2, 8.2, 101)], 1.0, 0.05),
-            ([(0.0, 1.0, 1.0, 1), (0.0, 0.25, 0.5, 2)], 1.0, 0.2),
-            ([(0.0, 0.5, 9.5, 2), (3.0, 3.1, 3.2, 3)], 0.25, 10.0),
-        ),
-        references.in_time,
-    )  # fmt: skip
-    yield Exercise(
-        "finished",
-        (
-            ([0], [3], 10, 1), ([0, 0, 0], [1, 2, 3], 10, 1), ([0, 5, 100], [4, 2, 1], 10, 2),
-            ([0, 12, 12, 13], [2, 2, 1, 5], 8, 4), ([7, 7], [1, 1], 5, 0),
-        ),
-        references.finished,
-    )  # fmt: skip
-    yield Exercise(
-        "best_guesses",
-        (
-            (0.6, [6.32, 6.60, 6.62, 6.63, 6.65]), (0.3, [12.6, 14.4, 16.6, 18.8, 21.1]),
-            (0.9, [12.6, 14.4, 16.6, 18.8, 21.1]),
-            (0.0, [1.0, 1.0, 1.0]), (1.0, [1.0, 2.0, 2.9]), (0.5, [1.0]),
-        ),
-        references.best_guesses,
-    )  # fmt: skip
-
-
-EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs(), *_of_traffic())}
+EXERCISES = {each.__name__: Exercise(each.__name__, cases, each) for each, cases in _CASES.items()}
 
 
 def solution_of(exercise: Exercise) -> str:

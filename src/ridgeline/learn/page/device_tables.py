@@ -22,11 +22,7 @@ from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 from ridgeline.util.json_data import json_select
 
 
-def build_device_tables(
-    devices: Iterable[Device],
-    driving: Iterable[EngineProfile] | None = None,
-    sellers: Sequence[PriceSnapshot] | None = None,
-) -> dict[str, Any]:
+def build_device_tables(devices: Iterable[Device], driving: Iterable[EngineProfile] | None = None) -> dict[str, Any]:
     """Return the data that the page needs to price models: devices and engines by name, in SI units, bytes and seconds.
 
     Devices refer to `kernels` (constants by class) and `reductions` (all-reduces by kind and number of GPUs) by list
@@ -35,9 +31,8 @@ def build_device_tables(
     Args:
         devices: Devices.
         driving: Engines; by default those of `ridgeline plan`, including the variants with data-parallel attention.
-        sellers: Sellers whose prices are included; by default all of the package.
     """
-    price_snapshots = builtin_snapshots() if sellers is None else sellers
+    price_snapshots = builtin_snapshots()
     kernels: list[Mapping[str, Any]] = []
     reductions: list[Mapping[str, Any]] = []
     return {
