@@ -44,7 +44,7 @@ def _panel(name: str, **usual: Any) -> Callable[..., Any]:
 
     It takes the help text, option names, and further arguments of typer.Option.
     """
-    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **usual, **more)
+    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **usual | more)
 
 
 def report_model_choice(name: str | None) -> str | None:

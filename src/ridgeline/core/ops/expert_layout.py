@@ -121,7 +121,7 @@ class Interleaved(ExpertLayout):
     biases. Loading transposes the matrices, because products read rows of outputs.
     """
 
-    names = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+    names: tuple[str, ...] = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
     biased = True
 
     @override
