@@ -4,15 +4,15 @@ A translation needs them, because JavaScript has no operators for objects, and i
 """
 
 import collections.abc
-import dataclasses
 import inspect
 import json
-import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 
 class UntranslatableError(ValueError):
@@ -123,7 +123,7 @@ def kind_of_value(value: Any) -> Kind:
         return Kind("mapping", (kind_of_value(key), kind_of_value(item)))
     if type(value) in _PLAIN:
         return _PLAIN[type(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if hasattr(type(value), "__dataclass_fields__") or isinstance(value, msgspec.Struct):
         return Kind("object", of=type(value))
     raise UntranslatableError(f"a constant that is a {type(value).__name__} has no counterpart in JavaScript")
 
@@ -178,11 +178,7 @@ def safe_name(name: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a plain value, or a tuple, mapping or dataclass of plain values, as JavaScript."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, float) and math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+    """Return a plain value, or a tuple, mapping, dataclass or struct of plain values, as JavaScript."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False)

@@ -161,7 +161,7 @@ class Values:
             return Js(f"{owner.at(ATOM)}[{self.of(node.slice).code}]", parts[1])
         if name == "tuple" and place is not None:
             return Js(f"{owner.at(ATOM)}[{place % len(parts)}]", parts[place])
-        if name == "sequence":
+        if name == "sequence" or (name == "tuple" and len(set(parts)) == 1):
             if place is not None and place < 0:
                 return Js(f"{owner.at(ATOM)}.slice({place})[0]", parts[0])
             return Js(f"{owner.at(ATOM)}[{self.of(node.slice).code}]", parts[0])

@@ -13,8 +13,8 @@ runs to its end at once.
 
 import argparse
 import ast
+import dataclasses
 import importlib
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from js_kinds import UntranslatableError, literal, safe_name
 from js_statements import FunctionTranslator
@@ -132,15 +134,17 @@ class JsModule:
         return name
 
 
-def _constructor(name: str, of: type) -> str:
-    """Return the function that makes an object of a dataclass from the values of its fields."""
-    fields = inspect.signature(of).parameters
+def _constructor(name: str, of: Any) -> str:
+    """Return the function that makes an object of a dataclass or struct from the values of its fields."""
+    fields = msgspec.structs.fields(of) if issubclass(of, msgspec.Struct) else dataclasses.fields(of)
+    missing = (dataclasses.MISSING, msgspec.NODEFAULT)
     parameters = []
-    for field, parameter in fields.items():
-        default = parameter.default
-        plain = default is None or isinstance(default, bool | int | float | str)
-        parameters.append(f"{safe_name(field)} = {literal(default)}" if plain else safe_name(field))
-    values = ", ".join(field if safe_name(field) == field else f"{field}: {safe_name(field)}" for field in fields)
+    for field in fields:
+        default = field.default if field.default_factory in missing else field.default_factory()
+        parameters.append(safe_name(field.name) + ("" if default in missing else f" = {literal(default)}"))
+    values = ", ".join(
+        each if each == safe_name(each) else f"{each}: {safe_name(each)}" for each in (f.name for f in fields)
+    )
     return f"export function {name}({', '.join(parameters)}) {{\n  return {{ {values} }};\n}}"
 
 

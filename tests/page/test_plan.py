@@ -18,7 +18,6 @@ from ridgeline.price.plan.scenario import ModelCache, PlanWorkload, Scenario
 
 # These functions of the page still repeat Python's by hand, so the tests of this file hold them together.
 # - price.js: `priceStep` sums lines of a table, where `Price` calls ops; `drive` applies an engine to a device's table.
-# - prompts.js: `PromptQueue`, because Python's running sums over thousands of steps are numpy's; `prefillWork`.
 # - plan.js: `memoryOf` and `pagesKept`, because `memory_of` reads pages from the engine's own layout, which the table
 #   has as numbers; `phaseOf` and `classesOf`, whose rows refer to ops; `capacity`, which searches without pricing more.
 # - work.js: `workOf` and `decodeWork`, whose attention is a list by pattern, where Python has a mapping from patterns.

@@ -223,7 +223,7 @@ def test_users_in_step_have_their_prompts_together(accuracy: ModuleType, length:
     serving = LoadEstimator(planned, PlanWorkload(length, output))
     loop = loops.Loop(users, length, output, "prefill first", rounds=4, step_tokens=serving.workload.step_tokens)
     ttft, tpot = loops.replay(loop, planned.price, planned.device)
-    load, prompts = serving.load(users), PromptQueue(planned, serving.workload)
+    load, prompts = serving.load(users), PromptQueue.of(planned, serving.workload)
     assert prompts.one(users).expected == pytest.approx(ttft, rel=0.01)
     assert prompts.all(users).expected + (output - 1) * load.itl.expected == pytest.approx(
         ttft + (output - 1) * tpot, rel=0.01

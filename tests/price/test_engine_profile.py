@@ -266,7 +266,7 @@ def test_the_rule_in_words() -> None:
 def test_first_tokens_come_between_steady_arrivals_and_marching() -> None:
     serving = LoadEstimator(driven(case(LLAMA_3_8B), engine()), PlanWorkload(512, 100))
     load = serving.load(64)
-    assert load.ttft_synchronised == PromptQueue(serving.case, serving.workload).one(64)
+    assert load.ttft_synchronised == PromptQueue.of(serving.case, serving.workload).one(64)
     assert load.ttft.expected < load.ttft_synchronised.expected <= serving.prefill_seconds(64).expected
     assert serving.load(1).ttft == serving.load(1).ttft_synchronised
 

@@ -169,7 +169,7 @@ def test_the_ridge_is_reached_by_the_batches_of_all_cards() -> None:
 def test_prefills_between_steps_by_hand() -> None:
     """Two ranks with eight users each, one in ten of whom asks after a step: 0.8 prompts on either."""
     planned = own(2, WIDE)
-    queues = RankPrompts(planned, PlanWorkload(500, 11))
+    queues = RankPrompts.of(planned, PlanWorkload(500, 11))
     pauses = queues.pauses(16)
     asks, some = 1 - 0.9**8, 1 - 0.9**16
     alone, both = (queues.on(ranks).all(0.8 / asks).expected for ranks in (1, 2))
@@ -217,9 +217,9 @@ def test_ranks_that_are_lived_through(users: int) -> None:
         most, every = max(prompts), sum(prompts)
         if most and (most, every) not in price:
             part = planned.price.with_active_ranks(every / most)  # type: ignore[arg-type]  # rows that are fewer on some
-            price[most, every] = PromptQueue(replace(planned, price=part), workload).all(most).expected
+            price[most, every] = PromptQueue.of(replace(planned, price=part), workload).all(most).expected
         total += price[most, every] if most else 0.0
-    pauses = RankPrompts(planned, workload).pauses(users)
+    pauses = RankPrompts.of(planned, workload).pauses(users)
     assert pauses.steady.expected == pytest.approx(total / steps, rel=0.05)
     assert pauses.together.expected < total / steps < pauses.apart.expected
 

@@ -116,7 +116,7 @@ def test_a_load_is_what_a_loop_lives_through(length: int, output: int, users: in
 def test_prompts_that_wait_together(length: int, step: int) -> None:
     """All of them take the steps of the prefill; one of them ends with the step that has its last position."""
     workload = PlanWorkload(length, 10, step_tokens=step)
-    prompts = PromptQueue(A100_8B, workload)
+    prompts = PromptQueue.of(A100_8B, workload)
     for count in (1, 2, 3, 7, 300):
         clock, waits, ran, ended = 0.0, 0.0, 0, 0
         for seconds in (one.expected for one in prefill_steps(A100_8B, workload, count)):
@@ -134,7 +134,7 @@ def test_prompts_that_wait_together(length: int, step: int) -> None:
 def test_prompts_under_load_share_steps() -> None:
     """Of 300 users with 15 decode steps each 20 ask after a step: 320 positions, one step that reads the weights."""
     load = LoadEstimator(A100_8B, PlanWorkload(16, 16, batch=300)).load(300)
-    together = PromptQueue(A100_8B, PlanWorkload(16, 16)).all(20).expected
+    together = PromptQueue.of(A100_8B, PlanWorkload(16, 16)).all(20).expected
     assert together < 3 * load.prefill.expected
     assert load.requests_per_second.expected == pytest.approx(300 / (15 * (load.itl.expected + together)), rel=0.001)
 

@@ -154,7 +154,7 @@ class LoadEstimator:
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
-        self._prompts = RankPrompts(case, workload)
+        self._prompts = RankPrompts.of(case, workload)
 
     @cached_property
     def memory(self) -> DeviceMemory:

@@ -20,99 +20,105 @@ rank, and with probability P prompts on each other rank.
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass, field
 
 from ridgeline.price.plan.request_phases import Estimate, prefill_step
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
-Figures = npt.NDArray[np.float64]
-"""A table of times in seconds with one row per entry and three columns: floor, bound and expected (see `Estimate`)."""
-
 _FAR, _NEVER = 10, 1e-12  # standard deviations and a probability that count as impossible
 
 
-class PromptQueue:
-    """The prompts of one workload that wait together on one rank and are packed into steps.
+@dataclass(frozen=True, slots=True)
+class PromptQueue:  # also in plan_formulas.js
+    """The equal prompts that wait together on one rank and are packed into steps.
 
     It computes the time until all of them, or one of them, have a first token. Each full step is priced once, however
     many prompts follow.
     """
 
-    def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
-        self.case, self.workload = case, workload
-        # Row n of _clock holds the seconds (floor, bound, expected) of n full steps. Row n of _waits holds the summed
-        # times to first token of all prompts that have ended by then.
-        self._clock = self._waits = np.zeros((1, 3))
-        self._known: dict[int, tuple[Estimate, Estimate]] = {}
-        self._steps: dict[tuple[int, int], Estimate] = {}
+    input: int
+    """The number of positions of a prompt."""
+    prompt_step: int
+    """The number of positions of a full step."""
+    seconds_of: Callable[[int, int], Estimate]
+    """A function that returns the seconds of the step that runs some positions of the prompts, laid end to end.
 
-    def all(self, count: float) -> Estimate:
+    Its arguments are the first of these positions, which is in the first prompt, and their end.
+    """
+    _clock: list[Estimate] = field(default_factory=lambda: [Estimate(0.0, 0.0, 0.0)])
+    """The seconds of 0, 1, 2 ... full steps."""
+    _waits: list[Estimate] = field(default_factory=lambda: [Estimate(0.0, 0.0, 0.0)])
+    """The summed times to first token of all prompts that have ended after 0, 1, 2 ... full steps."""
+    _rests: dict[int, Estimate] = field(default_factory=dict)
+    """The seconds of a shorter last step, by its number of positions, which fixes where in a prompt it begins."""
+    _known: dict[int, tuple[Estimate, Estimate]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, case: Scenario, workload: PlanWorkload) -> "PromptQueue":
+        """Return the queue of a workload on one rank of a scenario."""
+        return cls(
+            workload.input,
+            workload.prompt_step,
+            lambda start, end: Estimate.of([prefill_step(case, workload, start, end)]),
+        )
+
+    def all(self, count: float) -> Estimate:  # also in plan_formulas.js
         """Return the seconds until all of `count` prompts have their first token.
 
         Fractional counts are interpolated linearly.
         """
         return self._between(count, 0)
 
-    def one(self, count: float) -> Estimate:
+    def one(self, count: float) -> Estimate:  # also in plan_formulas.js
         """Return the average seconds until one of `count` prompts has its first token, over all places in the queue."""
         return self._between(count, 1)
 
-    def _between(self, count: float, which: int) -> Estimate:
+    def _between(self, count: float, which: int) -> Estimate:  # also in plan_formulas.js
         assert count >= 1, f"{count} prompts do not make a step"
         lower = math.floor(count)
         low, part = self._whole(lower)[which], count - lower
         return low if not part else low * (1 - part) + self._whole(lower + 1)[which] * part
 
-    def _whole(self, count: int) -> tuple[Estimate, Estimate]:
-        found = self._known.get(count)
-        if found is None:
-            found = self._known[count] = self._priced(count)
-        return found
+    def _whole(self, count: int) -> tuple[Estimate, Estimate]:  # also in plan_formulas.js
+        if count not in self._known:
+            self._known[count] = self._priced(count)
+        return self._known[count]
 
-    def _priced(self, count: int) -> tuple[Estimate, Estimate]:
-        step, positions = self.workload.prompt_step, count * self.workload.input
-        full = positions // step
-        if len(self._clock) <= full:
-            self._fill(full)
-        clock, waits = Estimate(*self._clock[full].tolist()), Estimate(*self._waits[full].tolist())
-        if positions % step:
-            clock += self._seconds(full * step, positions)
-            waits += clock * (count - full * step // self.workload.input)
+    def _priced(self, count: int) -> tuple[Estimate, Estimate]:  # also in plan_formulas.js
+        full, rest = divmod(count * self.input, self.prompt_step)
+        clock, waits = self._full_steps(full)
+        if rest:
+            if rest not in self._rests:
+                self._rests[rest] = self._seconds(full, rest)
+            clock += self._rests[rest]
+            waits += clock * (count - self._ended(full))
         return clock, waits * (1 / count)
 
-    def _fill(self, full: int) -> None:
-        """Extend the running sums to `full` full steps.
+    def _full_steps(self, count: int) -> tuple[Estimate, Estimate]:  # also in plan_formulas.js
+        """Return the seconds of `count` full steps, and the summed times to first token of the prompts that end there.
 
-        There are thousands if memory holds that many users, but few of them differ.
+        There are thousands if memory holds that many users, but they repeat once a step begins where a prompt does.
         """
-        step, length, done = self.workload.prompt_step, self.workload.input, len(self._clock) - 1
-        unlike = min(full, length // math.gcd(step, length))  # after these, the steps' start offsets in prompts repeat
-        each = [astuple(self._seconds(at * step, (at + 1) * step)) for at in range(unlike)]
-        at = np.arange(done, full)
-        ended = (at + 1) * step // length - at * step // length
-        clock = _run_on(self._clock, np.array(each)[at % unlike])
-        self._waits = _run_on(self._waits, clock[done + 1 :] * ended[:, None])
-        self._clock = clock
+        unlike = self.input // math.gcd(self.prompt_step, self.input)
+        for at in range(len(self._clock) - 1, min(count, unlike)):
+            clock = self._clock[at] + self._seconds(at, self.prompt_step)
+            self._clock.append(clock)
+            self._waits.append(self._waits[at] + clock * (self._ended(at + 1) - self._ended(at)))
+        rounds, more = divmod(count, unlike)
+        if not rounds:
+            return self._clock[more], self._waits[more]
+        clock, ended = self._clock[unlike], self._ended(unlike)
+        later = clock * (ended * rounds * (rounds - 1) / 2 + rounds * self._ended(more))  # waits of the rounds before
+        return clock * rounds + self._clock[more], self._waits[unlike] * rounds + self._waits[more] + later
 
-    def _seconds(self, start: int, end: int) -> Estimate:
-        """Return the seconds of the step that runs these positions.
+    def _ended(self, steps: int) -> int:  # also in plan_formulas.js
+        """Return the number of prompts that have ended after some full steps."""
+        return steps * self.prompt_step // self.input
 
-        The step depends only on where in a prompt it begins and on its length.
-        """
-        begins, length = start % self.workload.input, end - start
-        found = self._steps.get((begins, length))
-        if found is None:
-            step = prefill_step(self.case, self.workload, begins, begins + length)
-            found = self._steps[begins, length] = Estimate.of([step])
-        return found
-
-
-def _run_on(sums: Figures, more: Figures) -> Figures:
-    """Return an array of running sums, extended by the running sums of further rows."""
-    return np.concatenate([sums[:-1], np.cumsum(np.concatenate([sums[-1:], more]), axis=0)])
+    def _seconds(self, before: int, positions: int) -> Estimate:  # also in plan_formulas.js
+        """Return the seconds of the step of some positions that follows `before` full steps."""
+        start = before * self.prompt_step % self.input
+        return self.seconds_of(start, start + positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,65 +144,48 @@ class Pauses:  # also in plan_formulas.js
     """The mean seconds to the first token if only one data-parallel rank at a time receives prompts."""
 
 
-class RankPrompts:
-    """The prompt queues of a workload on all ranks of a scenario."""
+@dataclass(frozen=True, slots=True)
+class RankPrompts:  # also in plan_formulas.js
+    """The prompt queues of a workload on all data-parallel ranks."""
 
-    def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
-        self.case, self.workload = case, workload
-        self._queues: dict[int, PromptQueue] = {}
+    ranks: int
+    output: int
+    """The number of tokens of each response."""
+    queue_of: Callable[[int], PromptQueue]
+    """A function that returns an empty queue of one rank, given the number of ranks that have prompts."""
+    _queues: dict[int, PromptQueue] = field(default_factory=dict)
 
-    def on(self, requests: int) -> PromptQueue:
+    @classmethod
+    def of(cls, case: Scenario, workload: PlanWorkload) -> "RankPrompts":
+        """Return the prompt queues of a workload on the ranks of a scenario."""
+        return cls(case.ranks, workload.output, lambda ranks: PromptQueue.of(case.with_active_ranks(ranks), workload))
+
+    def on(self, requests: int) -> PromptQueue:  # also in plan_formulas.js
         """Return the queue of one rank when as many ranks have prompts as `requests` requests spread over."""
-        ranks = min(requests, self.case.ranks)
+        ranks = min(requests, self.ranks)
         if ranks not in self._queues:
-            self._queues[ranks] = PromptQueue(self.case.with_active_ranks(ranks), self.workload)
+            self._queues[ranks] = self.queue_of(ranks)
         return self._queues[ranks]
 
-    def pauses(self, users: int) -> Pauses:
+    def pauses(self, users: int) -> Pauses:  # also in plan_formulas.js
         """Return the prefill pauses between the decode steps of `users` users, for outputs longer than one token."""
-        return prompt_pauses(
-            users,
-            self.case.ranks,
-            self.workload.output,
-            lambda requests, count: self.on(requests).all(count),
-            lambda requests, count: self.on(requests).one(count),
+        ends, ranks = 1 / (self.output - 1), min(users, self.ranks)
+        own = users / ranks
+        asks = 1 - (1 - ends) ** own
+        some, fullest = 1 - (1 - ends) ** users, mean_max_prompts(users, ranks, ends)
+        waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
+        alone, every = self.on(1).all(waiting), self.on(users).all(waiting)
+        first_alone, first_every = self.on(1).one(found), self.on(users).one(found)
+        more = (every - alone) * ((users * ends - fullest) / (waiting * max(1, ranks - 1)))
+        steady = self.on(1).all(max(1.0, fullest / some)) * some + more
+        return Pauses(
+            steady,
+            steady.combine(every * asks, min),
+            steady.combine(alone * (ranks * asks), max),
+            first_alone + (first_every - first_alone) * asks,
+            first_every,
+            first_alone,
         )
-
-
-def prompt_pauses(
-    users: int,
-    ranks: int,
-    output: int,
-    all_of: Callable[[int, float], Estimate],
-    one_of: Callable[[int, float], Estimate],
-) -> Pauses:  # also in plan_formulas.js
-    """Return the prefill pauses between the decode steps of `users` users.
-
-    Args:
-        users: The number of users.
-        ranks: The number of data-parallel ranks.
-        output: The tokens of each response, more than one.
-        all_of: Returns the seconds until all of some prompts on one rank have their first token, from the number of
-            requests that the ranks have and the number of prompts (`PromptQueue.all`).
-        one_of: Returns the average seconds until one of them has, from the same numbers (`PromptQueue.one`).
-    """
-    ends, ranks = 1 / (output - 1), min(users, ranks)
-    own = users / ranks
-    asks = 1 - (1 - ends) ** own
-    some, fullest = 1 - (1 - ends) ** users, mean_max_prompts(users, ranks, ends)
-    waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
-    alone, every = all_of(1, waiting), all_of(users, waiting)
-    first_alone, first_every = one_of(1, found), one_of(users, found)
-    more = (every - alone) * ((users * ends - fullest) / (waiting * max(1, ranks - 1)))
-    steady = all_of(1, max(1.0, fullest / some)) * some + more
-    return Pauses(
-        steady,
-        steady.combine(every * asks, min),
-        steady.combine(alone * (ranks * asks), max),
-        first_alone + (first_every - first_alone) * asks,
-        first_every,
-        first_alone,
-    )
 
 
 def mean_max_prompts(users: int, ranks: int, chance: float) -> float:  # also in plan_formulas.js

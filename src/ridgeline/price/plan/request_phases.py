@@ -243,14 +243,21 @@ def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -
 
     A prompt that ends in the step has its logits computed.
     """
-    length, segments = workload.input, []
-    ends = end // length - start // length
-    while start < end:
-        done = start % length
-        count = min(length - done, end - start)
-        segments.append(case.part(workload, done, done + count))
-        start += count
+    segments = [case.part(workload, *part) for part in prompt_parts(workload.input, start, end)]
+    ends = end // workload.input - start // workload.input
     return case.with_adapter_rows(Work.of(segments, case.price.reaches, ends))
+
+
+def prompt_parts(length: int, start: int, end: int) -> list[tuple[int, int]]:  # also in plan_formulas.js
+    """Return the first position and the end, within its prompt, of each part of a prompt that a step runs.
+
+    Args:
+        length: The positions of each prompt. The prompts are laid end to end.
+        start: The first position that the step runs.
+        end: The end of its positions.
+    """
+    prompts = range(start // length * length, end, length)
+    return [(max(start, at) - at, min(end, at + length) - at) for at in prompts]
 
 
 def decode_step(case: Scenario, batch: int, context: int, encoded: int = 0) -> StepPrice:

@@ -45,7 +45,7 @@ SPEECH_PROMPT = 3
 
 @json_shape(..., "context")
 @dataclass(frozen=True, slots=True)
-class PlanWorkload:
+class PlanWorkload:  # also in plan_formulas.js
     """A workload of identical requests, with latency targets and the engine's step and page sizes.
 
     Raises:
@@ -102,7 +102,7 @@ class PlanWorkload:
         return dataclasses.replace(self, input=SPEECH_PROMPT, output=output, encoded=model.encoder_context)
 
     @property
-    def given(self) -> int:
+    def given(self) -> int:  # also in plan_formulas.js
         """The input tokens of a request, whether an encoder or a decoder reads them; for speech the audio positions."""
         return self.encoded or self.input
 
@@ -112,27 +112,27 @@ class PlanWorkload:
         return f" ({self.images:,} image{'s' if self.images > 1 else ''} included)" if self.images else ""
 
     @property
-    def prompt_step(self) -> int:
+    def prompt_step(self) -> int:  # also in plan_formulas.js
         """The prompt positions per step. An encoder runs whole in the step in which its prompt begins."""
         return self.input * self._prompts if self.encoded else self.step_tokens
 
     @property
-    def encoder_step(self) -> int:
+    def encoder_step(self) -> int:  # also in plan_formulas.js
         """The encoder positions per step: of as many inputs as fit, and of at least one however long it is."""
         return self.encoded * self._prompts
 
     @property
-    def _prompts(self) -> int:
+    def _prompts(self) -> int:  # also in plan_formulas.js
         """The number of prompts, including their encoder input, that one step runs whole."""
         return max(1, self.step_tokens // (self.input + self.encoded))
 
     @property
-    def tokens(self) -> int:
+    def tokens(self) -> int:  # also in plan_formulas.js
         """The number of positions that a request has at its end."""
         return self.input + self.output
 
     @property
-    def context(self) -> int:
+    def context(self) -> int:  # also in plan_formulas.js
         """The average number of positions that a decode step sees, including its own.
 
         The prefill emits the first token; the other output - 1 steps see input + 1 to input + output - 1 positions.

@@ -18,7 +18,7 @@ const _INTEGERS = ["int4", "int8", "fp16", "bf16", "fp32"];
 const _MAX_SEARCHED = 1099511627776;
 const _ROUNDS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1};
 
-export function Cost(flops, weight_bytes = 0, kv_read_bytes = 0, kv_write_bytes = 0, activation_bytes = 0, communication) {
+export function Cost(flops = {}, weight_bytes = 0, kv_read_bytes = 0, kv_write_bytes = 0, activation_bytes = 0, communication = {}) {
   return { flops, weight_bytes, kv_read_bytes, kv_write_bytes, activation_bytes, communication };
 }
 

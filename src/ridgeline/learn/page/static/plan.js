@@ -4,7 +4,7 @@
 //   makeCase(table, card, engine, {utilization})  what all else is asked of: {table, device, engine, devices, ranks,
 //                     utilization}. table: of openTable; card, engine: of openCards. Throws where they do not go together
 //   makeWorkload(table, {input, output, batch, ttft, tpot, stepTokens})  with what follows from it: tokens, context (that a
-//                     decode step sees on average), promptStep, encoded, ... ttft, tpot: most seconds, null for no target.
+//                     decode step sees on average), given, encoded, ... ttft, tpot: most seconds, null for no target.
 //                     Throws where the model takes no such requests
 //   memoryOf(asked, workload)      {total, budget, weights, activations, overhead, left, pages, pageBytes, perToken,
 //                     requestTokens, requestBytes, kvTokens, concurrency, stateBytes, logitRows, sampler, held, atEnd,
@@ -19,10 +19,9 @@
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
 
 import { Cost_communication_bytes, Cost_memory_bytes, Cost_total_bytes, Cost_total_flops, compute_and_memory_seconds, compute_seconds, matrix_flops } from "page/formulas.js";
-import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, Residence, prefill_share, rank_waits, residence_of } from "page/plan_formulas.js";
+import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, PlanWorkload, PlanWorkload_context, PlanWorkload_encoder_step, PlanWorkload_given, PlanWorkload_prompt_step, PlanWorkload_tokens, PromptQueue, PromptQueue_all, PromptQueue_one, RankPrompts, RankPrompts_on, RankPrompts_pauses, Residence, prefill_share, rank_waits, residence_of } from "page/plan_formulas.js";
 import { activationPeak, drive, plus, priceStep, stepCost } from "page/price.js";
-import { prefillWork, RankPrompts } from "page/prompts.js";
-import { decodeWork, segment, workOf } from "page/work.js";
+import { decodeWork, prefillWork, segment, workOf } from "page/work.js";
 
 const SPEECH_PROMPT = 3; // tokens before what a speech model says of a window
 
@@ -50,15 +49,8 @@ export function makeWorkload(table, asked = {}) {
   if (input + output > table.context) {
     throw new Error(`${input} tokens of input and ${output} of output are more than the model's context of ${table.context}`);
   }
-  const whole = Math.max(1, Math.floor(stepTokens / (input + encoded))); // prompts that a step runs with their encoders
-  return {
-    input, output, batch, ttft, tpot, stepTokens, encoded,
-    given: encoded || input,
-    tokens: input + output,
-    context: input + Math.max(1, Math.floor(output / 2)),
-    promptStep: encoded ? input * whole : stepTokens,
-    encoderStep: encoded * whole,
-  };
+  const workload = PlanWorkload(input, output, batch, ttft, tpot, stepTokens, table.memory.page_size, encoded);
+  return { ...workload, given: PlanWorkload_given(workload), tokens: PlanWorkload_tokens(workload), context: PlanWorkload_context(workload) };
 }
 
 const onEach = (asked, requests) => Math.ceil(requests / asked.ranks);
@@ -82,7 +74,7 @@ export function memoryOf(asked, workload) {
   const least = large ? rule.large.rows : rule.rows;
   const peaks = new Map();
   const peakAt = (rows) => {
-    const count = Math.min(workload.stepTokens, rows);
+    const count = Math.min(workload.step_tokens, rows);
     if (!peaks.has(count)) peaks.set(count, stepPeak(asked.table, workload, count));
     return peaks.get(count);
   };
@@ -95,8 +87,9 @@ export function memoryOf(asked, workload) {
   return held(first + firstOf(most - first, (i) => Math.floor(held(first + i).users / asked.ranks) <= first + i));
 }
 
-function stepPeak(table, { stepTokens, encoderStep }, rows) {
-  return activationPeak(table, workOf(table, [segment(stepTokens, stepTokens, encoderStep, encoderStep > 0)], rows));
+function stepPeak(table, workload, rows) {
+  const [tokens, encoded] = [workload.step_tokens, PlanWorkload_encoder_step(workload)];
+  return activationPeak(table, workOf(table, [segment(tokens, tokens, encoded, encoded > 0)], rows));
 }
 
 function withLogits(asked, workload, rows, peak) {
@@ -116,7 +109,7 @@ function withLogits(asked, workload, rows, peak) {
   const admitted = engine.admission === "full" ? tokens : workload.context;
   const kept = (positions, chunk) => pagesKept(table, positions, chunk, workload.encoded);
   const usersOf = (positions) => {
-    const [begins, stays] = [kept(positions, Math.min(positions, workload.stepTokens)), kept(positions, 1)];
+    const [begins, stays] = [kept(positions, Math.min(positions, workload.step_tokens)), kept(positions, 1)];
     return begins > pages ? 0 : 1 + Math.floor((pages - begins) / stays);
   };
   const atEnd = ranks * usersOf(tokens);
@@ -131,9 +124,9 @@ function withLogits(asked, workload, rows, peak) {
     requestTokens: tokens, admittedTokens: admitted, requestBytes,
     concurrency: state ? (pages * page) / requestBytes : ((pages * page) / requestBytes) * positions,
     atEnd, held, fits,
-    together: Math.min(atEnd, ranks * workload.stepTokens),
-    users: Math.min(held, ranks * workload.stepTokens),
-    limit: held <= ranks * workload.stepTokens ? "memory" : "step",
+    together: Math.min(atEnd, ranks * workload.step_tokens),
+    users: Math.min(held, ranks * workload.step_tokens),
+    limit: held <= ranks * workload.step_tokens ? "memory" : "step",
     missing: fits ? 0 : requestBytes - left,
   };
 }
@@ -158,10 +151,9 @@ function kvTokensOf(table, pages) {
 
 export function prefillOf(asked, workload) {
   const positions = onEach(asked, workload.batch) * workload.input;
+  const step = PlanWorkload_prompt_step(workload);
   const works = [];
-  for (let at = 0; at < positions; at += workload.promptStep) {
-    works.push(prefillWork(asked, workload, at, Math.min(at + workload.promptStep, positions)));
-  }
+  for (let at = 0; at < positions; at += step) works.push(prefillWork(asked.table, workload, at, Math.min(at + step, positions)));
   return phaseOf(asked, works, workload.input, Math.min(workload.batch, asked.ranks));
 }
 
@@ -228,9 +220,15 @@ function classesOf(steps) {
 
 // -- under load ------------------------------------------------------------------------------------------------------
 
+function promptsOf({ table, device, ranks: all }, workload) {
+  const seconds = (ranks) => (start, end) => Estimate_of([priceStep(table, device, prefillWork(table, workload, start, end), ranks)]);
+  const queue = (ranks) => PromptQueue(workload.input, PlanWorkload_prompt_step(workload), seconds(ranks));
+  return RankPrompts(all, workload.output, queue);
+}
+
 export class Serving {
   constructor(asked, workload) {
-    Object.assign(this, { asked, workload, prompts: new RankPrompts(asked, workload) });
+    Object.assign(this, { asked, workload, prompts: promptsOf(asked, workload) });
   }
 
   get memory() {
@@ -239,7 +237,7 @@ export class Serving {
   }
 
   get prefill() {
-    return this.prompts.on(1).all(1);
+    return PromptQueue_all(RankPrompts_on(this.prompts, 1), 1);
   }
 
   itl(users) {
@@ -252,7 +250,7 @@ export class Serving {
     const { output } = this.workload;
     const { itl, pauses, stay } = this.steady(users);
     const own = onEach(this.asked, users);
-    const marching = () => this.prompts.on(users).one(own); // a step for each of their prompts
+    const marching = () => PromptQueue_one(RankPrompts_on(this.prompts, users), own); // a step for each of their prompts
     const requestsPerSecond = Estimate_per_second(stay.seconds, users);
     return {
       users, itl, prefill: this.prefill, tpot: stay.tpot, ttft: stay.ttft, requestsPerSecond,
@@ -271,10 +269,10 @@ export class Serving {
     const steps = this.workload.output - 1;
     const itl = this.itl(users);
     if (!steps) {
-      const seconds = this.prompts.on(users).all(onEach(this.asked, users));
+      const seconds = PromptQueue_all(RankPrompts_on(this.prompts, users), onEach(this.asked, users));
       return { itl, pauses: null, stay: Residence(seconds, seconds, itl) };
     }
-    const pauses = this.prompts.pauses(users);
+    const pauses = RankPrompts_pauses(this.prompts, users);
     return { itl, pauses, stay: residence_of(itl, pauses.steady, pauses.first, steps) };
   }
 

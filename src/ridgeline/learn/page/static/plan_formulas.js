@@ -2,8 +2,9 @@
 //   src/ridgeline/price/plan/load_estimate.py
 //   src/ridgeline/price/plan/prompt_queue.py
 //   src/ridgeline/price/plan/request_phases.py
+//   src/ridgeline/price/plan/scenario.py
 
-import { floorDivide, lgamma, modulo, zip } from "page/python.js";
+import { floorDivide, gcd, has, lgamma, modulo, range, zip } from "page/python.js";
 
 const _FAR = 10;
 const _NEVER = 1e-12;
@@ -35,25 +36,103 @@ export function dollars_per_million(hourly, tokens_per_second) {
   return hourly == null || tokens_per_second == null ? null : hourly / 3600 / tokens_per_second * 1000000;
 }
 
+export function PromptQueue(input, prompt_step, seconds_of, _clock = [{"floor": 0.0, "bound": 0.0, "expected": 0.0}], _waits = [{"floor": 0.0, "bound": 0.0, "expected": 0.0}], _rests = {}, _known = {}) {
+  return { input, prompt_step, seconds_of, _clock, _waits, _rests, _known };
+}
+
+export function PromptQueue_all(self, count) {
+  return PromptQueue_between(self, count, 0);
+}
+
+export function PromptQueue_one(self, count) {
+  return PromptQueue_between(self, count, 1);
+}
+
+export function PromptQueue_between(self, count, which) {
+  const lower = Math.floor(count);
+  const low = PromptQueue_whole(self, lower)[which];
+  const part = count - lower;
+  return !part ? low : Estimate_add(Estimate_mul(low, 1 - part), Estimate_mul(PromptQueue_whole(self, lower + 1)[which], part));
+}
+
+export function PromptQueue_whole(self, count) {
+  if (!has(self._known, count)) {
+    self._known[count] = PromptQueue_priced(self, count);
+  }
+  return self._known[count];
+}
+
+export function PromptQueue_priced(self, count) {
+  const [full, rest] = [floorDivide(count * self.input, self.prompt_step), modulo(count * self.input, self.prompt_step)];
+  let [clock, waits] = PromptQueue_full_steps(self, full);
+  if (rest) {
+    if (!has(self._rests, rest)) {
+      self._rests[rest] = PromptQueue_seconds(self, full, rest);
+    }
+    clock = Estimate_add(clock, self._rests[rest]);
+    waits = Estimate_add(waits, Estimate_mul(clock, count - PromptQueue_ended(self, full)));
+  }
+  return [clock, Estimate_mul(waits, 1 / count)];
+}
+
+export function PromptQueue_full_steps(self, count) {
+  let clock;
+  const unlike = floorDivide(self.input, gcd(self.prompt_step, self.input));
+  for (const at of range(self._clock.length - 1, Math.min(count, unlike))) {
+    clock = Estimate_add(self._clock[at], PromptQueue_seconds(self, at, self.prompt_step));
+    self._clock.push(clock);
+    self._waits.push(Estimate_add(self._waits[at], Estimate_mul(clock, PromptQueue_ended(self, at + 1) - PromptQueue_ended(self, at))));
+  }
+  const [rounds, more] = [floorDivide(count, unlike), modulo(count, unlike)];
+  if (!rounds) {
+    return [self._clock[more], self._waits[more]];
+  }
+  clock = self._clock[unlike];
+  const ended = PromptQueue_ended(self, unlike);
+  const later = Estimate_mul(clock, ended * rounds * (rounds - 1) / 2 + rounds * PromptQueue_ended(self, more));
+  return [Estimate_add(Estimate_mul(clock, rounds), self._clock[more]), Estimate_add(Estimate_add(Estimate_mul(self._waits[unlike], rounds), self._waits[more]), later)];
+}
+
+export function PromptQueue_ended(self, steps) {
+  return floorDivide(steps * self.prompt_step, self.input);
+}
+
+export function PromptQueue_seconds(self, before, positions) {
+  const start = modulo(before * self.prompt_step, self.input);
+  return self.seconds_of(start, start + positions);
+}
+
 export function Pauses(steady, together, apart, first, first_together, first_apart) {
   return { steady, together, apart, first, first_together, first_apart };
 }
 
-export function prompt_pauses(users, ranks, output, all_of, one_of) {
-  const ends = 1 / (output - 1);
-  ranks = Math.min(users, ranks);
+export function RankPrompts(ranks, output, queue_of, _queues = {}) {
+  return { ranks, output, queue_of, _queues };
+}
+
+export function RankPrompts_on(self, requests) {
+  const ranks = Math.min(requests, self.ranks);
+  if (!has(self._queues, ranks)) {
+    self._queues[ranks] = self.queue_of(ranks);
+  }
+  return self._queues[ranks];
+}
+
+export function RankPrompts_pauses(self, users) {
+  const ends = 1 / (self.output - 1);
+  const ranks = Math.min(users, self.ranks);
   const own = users / ranks;
   const asks = 1 - Math.pow(1 - ends, own);
   const some = 1 - Math.pow(1 - ends, users);
   const fullest = mean_max_prompts(users, ranks, ends);
   const waiting = Math.max(1, own * ends / asks);
   const found = 1 + (own - 1) * ends;
-  const alone = all_of(1, waiting);
-  const every = all_of(users, waiting);
-  const first_alone = one_of(1, found);
-  const first_every = one_of(users, found);
+  const alone = PromptQueue_all(RankPrompts_on(self, 1), waiting);
+  const every = PromptQueue_all(RankPrompts_on(self, users), waiting);
+  const first_alone = PromptQueue_one(RankPrompts_on(self, 1), found);
+  const first_every = PromptQueue_one(RankPrompts_on(self, users), found);
   const more = Estimate_mul(Estimate_sub(every, alone), (users * ends - fullest) / (waiting * Math.max(1, ranks - 1)));
-  const steady = Estimate_add(Estimate_mul(all_of(1, Math.max(1, fullest / some)), some), more);
+  const steady = Estimate_add(Estimate_mul(PromptQueue_all(RankPrompts_on(self, 1), Math.max(1, fullest / some)), some), more);
   return Pauses(steady, Estimate_combine(steady, Estimate_mul(every, asks), Math.min), Estimate_combine(steady, Estimate_mul(alone, ranks * asks), Math.max), Estimate_add(first_alone, Estimate_mul(Estimate_sub(first_every, first_alone), asks)), first_every, first_alone);
 }
 
@@ -119,4 +198,37 @@ export function Estimate_combine(self, other, choose) {
 
 export function Estimate_per_second(self, count) {
   return Estimate_map(self, (seconds) => count / seconds);
+}
+
+export function prompt_parts(length, start, end) {
+  const prompts = range(floorDivide(start, length) * length, end, length);
+  return prompts.map((at) => [Math.max(start, at) - at, Math.min(end, at + length) - at]);
+}
+
+export function PlanWorkload(input = 1024, output = 256, batch = 1, ttft = null, tpot = null, step_tokens = 2048, page_size = 16, encoded = 0, images = 0) {
+  return { input, output, batch, ttft, tpot, step_tokens, page_size, encoded, images };
+}
+
+export function PlanWorkload_given(self) {
+  return self.encoded || self.input;
+}
+
+export function PlanWorkload_prompt_step(self) {
+  return self.encoded ? self.input * PlanWorkload_prompts(self) : self.step_tokens;
+}
+
+export function PlanWorkload_encoder_step(self) {
+  return self.encoded * PlanWorkload_prompts(self);
+}
+
+export function PlanWorkload_prompts(self) {
+  return Math.max(1, floorDivide(self.step_tokens, self.input + self.encoded));
+}
+
+export function PlanWorkload_tokens(self) {
+  return self.input + self.output;
+}
+
+export function PlanWorkload_context(self) {
+  return self.input + Math.max(1, floorDivide(self.output, 2));
 }
