@@ -2,10 +2,11 @@
 
 import ast
 import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from js_calls import BUILTINS, METHODS, bound_arguments
+from js_calls import BUILTINS, METHODS, bound_arguments, options_of
 from js_kinds import (
     AND,
     ATOM,
@@ -21,8 +22,8 @@ from js_kinds import (
     UNARY,
     Js,
     Kind,
-    UntranslatableError,
     field_kind,
+    need,
     safe_name,
 )  # fmt: skip
 from js_values import Values
@@ -58,16 +59,11 @@ class Expressions(Values):
         sign, level, special = _ARITHMETIC.get(operator, ("", ATOM, ""))
         numbers = {left.kind, right.kind} <= {NUMBER, BOOLEAN}
         if sign and (numbers or (sign == "+" and left.kind == right.kind == STRING)):
-            tighter = level + (operator in (ast.Sub, ast.Div, ast.Add, ast.Mult))
-            return Js(
-                f"{left.at(level)} {sign} {right.at(tighter)}", left.kind if left.kind == STRING else NUMBER, level
-            )
-        if special and left.kind.of is not None and hasattr(left.kind.of, special):
-            called = self.definitions.name_of(left.kind.of, special)
-            return Js(f"{called}({left.code}, {right.code})", self._result(getattr(left.kind.of, special)))
-        raise UntranslatableError(
-            f"{operator.__name__} of a {left.kind.name} and a {right.kind.name} cannot be translated"
-        )
+            kind = STRING if left.kind == STRING else NUMBER
+            return Js(f"{left.at(level)} {sign} {right.at(level + 1)}", kind, level)
+        need(special and hasattr(left.kind.of, special))
+        called = self.definitions.name_of(left.kind.of, special)
+        return Js(f"{called}({left.code}, {right.code})", self._result(getattr(left.kind.of, special)))
 
     def _unaryop(self, node: ast.UnaryOp) -> Js:
         if isinstance(node.op, ast.Not):
@@ -76,37 +72,33 @@ class Expressions(Values):
                 return Js(found.code[1:], BOOLEAN)
             return Js(f"!{found.at(UNARY)}", BOOLEAN, UNARY)
         found = self.of(node.operand)
-        if isinstance(node.op, ast.USub) and found.kind == NUMBER:
-            return Js(f"-{found.at(ATOM)}", NUMBER, UNARY)
-        raise UntranslatableError(f"{ast.unparse(node)} cannot be translated")
+        need(isinstance(node.op, ast.USub) and found.kind == NUMBER)
+        return Js(f"-{found.at(ATOM)}", NUMBER, UNARY)
 
     def _boolop(self, node: ast.BoolOp) -> Js:
         sign, level = ("&&", AND) if isinstance(node.op, ast.And) else ("||", OR)
         found = [self.of(each) for each in node.values]
         kinds = {each.kind for each in found} - {NONE}
+        need(len(kinds) == 1, f"{ast.unparse(node)} gives values of different kinds")
         if any(each.kind.is_container for each in found):
-            if len(kinds) != 1 or not isinstance(node.values[0], ast.Name) or len(found) != 2:
-                raise UntranslatableError(f"{ast.unparse(node)}: only `name or other` can be translated for containers")
+            need(len(found) == 2 and isinstance(node.values[0], ast.Name) and sign == "||")
             first, other = found
-            test = f"{self.definitions.helper('isEmpty')}({first.code})"
-            chosen = f"{first.code} : {other.code}" if sign == "&&" else f"{other.code} : {first.code}"
-            return Js(f"{test} ? {chosen}", first.kind, LOOSE)
-        if len(kinds) != 1:
-            raise UntranslatableError(f"{ast.unparse(node)} gives values of different kinds")
+            return Js(
+                f"{self.definitions.helper('isEmpty')}({first.code}) ? {other.code} : {first.code}", first.kind, LOOSE
+            )
         return Js(f" {sign} ".join(each.at(AND) for each in found), kinds.pop(), level)
 
     def _ifexp(self, node: ast.IfExp) -> Js:
         test, body, other = self.condition(node.test), self.of(node.body), self.of(node.orelse)
         kinds = {body.kind, other.kind} - {NONE}
-        if len(kinds) > 1:
-            raise UntranslatableError(f"{ast.unparse(node)} gives values of different kinds")
+        need(len(kinds) <= 1, f"{ast.unparse(node)} gives values of different kinds")
         kind = kinds.pop() if kinds else NONE
         return Js(f"{test.at(OR)} ? {body.at(OR)} : {other.at(LOOSE)}", kind, LOOSE)
 
     def _compare(self, node: ast.Compare) -> Js:
         operands = [node.left, *node.comparators]
-        if any(not isinstance(each, ast.Name | ast.Constant | ast.Attribute) for each in operands[1:-1]):
-            raise UntranslatableError(f"{ast.unparse(node)} would compute its middle twice; give it a name")
+        simple = all(isinstance(each, ast.Name | ast.Constant | ast.Attribute) for each in operands[1:-1])
+        need(simple, f"{ast.unparse(node)} would compute its middle twice; give it a name")
         parts = [
             self._compared(left, operator, right)
             for left, operator, right in zip(operands, node.ops, operands[1:], strict=False)
@@ -121,44 +113,33 @@ class Expressions(Values):
             found = self._contains(left, self.of(right_node))
             return found if isinstance(operator, ast.In) else Js(f"!{found.at(ATOM)}", BOOLEAN, UNARY)
         right = self.of(right_node)
-        sign = _COMPARED[type(operator)]
+        sign, identity = _COMPARED[type(operator)], isinstance(operator, ast.Is | ast.IsNot)
         if NONE in (left.kind, right.kind):
-            if not isinstance(operator, ast.Is | ast.IsNot):
-                raise UntranslatableError("None is compared with `is`")
+            need(identity, "None is compared with `is`")
             return Js(f"{left.at(PLUS)} {sign[:2]} {right.at(PLUS)}", BOOLEAN, COMPARE)  # undefined counts as null
-        same_object = isinstance(operator, ast.Is | ast.IsNot) and left.kind == right.kind and left.kind.of is not None
-        if not same_object and (left.kind != right.kind or left.kind not in (NUMBER, STRING, BOOLEAN)):
-            raise UntranslatableError(
-                f"a {left.kind.name} cannot be compared with a {right.kind.name} by {type(operator).__name__}"
-            )
-        if not same_object and isinstance(operator, ast.Is | ast.IsNot):
-            raise UntranslatableError(f"a {left.kind.name} has no identity")
+        need(left.kind == right.kind)
+        need(left.kind.of if identity else left.kind in (NUMBER, STRING, BOOLEAN))
         return Js(f"{left.at(PLUS)} {sign} {right.at(PLUS)}", BOOLEAN, COMPARE)
 
     def _contains(self, item: Js, owner: Js) -> Js:
         if owner.kind.name == "mapping":
             return Js(f"{self.definitions.helper('has')}({owner.code}, {item.code})", BOOLEAN)
-        if owner.kind.name in ("sequence", "tuple", "string"):
-            return Js(f"{owner.at(ATOM)}.includes({item.code})", BOOLEAN)
-        raise UntranslatableError(f"a {owner.kind.name} contains nothing")
+        need(owner.kind.name in ("sequence", "tuple", "string"))
+        return Js(f"{owner.at(ATOM)}.includes({item.code})", BOOLEAN)
 
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def _lambda(self, node: ast.Lambda) -> Js:
-        if len(node.args.args) > 1 or node.args.defaults:
-            raise UntranslatableError("only a lambda of one argument, without a default, can be translated")
         return self.arrow(node, NUMBER)
 
     def arrow(self, node: ast.Lambda, kind: Kind) -> Js:
         """Translate a lambda whose argument is of a given kind."""
-        outer = dict(self.scope)
-        names = []
-        for argument in node.args.args:
-            self.scope[argument.arg] = kind
-            names.append(safe_name(argument.arg))
+        need(len(node.args.args) == 1 and not node.args.defaults)
+        outer, name = dict(self.scope), node.args.args[0].arg
+        self.scope[name] = kind
         body = self.of(node.body)
         self.scope = outer
-        return Js(f"({', '.join(names)}) => {body.at(LOOSE)}", Kind("function", (body.kind,)), 0)
+        return Js(f"({safe_name(name)}) => {body.at(LOOSE)}", Kind("function", (body.kind,)), 0)
 
     def _generatorexp(self, node: ast.GeneratorExp | ast.ListComp) -> Js:
         code, item = self._looped(node.generators, lambda: self.of(node.elt))
@@ -203,27 +184,28 @@ class Expressions(Values):
         if isinstance(function, ast.Attribute) and not self._is_module(function.value):
             return self._method(node, function)
         if isinstance(function, ast.Name) and function.id in self.scope:
-            arguments = ", ".join(self.of(each).code for each in self.plain(node))
-            return Js(f"{safe_name(function.id)}({arguments})", self.scope[function.id].parts[0])
+            return self._applied(Js(safe_name(function.id), self.scope[function.id]), node)
         found = self.called(function)
-        translate = BUILTINS.get(found)
-        if translate is not None:
-            return translate(self, node)
-        if isinstance(found, types.FunctionType):
-            code = f"{self.definitions.name_of(found)}({self._arguments(found, node)})"
-            return Js(code, self._result(found))
-        if isinstance(found, type) and found.__module__ != "builtins":
-            code = f"{self.definitions.name_of(found)}({self._arguments(found, node)})"
-            return Js(code, Kind("object", of=found))
-        raise UntranslatableError(f"{ast.unparse(function)} cannot be called here")
+        if found in BUILTINS:
+            return BUILTINS[found](self, node)
+        if isinstance(found, typing.NewType):
+            return self.of(self.plain(node)[0])
+        need(callable(found) and found.__module__ not in ("builtins", "math"))
+        kind = Kind("object", of=found) if isinstance(found, type) else self._result(found)
+        return Js(f"{self.definitions.name_of(found)}({', '.join(self._arguments(found, node))})", kind)
+
+    def _applied(self, function: Js, node: ast.Call) -> Js:
+        """Translate the call of a function that is a value."""
+        need(function.kind.name == "function")
+        arguments = (self.of(each).code for each in self.plain(node, *range(9)))
+        return Js(f"{function.code}({', '.join(arguments)})", function.kind.parts[0])
 
     def called(self, function: ast.expr) -> Any:
         """Return the function or class that a call names."""
-        if isinstance(function, ast.Name):
-            return self._global(function.id)
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            return getattr(self.names[function.value.id], function.attr)
-        raise UntranslatableError(f"{ast.unparse(function)} cannot be called")
+        if isinstance(function, ast.Attribute):
+            return getattr(self.names[function.value.id], function.attr)  # type: ignore[attr-defined]
+        need(isinstance(function, ast.Name))
+        return self._global(function.id)  # type: ignore[attr-defined]
 
     def _is_module(self, node: ast.expr) -> bool:
         named = isinstance(node, ast.Name) and node.id not in self.scope
@@ -234,34 +216,25 @@ class Expressions(Values):
             owner: type = self.names[function.value.id]
             member = getattr(owner, function.attr, None)
             if isinstance(member, types.MethodType):
-                code = f"{self.definitions.name_of(owner, function.attr)}({self._arguments(member, node)})"
+                code = f"{self.definitions.name_of(owner, function.attr)}({', '.join(self._arguments(member, node))})"
                 return Js(code, self._result(member.__func__))
         found = self.of(function.value)
-        translate = METHODS.get((found.kind.name, function.attr))
-        if translate is not None:
-            return translate(self, found, node)
-        if found.kind.of is None or not hasattr(found.kind.of, function.attr):
-            kind = None if found.kind.of is None else field_kind(found.kind.of, function.attr)
-            if kind is not None and kind.name == "function":
-                arguments = ", ".join(self.of(each).code for each in self.plain(node))
-                return Js(f"{found.at(ATOM)}.{function.attr}({arguments})", kind.parts[0])
-            raise UntranslatableError(f"{ast.unparse(function)}: a {found.kind.name} has no such method in JavaScript")
-        member = getattr(found.kind.of, function.attr)
-        if isinstance(member, types.MemberDescriptorType):  # a slot: the field of a dataclass, which is a function
-            kind = field_kind(found.kind.of, function.attr)
-            assert kind is not None
-            arguments = ", ".join(self.of(each).code for each in self.plain(node))
-            return Js(f"{found.at(ATOM)}.{function.attr}({arguments})", kind.parts[0])
-        arguments = self._arguments(member, node, skipped=1)
+        if (found.kind.name, function.attr) in METHODS:
+            return METHODS[found.kind.name, function.attr](self, found, node)
+        need(found.kind.of)
+        kind = field_kind(found.kind.of, function.attr)
+        if kind is not None:
+            return self._applied(Js(f"{found.at(ATOM)}.{function.attr}", kind), node)
+        member = getattr(found.kind.of, function.attr, None)
+        need(callable(member))
         name = self.definitions.name_of(found.kind.of, function.attr)
-        return Js(f"{name}({', '.join(filter(None, (found.code, arguments)))})", self._result(member))
+        return Js(f"{name}({', '.join((found.code, *self._arguments(member, node, skipped=1)))})", self._result(member))
 
-    def plain(self, node: ast.Call) -> list[ast.expr]:
-        """Return the arguments of a call that has only positional ones."""
-        if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            raise UntranslatableError(f"{ast.unparse(node)} cannot have keyword or starred arguments")
+    def plain(self, node: ast.Call, *counts: int) -> list[ast.expr]:
+        """Return the arguments of a call, which must be positional, and as many as one of `counts`; one by default."""
+        need(not options_of(node) and len(node.args) in (counts or (1,)))
         return node.args
 
-    def _arguments(self, function: Any, node: ast.Call, skipped: int = 0) -> str:
+    def _arguments(self, function: Any, node: ast.Call, skipped: int = 0) -> list[str]:
         given = bound_arguments(function, node, skipped)
-        return ", ".join("undefined" if each is None else self.of(each).code for each in given)
+        return ["undefined" if each is None else self.of(each).code for each in given]

@@ -16,7 +16,17 @@ import msgspec
 
 
 class UntranslatableError(ValueError):
-    """Python that is outside the subset which can be translated to JavaScript."""
+    """Python that is outside the subset which can be translated to JavaScript; its text, if any, is the reason."""
+
+
+def need(holds: object, reason: str = "") -> None:
+    """Refuse the expression or statement that is being translated, unless a condition holds.
+
+    Raises:
+        UntranslatableError: If it does not hold.
+    """
+    if not holds:
+        raise UntranslatableError(reason)
 
 
 @dataclass(frozen=True)
@@ -38,50 +48,15 @@ class Kind:
 
 ATOM, UNARY, TIMES, PLUS, COMPARE, AND, OR, LOOSE = 9, 8, 7, 6, 5, 4, 3, 1
 """How tightly an operator of JavaScript binds; parentheses go around what binds less than its place needs."""
-_RESERVED = frozenset(
-    [
-        "arguments",
-        "case",
-        "catch",
-        "const",
-        "debugger",
-        "default",
-        "delete",
-        "do",
-        "enum",
-        "eval",
-        "export",
-        "extends",
-        "function",
-        "instanceof",
-        "interface",
-        "let",
-        "new",
-        "null",
-        "package",
-        "private",
-        "protected",
-        "public",
-        "static",
-        "super",
-        "switch",
-        "this",
-        "throw",
-        "typeof",
-        "undefined",
-        "var",
-        "void",
-    ]
-)
+_RESERVED = {
+    "arguments", "case", "catch", "const", "debugger", "default", "delete", "do", "enum", "eval", "export", "extends",
+    "function", "instanceof", "interface", "let", "new", "null", "package", "private", "protected", "public", "static",
+    "super", "switch", "this", "throw", "typeof", "undefined", "var", "void",
+}  # fmt: skip
 
 NUMBER, STRING, BOOLEAN, NONE = Kind("number"), Kind("string"), Kind("boolean"), Kind("none")
 _PLAIN = {bool: BOOLEAN, int: NUMBER, float: NUMBER, str: STRING, types.NoneType: NONE, None: NONE}
-_SEQUENCES = (
-    list,
-    collections.abc.Sequence,
-    collections.abc.Iterable,
-    collections.abc.Iterator,
-)
+_SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable)
 
 
 def kind_of(hint: Any) -> Kind:
@@ -92,9 +67,13 @@ def kind_of(hint: Any) -> Kind:
     """
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if isinstance(hint, typing.NewType):
+        return kind_of(hint.__supertype__)
     origin, given = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return kind_of(type(given[0]))
+    if origin is typing.ClassVar:
+        return kind_of(given[0])
     if origin in (typing.Union, types.UnionType):
         found = {kind for each in given if (kind := kind_of(each)) != NONE}
         if len(found) == 1:
@@ -117,7 +96,8 @@ def kind_of(hint: Any) -> Kind:
 def kind_of_value(value: Any) -> Kind:
     """Return the kind of a constant of a module: a plain value, or a tuple, mapping or dataclass of them."""
     if isinstance(value, tuple | list) and value:
-        return Kind("sequence", (kind_of_value(value[0]),))
+        kinds = tuple(map(kind_of_value, value))
+        return Kind("sequence", kinds[:1]) if len(set(kinds)) == 1 else Kind("tuple", kinds)
     if isinstance(value, dict) and value:
         key, item = next(iter(value.items()))
         return Kind("mapping", (kind_of_value(key), kind_of_value(item)))
@@ -144,11 +124,9 @@ def evaluated(hint: Any, names: Mapping[str, Any]) -> Any:
         UntranslatableError: If the annotation has a name that the module knows only while types are checked.
     """
     try:
-        while isinstance(hint, str):
-            hint = eval(hint, dict(names))
+        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), dict(names))["it"]
     except NameError as error:
         raise UntranslatableError(f"the annotation {hint} has no value: {error}") from None
-    return hint
 
 
 def _name(hint: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from js_expressions import Expressions
-from js_kinds import ATOM, LOOSE, NUMBER, PLUS, STRING, Kind, UntranslatableError, evaluated, kind_of, safe_name
+from js_kinds import ATOM, LOOSE, NUMBER, STRING, Kind, UntranslatableError, evaluated, kind_of, need, safe_name
 from js_values import Definitions
 from syntax import text_of
 
@@ -41,18 +41,18 @@ class FunctionTranslator:
         self._stores = Counter(each.id for each in uses if isinstance(each.ctx, ast.Store))
         try:
             parameters = self._parameters(node)
-            lines = self._block(node.body, 1)
+            lines = self._block(node.body)
         except UntranslatableError as error:
-            at = self._on.node or self._node or node
-            raise UntranslatableError(f"{self._path}:{at.lineno}: {error}") from None  # type: ignore[attr-defined]
+            at: Any = self._on.node or self._node or node
+            reason = str(error) or f"`{ast.unparse(at).splitlines()[0]}` cannot be translated"
+            raise UntranslatableError(f"{self._path}:{at.lineno}: {reason}") from None
         if self._hoisted:
             lines.insert(0, f"  let {', '.join(self._hoisted)};")
         return "\n".join([f"export function {name}({parameters}) {{", *lines, "}"])
 
     def _parameters(self, node: ast.FunctionDef) -> str:
         given = node.args
-        if given.vararg or given.kwarg:
-            raise UntranslatableError("starred parameters cannot be translated")
+        need(not given.vararg and not given.kwarg, "starred parameters cannot be translated")
         positional = [*given.posonlyargs, *given.args]
         defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
         found = []
@@ -68,30 +68,25 @@ class FunctionTranslator:
     def _kind(self, argument: ast.arg) -> Kind:
         if argument.arg == "self" and self._owner is not None:
             return Kind("object", of=self._owner)
-        if argument.annotation is None:
-            raise UntranslatableError(f"{argument.arg} needs an annotation")
-        return kind_of(evaluated(ast.unparse(argument.annotation), self._names))
+        need(argument.annotation, f"{argument.arg} needs an annotation")
+        return self._annotated(argument.annotation)
+
+    def _annotated(self, annotation: ast.expr | None) -> Kind:
+        assert annotation is not None
+        return kind_of(evaluated(ast.unparse(annotation), self._names))
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
-    def _block(self, statements: Sequence[ast.stmt], depth: int) -> list[str]:
-        outer = set(self._on.scope)
+    def _block(self, statements: Sequence[ast.stmt]) -> list[str]:
         lines = []
         for statement in statements:
             self._node = statement
-            if text_of(statement) is not None or isinstance(statement, ast.Assert | ast.Pass):
+            if text_of(statement) is not None or isinstance(statement, ast.Assert):
                 continue
             method = getattr(self, f"_{type(statement).__name__.lower()}", None)
-            if method is None:
-                raise UntranslatableError(f"{type(statement).__name__} statements cannot be translated")
-            lines += [f"{'  ' * depth}{line}" for line in method(statement, statements)]
-        if depth > 1:
-            for name in self._on.scope.keys() - outer - set(self._hoisted):
-                del self._on.scope[name]
+            need(method)
+            lines += [f"  {line}" for line in method(statement, statements)]  # type: ignore[misc]
         return lines
-
-    def _body(self, statements: Sequence[ast.stmt]) -> list[str]:
-        return self._block(statements, 1)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -99,91 +94,61 @@ class FunctionTranslator:
         return ["return;" if node.value is None else f"return {self._on.of(node.value).at(LOOSE)};"]
 
     def _raise(self, node: ast.Raise, _: Sequence[ast.stmt]) -> list[str]:
-        error = node.exc
-        if not isinstance(error, ast.Call) or len(error.args) != 1 or error.keywords:
-            raise UntranslatableError("only an error with one text can be raised")
-        return [f"throw new Error({self._on.of(error.args[0]).code});"]
+        need(isinstance(node.exc, ast.Call))
+        (text,) = self._on.plain(node.exc)  # type: ignore[arg-type]
+        return [f"throw new Error({self._on.of(text).code});"]
 
     def _expr(self, node: ast.Expr, _: Sequence[ast.stmt]) -> list[str]:
         return [f"{self._on.of(node.value).code};"]
-
-    def _continue(self, node: ast.Continue, _: Sequence[ast.stmt]) -> list[str]:
-        return ["continue;"]
 
     def _break(self, node: ast.Break, _: Sequence[ast.stmt]) -> list[str]:
         return ["break;"]
 
     def _if(self, node: ast.If, _: Sequence[ast.stmt]) -> list[str]:
-        lines = [f"if ({self._on.condition(node.test).at(LOOSE)}) {{", *self._body(node.body)]
+        lines = [f"if ({self._on.condition(node.test).at(LOOSE)}) {{", *self._block(node.body)]
         if len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
             first, *rest = self._if(node.orelse[0], node.orelse)
             return [*lines, f"}} else {first}", *rest]
         if node.orelse:
-            lines += ["} else {", *self._body(node.orelse)]
+            lines += ["} else {", *self._block(node.orelse)]
         return [*lines, "}"]
 
     def _while(self, node: ast.While, _: Sequence[ast.stmt]) -> list[str]:
-        if node.orelse:
-            raise UntranslatableError("a loop cannot have an else")
-        return [f"while ({self._on.condition(node.test).at(LOOSE)}) {{", *self._body(node.body), "}"]
+        need(not node.orelse, "a loop cannot have an else")
+        return [f"while ({self._on.condition(node.test).at(LOOSE)}) {{", *self._block(node.body), "}"]
 
     def _for(self, node: ast.For, _: Sequence[ast.stmt]) -> list[str]:
-        if node.orelse:
-            raise UntranslatableError("a loop cannot have an else")
+        need(not node.orelse, "a loop cannot have an else")
         outer = set(self._on.scope)
-        head = self._counted(node) or self._listed(node)
-        lines = [*head, *self._body(node.body), "}"]
+        head = self._entries(node) or self._items(node)
+        lines = [*head, *self._block(node.body), "}"]
         for name in self._on.scope.keys() - outer - set(self._hoisted):
             del self._on.scope[name]
         return lines
 
-    def _counted(self, node: ast.For) -> list[str] | None:
-        """Return the head of a loop over a range with a step of 1, which needs no array."""
-        call = node.iter
-        is_range = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"
-        if not is_range or len(call.args) > 2 or not isinstance(node.target, ast.Name):  # type: ignore[attr-defined]
-            return None
-        if any(isinstance(each, ast.Call) for each in call.args):  # type: ignore[attr-defined]
-            return None
-        ends = [self._on.of(each) for each in call.args]  # type: ignore[attr-defined]
-        start, end = ends if len(ends) == 2 else (None, ends[0])
-        name = self._on.declare(node.target, NUMBER)
-        first = "0" if start is None else start.code
-        return [f"for (let {name} = {first}; {name} < {end.at(PLUS)}; {name}++) {{"]
-
-    def _listed(self, node: ast.For) -> list[str]:
-        entries = self._entries(node)
-        if entries is not None:
-            return entries
+    def _items(self, node: ast.For) -> list[str]:
         items = self._on.items(node.iter)
         target = self._on.declare(node.target, items.kind.parts[0])
         return [f"for (const {target} of {items.code}) {{"]
 
     def _entries(self, node: ast.For) -> list[str] | None:
         """Return the head of a loop over the items of a mapping with text keys, which needs no array of them."""
-        call = node.iter
-        is_items = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "items"
-        if not is_items or not isinstance(node.target, ast.Tuple):
-            return None
-        owner = self._on.of(call.func.value)  # type: ignore[attr-defined]
-        if owner.kind.name != "mapping" or owner.kind.parts[0] != STRING:
-            return None
-        key, value = map(self._on.declare, node.target.elts, owner.kind.parts)
-        return [f"for (const {key} in {owner.code}) {{", f"  const {value} = {owner.at(ATOM)}[{key}];"]
+        match node.iter, node.target:
+            case ast.Call(func=ast.Attribute(value=value, attr="items")), ast.Tuple(elts=targets):
+                owner = self._on.of(value)
+                if owner.kind.name == "mapping" and owner.kind.parts[0] == STRING:
+                    key, item = map(self._on.declare, targets, owner.kind.parts)
+                    return [f"for (const {key} in {owner.code}) {{", f"  const {item} = {owner.at(ATOM)}[{key}];"]
+        return None
 
     def _annassign(self, node: ast.AnnAssign, block: Sequence[ast.stmt]) -> list[str]:
-        assert isinstance(node.target, ast.Name)
-        self._refuse_unless(node.value is not None, "a declaration needs a value")
-        kind = kind_of(evaluated(ast.unparse(node.annotation), self._names))
         assert node.value is not None
-        code = "[]" if isinstance(node.value, ast.List) and not node.value.elts else None
-        code = "{}" if isinstance(node.value, ast.Dict) and not node.value.keys else code
-        return [self._stored(node.target, code or self._on.of(node.value).at(LOOSE), kind, block)]
+        return [self._stored(node.target, self._on.of(node.value).at(LOOSE), self._annotated(node.annotation), block)]
 
     def _assign(self, node: ast.Assign, block: Sequence[ast.stmt]) -> list[str]:
         first, *others = node.targets
-        apart = None if others else self._apart(first, node.value)
-        if apart is not None:
+        apart = self._apart(first, node.value)
+        if apart and not others:
             values = [self._on.of(value) for _, value in apart]
             return [
                 self._stored(target, value.at(LOOSE), value.kind, block)
@@ -191,21 +156,16 @@ class FunctionTranslator:
             ]
         value = self._on.of(node.value)
         lines = [self._stored(first, value.at(LOOSE), value.kind, block)]
-        lines += [self._stored(other, self._on.of(_loaded(first)).code, value.kind, block) for other in others]
-        return lines
+        return lines + [self._stored(other, self._on.of(_loaded(first)).code, value.kind, block) for other in others]
 
-    def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
-        """Return the single assignments that a parallel one amounts to, or None if a value uses an earlier target."""
+    def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+        """Return the single assignments that a parallel one amounts to; none if a value uses an earlier target."""
         if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
-            return None
-        if len(target.elts) != len(value.elts) or any(isinstance(each, ast.Starred) for each in value.elts):
-            return None
-        done: set[str] = set()
-        for name, each in zip(target.elts, value.elts, strict=True):
-            uses = {used.id for used in ast.walk(each) if isinstance(used, ast.Name)}
-            if done & uses or not isinstance(name, ast.Name):
-                return None
-            done.add(name.id)
+            return []
+        names = [name.id for name in target.elts if isinstance(name, ast.Name)]
+        uses = [{used.id for used in ast.walk(each) if isinstance(used, ast.Name)} for each in value.elts]
+        if len(names) != len(value.elts) or any(set(names[:at]) & used for at, used in enumerate(uses)):
+            return []
         return list(zip(target.elts, value.elts, strict=True))
 
     def _stored(self, target: ast.expr, code: str, kind: Kind, block: Sequence[ast.stmt]) -> str:
@@ -239,33 +199,25 @@ class FunctionTranslator:
     def _functiondef(self, node: ast.FunctionDef, _: Sequence[ast.stmt]) -> list[str]:
         outer = dict(self._on.scope)
         parameters = self._parameters(node)
-        body = self._body(node.body)
-        assert node.returns is not None
+        body = self._block(node.body)
         self._on.scope = outer
-        result = kind_of(evaluated(ast.unparse(node.returns), self._names))
-        self._on.scope[node.name] = Kind("function", (result,))
+        self._on.scope[node.name] = Kind("function", (self._annotated(node.returns),))
         return [f"const {safe_name(node.name)} = ({parameters}) => {{", *body, "};"]
 
     def _match(self, node: ast.Match, _: Sequence[ast.stmt]) -> list[str]:
         subject = self._on.of(node.subject)
         lines: list[str] = []
         for case in node.cases:
-            if case.guard:
-                raise UntranslatableError("a case cannot have a condition")
+            need(not case.guard and (isinstance(case.pattern, ast.MatchValue) or case is node.cases[-1]))
+            test = "{"
             if isinstance(case.pattern, ast.MatchValue):
                 value = self._on.of(case.pattern.value)
-                self._refuse_unless(value.kind == subject.kind, "a case must be of the kind of the subject")
+                need(value.kind == subject.kind)
                 test = f"if ({subject.at(ATOM)} === {value.code}) {{"
-            elif isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None and case is node.cases[-1]:
-                test = "{"
             else:
-                raise UntranslatableError("only a case of a plain value, or a last case of anything, can be translated")
-            lines += [f"}} else {test}" if lines else test, *self._body(case.body)]
+                need(isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None)
+            lines += [f"}} else {test}" if lines else test, *self._block(case.body)]
         return [*lines, "}"]
-
-    def _refuse_unless(self, holds: bool, reason: str) -> None:
-        if not holds:
-            raise UntranslatableError(reason)
 
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

@@ -2,8 +2,6 @@
 
 import ast
 import builtins
-import math
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,12 +16,12 @@ from js_kinds import (
     UNARY,
     Js,
     Kind,
-    UntranslatableError,
     evaluated,
     field_kind,
     kind_of,
     kind_of_value,
     literal,
+    need,
     safe_name,
 )  # fmt: skip
 
@@ -57,11 +55,10 @@ class Values:
         Raises:
             UntranslatableError: If it has no counterpart, or has one only for other kinds of operands.
         """
-        method: Callable[[Any], Js] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         outer, self.node = self.node, node
-        if method is None:
-            raise UntranslatableError(f"{type(node).__name__} expressions cannot be translated")
-        found = method(node)
+        method: Callable[[Any], Js] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        need(method)
+        found = method(node)  # type: ignore[misc]
         self.node = outer
         return found
 
@@ -83,33 +80,28 @@ class Values:
             return Js(self._keys(found), Kind("sequence", (found.kind.parts[0],)))
         if found.kind.name == "tuple" and len(set(found.kind.parts)) == 1:
             return Js(found.code, Kind("sequence", found.kind.parts[:1]), found.level)
-        if found.kind.name != "sequence":
-            raise UntranslatableError(f"{ast.unparse(node)} is a {found.kind.name}, over which no loop can run")
+        need(found.kind.name == "sequence", f"{ast.unparse(node)} is a {found.kind.name}, over which no loop can run")
         return found
 
     def declare(self, target: ast.expr, kind: Kind) -> str:
         """Add the variables of a target to the scope, and return the target in JavaScript."""
         if isinstance(target, ast.Name):
             known = self.scope.setdefault(target.id, kind)
-            if known == NONE:
-                self.scope[target.id] = kind
-            elif NONE != kind != known:
-                raise UntranslatableError(f"{target.id} is a {known.name} first and a {kind.name} later")
+            need(kind in (known, NONE), f"{target.id} is a {known.name} first and a {kind.name} later")
             return safe_name(target.id)
-        if isinstance(target, ast.Tuple):
-            parts = kind.parts * (len(target.elts) if kind.name == "sequence" else 1)
-            if kind.name in ("tuple", "sequence") and len(parts) == len(target.elts):
-                return f"[{', '.join(map(self.declare, target.elts, parts))}]"
-        raise UntranslatableError(f"a {kind.name} cannot be unpacked into {ast.unparse(target)}")
+        parts = (
+            kind.parts * (len(target.elts) if kind.name == "sequence" else 1) if isinstance(target, ast.Tuple) else ()
+        )
+        need(parts and len(parts) == len(target.elts), f"a {kind.name} cannot be unpacked into {ast.unparse(target)}")
+        return f"[{', '.join(map(self.declare, target.elts, parts))}]"
 
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _constant(self, node: ast.Constant) -> Js:
         if node.value is None:
             return Js("null", NONE)
-        if isinstance(node.value, bool | int | float | str):
-            return Js(literal(node.value), kind_of(type(node.value)))
-        raise UntranslatableError(f"{node.value!r} has no counterpart in JavaScript")
+        kind = kind_of(type(node.value))
+        return Js(literal(node.value), kind)
 
     def _name(self, node: ast.Name) -> Js:
         if node.id in self.scope:
@@ -117,31 +109,23 @@ class Values:
         found = self._global(node.id)
         if found in (min, max):
             return Js(f"Math.{node.id}", Kind("function", (NUMBER,)))
-        if isinstance(found, types.FunctionType):
-            return Js(self.definitions.name_of(found), Kind("function", (self._result(found),)))
         kind = kind_of_value(found)
         return Js(self.definitions.constant(node.id, found), kind)
 
     def _global(self, name: str) -> Any:
         found = self.names.get(name, getattr(builtins, name, None))
-        if found is None:
-            raise UntranslatableError(f"{name} is not known here")
+        need(found is not None, f"{name} is not known here")
         return found
 
     def _attribute(self, node: ast.Attribute) -> Js:
-        if isinstance(node.value, ast.Name) and self.names.get(node.value.id) is math and node.attr in _MATH_VALUES:
-            return Js(_MATH_VALUES[node.attr], NUMBER)
         owner = self.of(node.value)
-        if owner.kind.of is None:
-            raise UntranslatableError(f"{ast.unparse(node)}: a {owner.kind.name} has no attributes")
+        need(owner.kind.of, f"{ast.unparse(node)}: a {owner.kind.name} has no attributes")
         kind = field_kind(owner.kind.of, node.attr)
         if kind is not None:
             return Js(f"{owner.at(ATOM)}.{safe_name(node.attr)}", kind)
         member = getattr(owner.kind.of, node.attr, None)
-        getter = member.fget if isinstance(member, property) else getattr(member, "func", None)
-        if getter is None:
-            raise UntranslatableError(f"{owner.kind.of.__name__} has no field or property {node.attr}")
-        return Js(f"{self.definitions.name_of(owner.kind.of, node.attr)}({owner.code})", self._result(getter))
+        need(isinstance(member, property), f"{ast.unparse(node)} is no field or property")
+        return Js(f"{self.definitions.name_of(owner.kind.of, node.attr)}({owner.code})", self._result(member.fget))
 
     def _result(self, function: Any) -> Kind:
         return kind_of(evaluated(function.__annotations__.get("return"), function.__globals__))
@@ -150,28 +134,25 @@ class Values:
         owner = self.of(node.value)
         name, parts = owner.kind.name, owner.kind.parts
         if isinstance(node.slice, ast.Slice):
-            if name not in ("sequence", "string") or node.slice.step:
-                raise UntranslatableError(
-                    f"{ast.unparse(node)} cannot be translated; only a sequence has slices, without a step"
-                )
+            need(name in ("sequence", "string") and not node.slice.step)
             ends = [node.slice.lower or ast.Constant(0), *([node.slice.upper] if node.slice.upper else [])]
             return Js(f"{owner.at(ATOM)}.slice({', '.join(self.of(end).code for end in ends)})", owner.kind)
-        place = _whole(node.slice)
         if name == "mapping":
             return Js(f"{owner.at(ATOM)}[{self.of(node.slice).code}]", parts[1])
+        place = _whole(node.slice)
         if name == "tuple" and place is not None:
             return Js(f"{owner.at(ATOM)}[{place % len(parts)}]", parts[place])
-        if name == "sequence" or (name == "tuple" and len(set(parts)) == 1):
-            if place is not None and place < 0:
-                return Js(f"{owner.at(ATOM)}.slice({place})[0]", parts[0])
-            return Js(f"{owner.at(ATOM)}[{self.of(node.slice).code}]", parts[0])
-        raise UntranslatableError(f"{ast.unparse(node)}: a {name} cannot be indexed like this")
+        need(name in ("sequence", "string") or (name == "tuple" and len(set(parts)) == 1))
+        item = STRING if name == "string" else parts[0]
+        if place is not None and place < 0:
+            return Js(f"{owner.at(ATOM)}.slice({place})[0]", item)
+        return Js(f"{owner.at(ATOM)}[{self.of(node.slice).code}]", item)
 
     def _tuple(self, node: ast.Tuple) -> Js:
-        found = [self.of(each.value if isinstance(each, ast.Starred) else each) for each in node.elts]
-        if not any(isinstance(each, ast.Starred) for each in node.elts):
-            return Js(f"[{', '.join(each.code for each in found)}]", Kind("tuple", tuple(each.kind for each in found)))
-        return self._list(node)
+        if any(isinstance(each, ast.Starred) for each in node.elts):
+            return self._list(node)
+        found = [self.of(each) for each in node.elts]
+        return Js(f"[{', '.join(each.code for each in found)}]", Kind("tuple", tuple(each.kind for each in found)))
 
     def _list(self, node: ast.List | ast.Tuple) -> Js:
         parts, kinds = [], set()
@@ -180,9 +161,8 @@ class Values:
             found = self.items(each.value) if isinstance(each, ast.Starred) else self.of(each)
             kinds.add(found.kind.parts[0] if starred else found.kind)
             parts.append(f"...{found.at(UNARY)}" if starred else found.code)
-        if len(kinds) != 1:
-            raise UntranslatableError(f"{ast.unparse(node)} must have items of one kind")
-        return Js(f"[{', '.join(parts)}]", Kind("sequence", (kinds.pop(),)))
+        need(len(kinds) <= 1, f"{ast.unparse(node)} must have items of one kind")
+        return Js(f"[{', '.join(parts)}]", Kind("sequence", tuple(kinds)))
 
     def _dict(self, node: ast.Dict) -> Js:
         parts, kinds = [], []
@@ -195,18 +175,19 @@ class Values:
                 name = self.of(key)
                 kinds.append(Kind("mapping", (name.kind, found.kind)))
                 parts.append(f"[{name.code}]: {found.code}")
-        if len(set(kinds)) != 1 or kinds[0].name != "mapping":
-            raise UntranslatableError(f"{ast.unparse(node)} must have keys of one kind and values of one kind")
-        return Js(f"({{ {', '.join(parts)} }})", kinds[0])
+        need(len(set(kinds)) <= 1, f"{ast.unparse(node)} must have keys of one kind and values of one kind")
+        return Js(f"({{ {', '.join(parts)} }})", kinds[0] if kinds else Kind("mapping"))
 
     def _joinedstr(self, node: ast.JoinedStr) -> Js:
         parts = []
         for each in node.values:
             if isinstance(each, ast.FormattedValue):
                 found = self.of(each.value)
-                if each.format_spec or each.conversion != -1 or found.kind not in (STRING, NUMBER):
-                    raise UntranslatableError(f"{ast.unparse(each)}: only a plain text or number can be part of a text")
-                parts.append(f"${{{found.code}}}")
+                need(each.conversion == -1 and found.kind in (STRING, NUMBER))
+                code = found.code
+                if each.format_spec is not None:
+                    code = f"{self.definitions.helper('format')}({code}, {self.of(each.format_spec).code})"
+                parts.append(f"${{{code}}}")
             else:
                 assert isinstance(each, ast.Constant)
                 parts.append(literal(each.value)[1:-1].replace("`", "\\`").replace("${", "\\${").replace('\\"', '"'))
@@ -215,9 +196,6 @@ class Values:
     def _keys(self, found: Js) -> str:
         numbers = ".map(Number)" if found.kind.parts[0] == NUMBER else ""
         return f"Object.keys({found.code}){numbers}"
-
-
-_MATH_VALUES = {"inf": "Infinity", "pi": "Math.PI"}
 
 
 def _whole(node: ast.expr) -> int | None:

@@ -5,10 +5,10 @@ translated into that file of the page. A method becomes a function whose name be
 object stays plain data, with the names of the Python fields as its property names.
 
 The subset of Python has numbers, texts, comparisons, conditions, loops over sequences and mappings, comprehensions,
-`math`, attributes, and calls of other marked functions. Anything else is an error in one line with file and line. Five
-things differ from Python: a division by zero is infinite, an assertion is not checked, a mapping with number keys runs
-through them in increasing order, `get` knows the names that JavaScript's objects inherit (`toString`), and a generator
-runs to its end at once.
+`math`, attributes, and calls of other marked functions, as far as a marked function needs them. Anything else is an
+error in one line with file and line. Five things differ from Python: a division by zero is infinite, an assertion is
+not checked, a mapping with number keys runs through them in increasing order, `get` knows the names that JavaScript's
+objects inherit (`toString`), and a generator runs to its end at once.
 """
 
 import argparse

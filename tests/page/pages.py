@@ -69,7 +69,7 @@ def opened(*names: str) -> Page:
     page.keep("data", build_device_tables((*CARDS, NATIVE), ENGINES))
     page.run("""
         const {openTable, openCards, drive, priceStep, scaled} = modules["price.js"];
-        const {Cost_total_flops, Cost_communication_bytes} = modules["formulas.js"];
+        const {Cost_total_flops, Cost_communication_bytes} = modules["step_formulas.js"];
         const {segment, workOf, decodeWork} = modules["work.js"];
         kept.all = openCards(kept.data);
         function steps(works, card, engine, ranks) {

@@ -11,13 +11,13 @@ from page.modules import Modules
 from ridgeline.util.document import humanize
 
 FUNCTIONS: dict[str, Callable[[float], str]] = {
-    "three": humanize.three_digits,
+    "three_digits": humanize.three_digits,
     "scaled": humanize.scaled,
     "seconds": humanize.seconds,
-    "saySeconds": humanize.say_seconds,
+    "say_seconds": humanize.say_seconds,
     "percent": humanize.percent,
-    "sayGiB": lambda value: humanize.say_gib(humanize.gib(value)),
-    "sayGB": lambda value: humanize.say_gb(humanize.gb(value)),
+    "say_gib": lambda value: humanize.say_gib(humanize.GiB(value)),
+    "say_gb": lambda value: humanize.say_gb(humanize.GB(value)),
 }
 
 

@@ -10,17 +10,19 @@ import pytest
 from page.pages import CARDS, ENGINES, NATIVE, Page, opened, put
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.model_tables import StoredModel, model_table
+from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.engine_profile import EngineProfile
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, decoder_phases, price_phase
 from ridgeline.price.plan.scenario import ModelCache, PlanWorkload, Scenario
 
-# These functions of the page still repeat Python's by hand, so the tests of this file hold them together.
-# - price.js: `priceStep` sums lines of a table, where `Price` calls ops; `drive` applies an engine to a device's table.
+# These functions of the page still repeat Python's by hand, so this file and test_price.py compare them.
+# - price.js: `priceStep` sums lines of a table, where `Price` calls ops and caches their costs; `activationPeak`.
+# - work.js: `workOf` and `decodeWork`, whose attention is a list by pattern, where Python has a mapping from patterns;
+#   `prefillWork`, because only Python's prompts have images.
 # - plan.js: `memoryOf` and `pagesKept`, because `memory_of` reads pages from the engine's own layout, which the table
-#   has as numbers; `phaseOf` and `classesOf`, whose rows refer to ops; `capacity`, which searches without pricing more.
-# - work.js: `workOf` and `decodeWork`, whose attention is a list by pattern, where Python has a mapping from patterns.
+#   has as numbers; `load`, which computes the TTFT of synchronised users only if a view needs it, to follow a drag.
 SAME = 1e-9
 MODELS = {
     "llama-3-8b": StoredModel("fp8"),
@@ -44,10 +46,10 @@ def page() -> Page:
         const {makeCase, makeWorkload, memoryOf, requestOf, decodeOf, Serving} = modules["plan.js"];
         const {dollars_per_million} = modules["plan_formulas.js"];
         const three = ({floor, bound, expected}) => [floor, bound, expected];
-        const phase = ({flops, arithmetic, memory, intensity, ridge, limit, idle, host, seconds, cost, classes}) => [
-          flops, arithmetic, memory, intensity, ridge, idle, host, cost.weight_bytes, cost.kv_read_bytes,
-          cost.kv_write_bytes, limit,
-          ...three(seconds), ...classes.flatMap((row) => [row.kind, row.bound, row.expected, row.share, row.limit])];
+        const phase = (of) => [
+          of.flops, of.arithmetic, of.memory, of.intensity, of.ridge, of.idle, of.host, of.weight_bytes,
+          of.kv_read_bytes, of.kv_write_bytes, of.limit, ...three(of.seconds),
+          ...of.classes.flatMap((row) => [row.kind, row.bound, row.expected, row.share, row.limit])];
         const load = (of) => [of.users, of.prefillShare, ...[of.itl, of.prefill, of.tpot, of.ttft, of.ttftMarching,
           of.tokensPerSecond, of.requestsPerSecond, of.tokensPerUser].flatMap(three)];
         const waits = (of) => of && [of.users, ...[of.tpot_together, of.tpot_apart, of.tokens_per_second_together,
@@ -213,6 +215,26 @@ def test_two_thousand_plans_say_what_python_says(page: Page, name: str) -> None:
 def test_a_plan_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     """What lies between prompts that come to all ranks at once and to one after the other, too."""
     compare(page, "qwen3-30b-a3b", StoredModel("fp8", None, 4, own_attention=True), 2, 2, ENGINES[3:])
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "t5-small", "whisper-tiny", "nemotron-h-8b"])
+def test_crossings_are_those_of_python(page: Page, name: str) -> None:
+    """Compare `critical.js`, whose searches are generated, over costs that Python's ops and the table each sum."""
+    page.read("critical.js")
+    source, stored = open_source(name), StoredModel()
+    models = ModelCache(source.config)
+    put(page, model_table(source, stored, models))
+    case, encoded = models.scenario(stored.setup), 100 if name in ("t5-small", "whisper-tiny") else 0
+    wanted = [
+        [critical_batch(case.price, case.device, context, encoded) for context in (2, 128, 700, 2000)],
+        compute_bound_prompt(case.price, case.device, case.prompt),
+        [context_where_kv_outweighs_weights(case.price, users, encoded) for users in (1, 32)],
+    ]
+    found = page.eval(f"""((asked, {{criticalBatch, computeBoundPrompt, kvOutweighsWeights}}) => [
+        [2, 128, 700, 2000].map((context) => criticalBatch(asked, context, {encoded})), computeBoundPrompt(asked),
+        [1, 32].map((users) => kvOutweighsWeights(asked, users, {encoded}))])(
+        makeCase(kept.table, kept.all.cards["{case.device.name}"], kept.all.engines.vllm), modules["critical.js"])""")
+    assert alike(found, wanted), (found, wanted)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,15 @@ import bisect
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NewType
 
+GB = NewType("GB", float)
 WIDTHS = ("fp4", "fp8", "bf16")
 ROUNDS = {"all_reduce": 2, "all_gather": 1}
+SCALES = ((1e3, "k"), (1.0, ""))
 SMALL, LIMIT = 1e-12, inf
 
 
@@ -61,6 +63,13 @@ class Time:  # also in made.js
 
     def unmarked(self) -> float:
         return self.floor
+
+
+@dataclass
+class Queue:  # also in made.js
+    word: ClassVar[str] = "a word"
+    times: list[Time] = field(default_factory=lambda: [Time(0.0)])
+    known: dict[int, tuple[Time, Time]] = field(default_factory=dict)
 
 
 BASE = Time(1.0, 3.0, "compute")
@@ -152,16 +161,14 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
      """, [("x",), ("y",), ("z",)]),
     ("mathematics", "x: float", "list[float]", """
         return [math.sqrt(x), math.exp(-x), math.log(x), math.log2(x), math.log1p(x), math.floor(x),
-                math.ceil(x), math.pi, math.pow(x, 0.3), math.hypot(x, 2.0), math.lgamma(x), abs(-x),
+                math.ceil(x), math.pow(x, 0.3), math.hypot(x, 2.0), math.lgamma(x), abs(-x),
                 int(x), float(x), int(x > 2), min(x, 2.0), max(x, 2.0, 3)]
      """, [(0.5,), (2.5,), (14.9,), (1234.0,)]),
     ("common divisors", "a: int, b: int", "int", "return math.gcd(a, b)", [(12, 18), (7, 5), (5, 0)]),
     ("loops", "n: int", "int", """
         total = other = 0
         for i in range(n):
-            if i % 2:
-                continue
-            last = i
+            last = i * 2
             total += last
             other -= i
         for i in range(2, n):
@@ -190,16 +197,13 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
      """, [([3, 1, 2],)]),
     ("comprehensions", "xs: list[int]", "list[tuple[int, int]]",
      "return [(x, y) for x in xs if x > 1 if x < 9 for y in range(x) if y % 2 == 0]", [([1, 2, 3, 10],)]),
-    ("any and all", "xs: list[int]", "list[bool]",
-     "return [any(x > 2 for x in xs), all(x > 2 for x in xs if x != 1), any(xs)]",
-     [([1, 3],), ([0],), ([],)]),
     ("extremes", "xs: list[int]", "list[int]", """
         return [min((x for x in xs if x > 2), default=9), max((x for x in xs if x > 2), default=-9),
                 max(xs, key=lambda x: x % 10), min(xs, key=lambda x: x % 10)]
      """, [([13, 3, 21, 1],), ([1, 11],)]),
     ("first of", "xs: list[int]", "int | None", "return next((x for x in xs if x > 2), None)", [([1, 3, 4],), ([1],)]),
     ("pairs", "xs: list[int], ys: list[str]", "list[str]",
-     "return [f'{i}{x}{y}' for i, (x, y) in enumerate(zip(xs, ys, strict=True))]", [([1, 2], ["a", "b"])]),
+     "return [f'{x}{y}' for x, y in zip(xs, ys, strict=True)]", [([1, 2], ["a", "b"])]),
     ("places", "xs: list[float], x: float", "list[int]", "return [bisect_right(xs, x), bisect.bisect_right(xs, x + 1)]",
      [([1, 2, 2, 4], 2), ([], 1), ([3], 0)]),
     ("truth of containers", "xs: list[int], m: Mapping[str, int]", "list[bool]", """
@@ -209,8 +213,8 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
         return found
      """, [([], {"a": 1}), ([], {}), ([0], {}), ([0], {"a": 0})]),
     ("a mapping or another", "m: dict[str, int], n: dict[str, int]", "list[int]", """
-        first, both = m or n, m and n
-        return [*first.values(), *both.values()]
+        first = m or n
+        return [*first.values()]
      """, [({}, {"a": 1}), ({"b": 2}, {"a": 1}), ({"b": 2}, {}), ({}, {})]),
     ("mappings", "m: Mapping[str, float], key: str", "list[float]", """
         total = 0.0
@@ -227,10 +231,10 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
      [({"x": 1}, "x"), ({}, "fp8")]),
     ("numbers as keys", "m: Mapping[int, float]", "list[float]", """
         below = max((count for count in m if count <= 8), default=min(m))
-        return [below + 1, m[below], sum(key * value for key, value in m.items()), *[key + 1 for key in m.keys()]]
+        return [below + 1, m[below], sum(key * value for key, value in m.items()), *[key + 1 for key in m]]
      """, [({2: 0.5, 4: 1.5, 16: 2.0},), ({16: 2.0},)]),
     ("texts", "a: str, b: str", "list[str]", """
-        if a.startswith("at") and not a.endswith("x"):
+        if a.startswith("at"):
             a = f"{a}/{b}: `{1 + 1}` ${{}}"
         return [a, a.rpartition("/")[0], a.rpartition("?")[2], ", ".join([a, b]), 'quote"d']
      """, [("attention", "fp8"), ("linear", "q")]),
@@ -242,6 +246,30 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
         total = sum((each for each in [total, time]), Time(0.0, 0.0))
         return Time(total.both, expected=total.scaled(more=1.0).floor)
      """, [(4.0,)]),
+    ("defaults that are containers", "at: int", "float", """
+        queue = Queue()
+        queue.times.append(Time(2.0))
+        if at not in queue.known:
+            queue.known[at] = queue.times[0], queue.times[1]
+        return queue.known[at][at].floor + len(Queue().times)
+     """, [(0,), (1,)]),
+    ("a change of some fields", "x: float", "Time", "return replace(Time(x, limit='a'), floor=x + 1, limit='b')",
+     [(2,)]),
+    ("the order of a key", "xs: list[int]", "list[int]", "return sorted(xs, key=lambda x: -x % 10)",
+     [([1, 12, 3, 11],)]),
+    ("items by group", "xs: list[int]", "list[list[int]]", """
+        groups: dict[int, list[int]] = {}
+        for x in xs:
+            groups.setdefault(x % 3, []).append(x)
+        return [*groups.values()]
+     """, [([3, 1, 4, 6],)]),
+    ("formats of numbers", "x: float, places: int", "str", """
+        scale, prefix = next(((s, p) for s, p in SCALES if x >= s), SCALES[-1])
+        return f"{x:,.0f} {x / scale:.{places + 1}f}{prefix} {x:.2e} {x:.1%}"[0:-1]
+     """, [(2.5, 0), (123456.75, 2), (0.5, 1)]),
+    ("parts of a text", "a: str", "list[str]", "return [a[0], a[-1], a[:-1], 'yes' if a[-1].isalpha() else 'no']",
+     [("1.5k",), ("µ",), ("1.5",)]),
+    ("numbers in texts", "a: str", "float", "return GB(int(a) / 2)", [("12",), ("-03",)]),
     ("identity and None", "x: float | None", "list[bool]", """
         a, b, c = Time(1.0), Time(1.0), a_time(x)
         return [a is a, a is b, a is not b, c is None, c is not None, x is None]
@@ -250,16 +278,16 @@ CASES: list[tuple[str, str, str, str, list[tuple[Any, ...]]]] = [
         def twice(y: float) -> float:
             found = y * 2
             return found + x
-        return apply(twice, half(x)) + apply(half, x) + pair(max, x)
+        return apply(twice, half(x)) + pair(max, x)
      """, [(3.0,)]),
     ("names that JavaScript reserves", "new: float, case: float", "float", "default = new + case\nreturn default",
      [(1, 2)]),
     ("running sums", "xs: list[float]", "list[float]", """
         sums: list[float] = [0.0]
         known: dict[int, float] = {}
-        for i, x in enumerate(xs):
+        for x in xs:
             sums.append(sums[-1] + x)
-            known[i] = x
+            known[len(known)] = x
         sums[0] = float(len(known))
         return sums
      """, [([1, 2, 3],)]),
@@ -302,51 +330,58 @@ def test_an_error_has_the_text_of_pythons() -> None:
 REFUSED = [
     ("x: float", "return unmarked(x)", "unmarked is not translated; mark it with `# also in made.js`"),
     ("x: Time", "return x.unmarked()", "Time.unmarked is not translated"),
-    ("x: Time", "return x.nothing", "Time has no field or property nothing"),
+    ("x: Time", "return x.nothing", "x.nothing is no field or property"),
     ("x: float", "return missing + x", "missing is not known here"),
-    ("x: float", "return x @ x", "MatMult of a number and a number"),
-    ("x: float", "return x & 1", "BitAnd of a number and a number"),
-    ("x: str", "return x * 3", "Mult of a string and a number"),
-    ("x: str", "return x + 3", "Add of a string and a number"),
-    ("x: list[int]", "return x + x", "Add of a sequence and a sequence"),
-    ("x: Time", "return x - x", "Sub of a object and a object"),
-    ("x: str", "return x == 3", "a string cannot be compared with a number"),
-    ("x: list[int]", "return x == [1]", "a sequence cannot be compared with a sequence"),
+    ("x: float", "return x @ x", "`x @ x` cannot be translated"),
+    ("x: float", "return x & 1", "`x & 1` cannot be translated"),
+    ("x: str", "return x * 3", "`x * 3` cannot be translated"),
+    ("x: str", "return x + 3", "`x + 3` cannot be translated"),
+    ("x: list[int]", "return x + x", "`x + x` cannot be translated"),
+    ("x: Time", "return x - x", "`x - x` cannot be translated"),
+    ("x: str", "return x == 3", "`x == 3` cannot be translated"),
+    ("x: list[int]", "return x == [1]", "`x == [1]` cannot be translated"),
     ("x: float", "return x == None", "None is compared with `is`"),
-    ("x: float", "return x is x", "a number has no identity"),
+    ("x: float", "return x is x", "`x is x` cannot be translated"),
     ("x: float", "return 1 < half(x) < 2", "would compute its middle twice"),
-    ("x: list[int]", "return x[::2]", "only a sequence has slices, without a step"),
-    ("x: float", "return x[0]", "a number cannot be indexed"),
+    ("x: list[int]", "return x[::2]", "`x[::2]` cannot be translated"),
+    ("x: float", "return x[0]", "`x[0]` cannot be translated"),
     ("x: float", "return x.real", "a number has no attributes"),
-    ("x: str", "return x.upper()", "a string has no such method"),
-    ("x: float", "return round(x)", "round cannot be called here"),
-    ("x: float", "return math.erf(x)", "math.erf cannot be called here"),
-    ("x: float", "return f'{x:.2f}'", "only a plain text or number can be part of a text"),
+    ("x: str", "return x.upper()", "`x.upper()` cannot be translated"),
+    ("x: float", "return round(x)", "`round(x)` cannot be translated"),
+    ("x: float", "return math.erf(x)", "`math.erf(x)` cannot be translated"),
+    ("x: float", "return f'{x!r}'", "`f'{x!r}'` cannot be translated"),
+    ("x: Time", "return replace(x, **{'floor': 1.0})", "`replace(x, **{'floor': 1.0})` cannot be translated"),
     ("x: float", "return 1 if x else 'a'", "gives values of different kinds"),
     ("x: float", "return x or 'a'", "gives values of different kinds"),
-    ("x: list[int]", "return half(x) or x", "only `name or other` can be translated for containers"),
+    ("x: list[int]", "return x[1:] or x", "`x[1:] or x` cannot be translated"),
+    ("x: list[int]", "return x and x", "`x and x` cannot be translated"),
     ("x: float", "return [1, 'a']", "must have items of one kind"),
-    ("x: float", "return half(*[x])", "starred arguments cannot be translated"),
-    ("x: float", "return (lambda a, b: a)(1, 2)", "cannot be called"),
-    ("x: float", "return sorted([x])", "sorted cannot be called here"),
-    ("x: float", "return {1, 2}", "Set expressions cannot be translated"),
+    ("x: float", "return half(*[x])", "`half(*[x])` cannot be translated"),
+    ("x: float", "return (lambda a, b: a)(1, 2)", "`(lambda a, b: a)(1, 2)` cannot be translated"),
+    ("x: float", "return sorted([x])", "`sorted([x])` cannot be translated"),
+    ("x: float", "return {1, 2}", "`{1, 2}` cannot be translated"),
     ("x: float", "return 3j", "has no counterpart in JavaScript"),
-    ("x: float", "return (y := x)", "NamedExpr expressions cannot be translated"),
+    ("x: float", "return (y := x)", "`(y := x)` cannot be translated"),
     ("x: float", "for i in x:\n    pass", "x is a number, over which no loop can run"),
     ("x: list[int]", "for i in x:\n    pass\nelse:\n    pass", "a loop cannot have an else"),
-    ("x: list[int]", "for i in x:\n    pass\nreturn i", "i is not known here"),
+    ("x: list[int]", "for i in x:\n    j = i\nreturn i", "i is not known here"),
     ("x: float", "x = 'a'", "x is a number first and a string later"),
     ("x: float", "a, b = x", "a number cannot be unpacked"),
     ("x: list[int]", "return zip(x, x)", "zip needs `strict`"),
-    ("x: list[str]", "return max(x)", "needs numbers, or a lambda as its key"),
-    ("x: float", "with x:\n    pass", "With statements cannot be translated"),
-    ("x: float", "try:\n    pass\nfinally:\n    pass", "Try statements cannot be translated"),
-    ("x: float", "yield x", "Yield expressions cannot be translated"),
-    ("x: float", "global SMALL", "Global statements cannot be translated"),
-    ("x: float", "del x", "Delete statements cannot be translated"),
-    ("x: float", "raise ValueError", "only an error with one text can be raised"),
-    ("x: str", "match x:\n    case 'a' if x:\n        pass", "a case cannot have a condition"),
-    ("x: str", "match x:\n    case 'a' | 'b':\n        pass", "only a case of a plain value"),
+    ("x: list[str]", "return max(x)", "`max(x)` cannot be translated"),
+    ("x: float", "with x:\n    pass", "`with x:` cannot be translated"),
+    ("x: float", "try:\n    pass\nfinally:\n    pass", "`try:` cannot be translated"),
+    ("x: list[int]", "for i in x:\n    continue", "`continue` cannot be translated"),
+    ("x: list[int]", "return any(x)", "`any(x)` cannot be translated"),
+    ("x: list[int]", "return enumerate(x)", "`enumerate(x)` cannot be translated"),
+    ("x: Mapping[str, int]", "return x.keys()", "`x.keys()` cannot be translated"),
+    ("x: float", "return apply(half, x)", "a constant that is a function has no counterpart in JavaScript"),
+    ("x: float", "yield x", "`(yield x)` cannot be translated"),
+    ("x: float", "global SMALL", "`global SMALL` cannot be translated"),
+    ("x: float", "del x", "`del x` cannot be translated"),
+    ("x: float", "raise ValueError", "`raise ValueError` cannot be translated"),
+    ("x: str", "match x:\n    case 'a' if x:\n        pass", "`match x:` cannot be translated"),
+    ("x: str", "match x:\n    case 'a' | 'b':\n        pass", "`match x:` cannot be translated"),
     ("x", "return x", "x needs an annotation"),
     ("*x: float", "return x", "starred parameters cannot be translated"),
     ("x: Any", "return x", "the annotation Any has no counterpart in JavaScript"),

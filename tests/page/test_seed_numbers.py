@@ -31,7 +31,8 @@ def on() -> Asks:
     page.run("""
         const {openTable, openCards, priceStep} = modules["price.js"];
         const {touchedBy} = modules["price.js"];
-        const {Cost_total_flops, Cost_memory_bytes, compute_seconds} = modules["formulas.js"];
+        const {Cost_total_flops, Cost_memory_bytes} = modules["step_formulas.js"];
+        const {compute_seconds} = modules["formulas.js"];
         const {segment, workOf, decodeWork} = modules["work.js"];
         const {makeCase, makeWorkload, memoryOf} = modules["plan.js"];
         const {criticalBatch, computeBoundPrompt, kvOutweighsWeights} = modules["critical.js"];
@@ -174,8 +175,8 @@ def test_26_prefill_is_compute_bound_from_a_length_on(on: Asks) -> None:
     assert on("llama-3-8b", "a100", "computeBoundPrompt(asked)") == 168
     assert on("llama-3-8b", "h100", "computeBoundPrompt(asked)") == 318
     assert on("llama-3-8b", "a100", "[1, 32].map((users) => kvOutweighsWeights(asked, users))") == [114_517, 3_579]
-    excess = """((rows) => rows.reduce((sum, row) => sum + ({attention: 1, linear: -1}[row.op.kind] || 0)
-      * (row.cost.flops.bf16 || 0) * row.op.count, 0))(prefill(asked, LENGTH).rows)"""
+    excess = """((rows) => rows.reduce((sum, row) => sum + ({attention: 1, linear: -1}[row.priced.op.kind] || 0)
+      * (row.cost.flops.bf16 || 0) * row.priced.count, 0))(prefill(asked, LENGTH).rows)"""
     assert on("llama-3-8b", "a100", excess.replace("LENGTH", "53246")) < 0
     assert on("llama-3-8b", "a100", excess.replace("LENGTH", "53247")) == 0
     assert on("llama-3-8b", "a100", excess.replace("LENGTH", "53248")) > 0

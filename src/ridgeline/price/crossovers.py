@@ -39,6 +39,11 @@ def matrix_flops(cost: Cost) -> Mapping[str, float]:  # also in formulas.js
     return narrow or cost.flops
 
 
+def matrix_intensity(cost: Cost) -> float:  # also in formulas.js
+    """Return the arithmetic intensity: matrix FLOPs per byte of weights and KV."""
+    return sum(matrix_flops(cost).values()) / cost.memory_bytes
+
+
 def critical_batch(price: Price, device: Device, context: int, encoded: int = 0) -> float | None:
     """Return the batch size from which a decode step is compute-bound, or None if no batch size is.
 
@@ -123,7 +128,14 @@ def first_from(holds: Callable[[int], bool]) -> int | None:  # also in formulas.
         if over >= _MAX_SEARCHED:
             return None
         over *= 2
-    low, high = over // 2 + 1, over
+    return first_between(over // 2 + 1, over, holds)
+
+
+def first_between(low: int, high: int, holds: Callable[[int], bool]) -> int:  # also in formulas.js
+    """Return the smallest integer from `low` for which `holds` is true, or `high` if there is none below `high`.
+
+    If it is true for an integer, it must be true for all larger ones.
+    """
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -28,7 +28,7 @@ class LargeDevices:
     rows: int
     """The number of requests whose logits a step on such a device reserves memory for."""
 
-    def has(self, device: Device) -> bool:
+    def has(self, device: Device) -> bool:  # also in formulas.js
         """Return whether a device has enough memory for the rule to apply, and its name is not exempt."""
         return device.memory >= self.nbytes and not device.name.startswith(self.but)
 
@@ -52,13 +52,20 @@ class MemoryRule:
     large: LargeDevices | None = None
     """The rule that replaces `rows` on devices with much memory; None if all devices use `rows`."""
 
-    def logit_rows(self, device: Device) -> int:
+    def logit_rows(self, device: Device) -> int:  # also in formulas.js
         """Return the default number of requests whose logits a step reserves memory for."""
         return self.large.rows if self.large is not None and self.large.has(device) else self.rows
 
-    def overhead(self, device: Device, devices: int) -> float:
+    def overhead(self, device: Device, devices: int) -> float:  # also in formulas.js
         """Return the bytes per device for driver, libraries, graphs and communication."""
         return self.fixed + self.share * device.memory + (self.linked if devices > 1 else 0.0)
+
+    def budget(self, total: float, taken: float, utilization: float) -> float:  # also in formulas.js
+        """Return the bytes that may be used of a device's `total` memory.
+
+        `taken` are the bytes of everything but KV.
+        """
+        return total * utilization if self.of == "total" else taken + (total - taken) * utilization
 
     def describe(self) -> str:
         """Return a text that describes an engine's memory overhead.
@@ -102,7 +109,7 @@ class EngineProfile:
     sources: Mapping[str, str] = field(default_factory=dict)
     """The source of every property of the engine, by its field in engines.toml."""
 
-    def on(self, device: Device, devices: int = 1) -> Device:
+    def on(self, device: Device, devices: int = 1) -> Device:  # also in formulas.js
         """Return a copy of the device with this engine's properties, such as its all-reduce kernels.
 
         Host times that were calibrated on this machine are preserved.
@@ -133,7 +140,7 @@ class EngineProfile:
             "rules and this device's kernel times"
         )
 
-    def _all_reduce(self, device: Device, devices: int) -> str:
+    def _all_reduce(self, device: Device, devices: int) -> str:  # also in formulas.js
         over = "NVLink" if device.link is not None and device.link.name.startswith("NVLink") else "other"
         case = "pair" if over == "other" and devices == 2 else over
         return self.all_reduce.get(case, self.all_reduce["other"])

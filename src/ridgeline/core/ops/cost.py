@@ -11,7 +11,7 @@ from ridgeline.util.json_data import json_shape
     "flops=total_flops", "flops_by_format=flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes",
     "communication_bytes", "bytes=total_bytes",
 )  # fmt: skip
-class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
+class Cost(msgspec.Struct, frozen=True, gc=False):  # also in step_formulas.js
     """The minimum FLOPs, memory traffic and communication of an op, a model or a step.
 
     It counts compulsory work only: a multiply-add is 2 FLOPs, each weight is read once per step in the format in which
@@ -33,22 +33,22 @@ class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
     """The bytes that each rank has after a collective, by kind (`all_reduce`, `all_gather`, `all_to_all`)."""
 
     @property
-    def total_flops(self) -> float:  # also in formulas.js
+    def total_flops(self) -> float:  # also in step_formulas.js
         """The FLOPs of an op or step in all number formats together."""
         return sum(self.flops.values())
 
     @property
-    def memory_bytes(self) -> float:  # also in formulas.js
+    def memory_bytes(self) -> float:  # also in step_formulas.js
         """The bytes of weights, keys and values: the traffic that, in a large model, no hardware cache can avoid."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property
-    def total_bytes(self) -> float:  # also in formulas.js
+    def total_bytes(self) -> float:  # also in step_formulas.js
         """All bytes that pass through this device's memory, activations included."""
         return self.memory_bytes + self.activation_bytes
 
     @property
-    def communication_bytes(self) -> float:  # also in formulas.js
+    def communication_bytes(self) -> float:  # also in step_formulas.js
         """The bytes of all tensor-parallel collectives of a step together."""
         return sum(self.communication.values())
 
@@ -57,7 +57,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
         """The arithmetic intensity in FLOPs per byte; infinite for an op that moves no bytes."""
         return self.total_flops / self.total_bytes if self.total_bytes else float("inf")
 
-    def __add__(self, other: "Cost") -> "Cost":
+    def __add__(self, other: "Cost") -> "Cost":  # also in step_formulas.js
         return Cost(
             _sum(self.flops, other.flops),
             self.weight_bytes + other.weight_bytes,
@@ -78,11 +78,11 @@ class Cost(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
         )
 
 
-def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
+def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:  # also in step_formulas.js
     """Return the sum of two mappings, key by key."""
     if not others:  # most ops have no communication, and the same number format as the rest
         return some
-    both = dict(some)
+    both = {**some}
     for name, count in others.items():
         both[name] = both.get(name, 0.0) + count
     return both

@@ -91,7 +91,7 @@ def sliding_window(size: int | None) -> AttentionPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSegment:  # also in formulas.js
+class StepSegment:  # also in step_formulas.js
     """The part of one sequence that a step runs: the last `q_len` of its `kv_len` positions."""
 
     q_len: int
@@ -108,7 +108,7 @@ class StepSegment:  # also in formulas.js
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs more positions than the sequence has"
 
-    def attention(self, reach: AttentionPattern) -> "AttentionSum":  # also in formulas.js
+    def attention(self, reach: AttentionPattern) -> "AttentionSum":  # also in step_formulas.js
         """Return the queries, query-key pairs and keys of one attention pattern in one layer for this sequence."""
         if reach.query_axis == ENCODER:
             rows = self.encoder_len if self.runs_encoder else 0
@@ -121,7 +121,7 @@ class StepSegment:  # also in formulas.js
         written = 1 if reach.kind == "recurrent" else self.q_len
         return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
-    def pairs(self, reach: AttentionPattern = CAUSAL) -> int:  # also in formulas.js
+    def pairs(self, reach: AttentionPattern = CAUSAL) -> int:  # also in step_formulas.js
         """Return the number of query-key pairs per head that a pattern leaves among the sequence's own positions."""
         start, end, size = self.kv_len - self.q_len, self.kv_len, reach.size
         match reach.kind:
@@ -142,7 +142,7 @@ class StepSegment:  # also in formulas.js
             case _:
                 return _triangle(end) - _triangle(start)
 
-    def keys(self, reach: AttentionPattern = CAUSAL) -> int:  # also in formulas.js
+    def keys(self, reach: AttentionPattern = CAUSAL) -> int:  # also in step_formulas.js
         """Return the number of the sequence's own positions that at least one query of the segment sees.
 
         For a recurrent pattern it is the number of states read: 1, or 0 at the first position, because the state is all
@@ -160,17 +160,17 @@ class StepSegment:  # also in formulas.js
                 return self.kv_len
 
 
-def _triangle(n: int) -> int:  # also in formulas.js
+def _triangle(n: int) -> int:  # also in step_formulas.js
     """Return 1 + 2 + ... + n: the causal query-key pairs of the first n positions."""
     return n * (n + 1) // 2
 
 
-def _sawtooth(n: int, size: int) -> int:  # also in formulas.js
+def _sawtooth(n: int, size: int) -> int:  # also in step_formulas.js
     """Return the causal pairs of the first n positions if each sees only its own chunk of `size` positions."""
     return n // size * _triangle(size) + _triangle(n % size)
 
 
-class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in formulas.js
+class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in step_formulas.js
     """The attention of one layer in a step, summed over sequences.
 
     For a recurrence, `keys` counts the states read and `written` those written.
@@ -188,7 +188,7 @@ class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in formulas.j
     """The number of positions whose keys and values a step writes."""
 
     @classmethod
-    def of(cls, parts: Sequence["AttentionSum"]) -> "AttentionSum":
+    def of(cls, parts: Sequence["AttentionSum"]) -> "AttentionSum":  # also in step_formulas.js
         """Return the sum of several attention sums, in one pass because simulators need thousands."""
         if len(parts) <= 1:
             return parts[0] if parts else _NOTHING
@@ -209,7 +209,7 @@ class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in formulas.j
             self.written + other.written,
         )
 
-    def __mul__(self, count: int) -> "AttentionSum":
+    def __mul__(self, count: int) -> "AttentionSum":  # also in step_formulas.js
         return AttentionSum(
             self.sequences * count, self.queries * count, self.pairs * count, self.keys * count, self.written * count
         )
@@ -218,7 +218,7 @@ class AttentionSum(msgspec.Struct, frozen=True, gc=False):  # also in formulas.j
 _NOTHING = AttentionSum()
 
 
-class AttentionWork(msgspec.Struct, frozen=True, gc=False):
+class AttentionWork(msgspec.Struct, frozen=True, gc=False):  # also in step_formulas.js
     """The attention of one pattern in a step, divided into classes by the number of queries per sequence.
 
     Each class runs in a kernel of its own.
@@ -232,13 +232,19 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
     """The attention of the sequences that have more queries in a step: prefill."""
 
     @classmethod
-    def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":
+    def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":  # also in step_formulas.js
         """Return the attention of single sequences, summed for each class of query length."""
-        classes: tuple[list[AttentionSum], ...] = ([], [], [])
-        for one in each:
-            if one.queries or one.written:
-                classes[0 if one.queries <= 1 else 1 if one.queries <= MAX_VERIFY_TOKENS else 2].append(one)
-        return cls(*map(AttentionSum.of, classes))
+        one: list[AttentionSum] = []
+        few: list[AttentionSum] = []
+        many: list[AttentionSum] = []
+        for sums in each:
+            if sums.queries > MAX_VERIFY_TOKENS:
+                many.append(sums)
+            elif sums.queries > 1:
+                few.append(sums)
+            elif sums.queries or sums.written:
+                one.append(sums)
+        return cls(AttentionSum.of(one), AttentionSum.of(few), AttentionSum.of(many))
 
     @property
     def total(self) -> AttentionSum:
@@ -250,7 +256,7 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
     def __add__(self, other: "AttentionWork") -> "AttentionWork":
         return AttentionWork(self.one + other.one, self.few + other.few, self.many + other.many)
 
-    def __mul__(self, count: int) -> "AttentionWork":
+    def __mul__(self, count: int) -> "AttentionWork":  # also in step_formulas.js
         return AttentionWork(self.one * count, self.few * count, self.many * count)
 
 
@@ -266,22 +272,22 @@ class Work:
     """The attention of a step in one layer, by attention pattern of the model."""
 
     @property
-    def tokens(self) -> int:  # also in formulas.js
+    def tokens(self) -> int:  # also in step_formulas.js
         """The number of token positions that a step runs through the layers."""
         return self.rows.get(TOKENS, 0)
 
     @property
-    def logit_rows(self) -> int:  # also in formulas.js
+    def logit_rows(self) -> int:  # also in step_formulas.js
         """The number of a step's positions whose logits are needed."""
         return self.rows.get(LOGITS, 0)
 
     @property
-    def is_decode(self) -> bool:  # also in formulas.js
+    def is_decode(self) -> bool:  # also in step_formulas.js
         """Whether a step only decodes: one position per sequence, each of them sampled, and no encoder."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
-    def is_verify(self) -> bool:  # also in formulas.js
+    def is_verify(self) -> bool:  # also in step_formulas.js
         """Whether a step samples at every position that it runs, one or several per sequence, without encoder."""
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 

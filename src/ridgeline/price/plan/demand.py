@@ -5,9 +5,9 @@ even arrivals, so there are no queues, bursts or tail latencies.
 """
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from ridgeline.price.crossovers import first_between
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator
 from ridgeline.util.json_data import json_name
 
@@ -88,8 +88,7 @@ def _of_rate(serving: LoadEstimator, rate: float) -> ReplicaCount:
     most = serving.capacity.load.requests_per_second.expected
     replicas = max(1, math.ceil(rate / most - _ROUNDING))
     enough = rate / replicas * (1 - _ROUNDING)
-    fewer = range(1, serving.capacity.users)  # all that may be too few
-    users = 1 + bisect_left(fewer, True, key=lambda count: _rate(serving, count) >= enough)
+    users = first_between(1, serving.capacity.users, lambda count: _rate(serving, count) >= enough)
     return _fleet(serving, replicas, serving.load(users), rate)
 
 

@@ -1,7 +1,6 @@
 """The memory budget of a device: the bytes remaining for keys and values, and the number of requests they hold."""
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ from ridgeline.core.models.common.parameter_breakdown import part_of
 from ridgeline.core.ops.kv_layout import KVLayout, group_layers
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.activations import LOGIT_ROWS, ActivationPeak, replayed_bytes
+from ridgeline.price.crossovers import first_between
 from ridgeline.price.engine_profile import OWN_ENGINE
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price
@@ -182,14 +182,14 @@ def memory_of(case: Scenario, workload: PlanWorkload, requests: float = math.inf
     most = min(memory.on_each, requests)
     if most <= least:
         return memory
+
     # Each further request needs a further row of logits, which leaves less memory for KV. Find the fewest rows that
     # suffice for all requests that still fit.
-    fewer = range(least + 1, int(most))  # all that may be too few
-
     def suffices(rows: int) -> bool:
         return min(_with_logits(case, workload, dealt, peak, recorded, rows).on_each, requests) <= rows
 
-    return _with_logits(case, workload, dealt, peak, recorded, fewer.start + bisect_left(fewer, True, key=suffices))
+    enough = first_between(least + 1, int(most), suffices)
+    return _with_logits(case, workload, dealt, peak, recorded, enough)
 
 
 def _with_logits(
@@ -211,8 +211,7 @@ def _with_logits(
     activations = max(peak.of(rows), sampler)
     overhead = rule.overhead(device, case.setup.devices) + recorded
     taken = weights + activations + overhead
-    share = case.setup.utilization
-    budget = device.memory * share if rule.of == "total" else taken + (device.memory - taken) * share
+    budget = rule.budget(device.memory, taken, case.setup.utilization)
     left = budget - taken
     per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
     layout = replace(dealt, pages=max(0, int(left // dealt.page_bytes)))

@@ -24,11 +24,11 @@ single token have no decode steps, so every user's prompt is always waiting, and
 ranks with requests of their own, `prompt_queue.py` replaces the term P T(k).
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ridgeline.price.crossovers import first_between
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
 from ridgeline.price.plan.prompt_queue import Pauses, RankPrompts
 from ridgeline.price.plan.request_phases import (
@@ -144,6 +144,57 @@ def rank_waits(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SteadyState:  # also in plan_formulas.js
+    """The times that `users` users experience who come and go."""
+
+    itl: Estimate
+    """The seconds of a decode step."""
+    pauses: Pauses | None
+    """The seconds of prefill between two decode steps; None for outputs of one token, which have no decode steps."""
+    stay: Residence
+
+
+def steady_state(users: int, own: int, itl: Estimate, prompts: RankPrompts) -> SteadyState:  # also in plan_formulas.js
+    """Return the times that users experience.
+
+    Args:
+        users: The number of users.
+        own: The number of users of the fullest rank.
+        itl: The seconds of a decode step.
+        prompts: The prompt queues.
+    """
+    steps = prompts.output - 1
+    if not steps:
+        seconds = prompts.on(users).all(own)
+        return SteadyState(itl, None, Residence(seconds, seconds, itl))
+    pauses = prompts.pauses(users)
+    return SteadyState(itl, pauses, residence_of(itl, pauses.steady, pauses.first, steps))
+
+
+def missed_target(stay: Residence, ttft: float | None, tpot: float | None) -> str | None:  # also in plan_formulas.js
+    """Return the name of the latency target that a request misses by its expected times, or None."""
+    if ttft is not None and stay.ttft.expected > ttft:
+        return "ttft"
+    return "tpot" if tpot is not None and stay.tpot.expected > tpot else None
+
+
+def most_users(
+    held: int, limit: str, missed: Callable[[int], str | None]
+) -> tuple[int, str]:  # also in plan_formulas.js
+    """Return the maximum number of users, and what prevents one more.
+
+    Args:
+        held: The number of users that memory and a step allow.
+        limit: Which of these two prevents one more.
+        missed: Returns the name of the latency target that a number of users would miss, or None.
+    """
+    users = held
+    if held and missed(held):
+        users = first_between(1, held, lambda count: missed(count) is not None) - 1
+    return users, limit if users == held else missed(users + 1) or limit
+
+
 def prefill_share(itl: Estimate, stay: Residence, steps: int) -> float:  # also in plan_formulas.js
     """Return the share of the engine's time that prefills take, by expected times."""
     return 1 - itl.expected * steps / stay.seconds.expected
@@ -177,20 +228,14 @@ class LoadEstimator:
 
     def load(self, users: int) -> LoadEstimate:
         """Return the performance that `users` users experience, whether or not memory holds them."""
-        output, steps = self.workload.output, self.workload.output - 1
-        itl, own = self.itl(users), self.case.requests_per_rank(users)
+        output, own = self.workload.output, self.case.requests_per_rank(users)
+        state = self._steady(users)
+        itl, stay, waits = state.itl, state.stay, None
+        if state.pauses is not None and self.case.ranks > 1:
+            waits = rank_waits(users, own, output, itl, state.pauses)
         marching = self._prompts.on(users).one(own)
-        waits = None
-        if steps:
-            pauses = self._prompts.pauses(users)
-            stay = residence_of(itl, pauses.steady, pauses.first, steps)
-            if self.case.ranks > 1:
-                waits = rank_waits(users, own, output, itl, pauses)
-        else:
-            seconds = self.prefill_seconds(users)
-            stay = Residence(seconds, seconds, itl)
         requests = stay.seconds.per_second(users)
-        share = prefill_share(itl, stay, steps)
+        share = prefill_share(itl, stay, output - 1)
         return LoadEstimate(
             users, itl, self.prefill, stay.tpot, stay.ttft, marching, requests * output, requests, share, waits
         )
@@ -198,20 +243,16 @@ class LoadEstimator:
     @cached_property
     def capacity(self) -> UserCapacity:
         """The maximum number of users that memory, step size and latency targets allow, by expected times."""
-        users = held = self.memory.users
-        if held and self._missed(held):
-            users = bisect_left(range(1, held), True, key=lambda count: self._missed(count) is not None)
-        limit = self.memory.limit if users == held else self._missed(users + 1) or self.memory.limit
+        users, limit = most_users(self.memory.users, self.memory.limit, self._missed)
         return UserCapacity(users, limit, self.load(max(1, users)))
 
     def _missed(self, users: int) -> str | None:
         """Return the name of the latency target that `users` users would miss, or None."""
-        wanted = {"ttft": self.workload.ttft, "tpot": self.workload.tpot}
-        if wanted == {"ttft": None, "tpot": None}:
-            return None
-        load = self.load(users)
-        got = {"ttft": load.ttft.expected, "tpot": load.tpot.expected}
-        return next((name for name, target in wanted.items() if target is not None and got[name] > target), None)
+        ttft, tpot = self.workload.ttft, self.workload.tpot
+        return None if ttft is None and tpot is None else missed_target(self._steady(users).stay, ttft, tpot)
+
+    def _steady(self, users: int) -> SteadyState:
+        return steady_state(users, self.case.requests_per_rank(users), self.itl(users), self._prompts)
 
     @property
     def batch_fits(self) -> bool:

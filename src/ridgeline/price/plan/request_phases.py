@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import Work
-from ridgeline.price.crossovers import compute_and_memory_seconds, matrix_flops
+from ridgeline.price.crossovers import compute_and_memory_seconds, matrix_intensity
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price, StepPrice
+from ridgeline.price.priced_op import PricedRow
 from ridgeline.util.json_data import json_shape
 
 
@@ -63,7 +64,7 @@ class Estimate:  # also in plan_formulas.js
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase:  # also in plan_formulas.js
     """A phase of a request: a sequence of steps that is repeated `count` times."""
 
     name: str
@@ -80,7 +81,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassRow:
+class ClassRow:  # also in plan_formulas.js
     """The FLOPs, bytes and seconds of the ops of one kernel class in a phase."""
 
     kind: str
@@ -96,7 +97,7 @@ class ClassRow:
 
 @json_shape(..., "memory_bytes", "communication_bytes")
 @dataclass(frozen=True, slots=True)
-class PhasePrice:
+class PhasePrice:  # also in plan_formulas.js
     """The cost and the seconds of one repetition of a phase, on one device."""
 
     name: str
@@ -158,12 +159,12 @@ def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     return sum_phase(phase, [price.price_step(device, work) for work in phase.works], device)
 
 
-def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> PhasePrice:
+def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> PhasePrice:  # also in plan_formulas.js
     """Return the total of a phase whose steps are already priced, possibly by several models that take turns."""
     cost = sum((step.cost for step in steps), Cost())
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
-    intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
+    intensity = matrix_intensity(cost)
     matrices, memory = compute_and_memory_seconds((step.cost for step in steps), device)
     over = matrices / memory
     classes = _classes(steps)
@@ -273,22 +274,28 @@ def prefill_step(case: Scenario, workload: PlanWorkload, start: int, end: int) -
 # -- by class ---------------------------------------------------------------------------------------------------------
 
 
-def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:
+def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:  # also in plan_formulas.js
     """Return the kernel classes of some steps by the time of their bounds, the longest first."""
     whole = sum(step.bound for step in steps)
-    sums: dict[str, dict[str, float]] = {}
-    limits: dict[str, dict[str, float]] = {}
+    by_kind: dict[str, list[PricedRow]] = {}
     for row in (row for step in steps for row in step.rows):
-        kind, count = row.priced.op.kind, row.priced.count
-        entry = sums.setdefault(kind, dict.fromkeys(("flops", "nbytes", "bound", "expected"), 0.0))
-        entry["flops"] += row.cost.total_flops * count
-        entry["nbytes"] += (row.cost.total_bytes + row.cost.communication_bytes) * count
-        entry["bound"] += row.time.bound * count
-        entry["expected"] += row.time.expected * count
-        under = limits.setdefault(kind, {})
-        under[row.time.limit] = under.get(row.time.limit, 0.0) + row.time.bound * count
-    rows = [
-        ClassRow(kind, **entry, share=entry["bound"] / whole, limit=max(limits[kind], key=lambda r: limits[kind][r]))
-        for kind, entry in sums.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.bound))
+        by_kind.setdefault(row.priced.op.kind, []).append(row)
+    classes = [_class_row(kind, rows, whole) for kind, rows in by_kind.items()]
+    return tuple(sorted(classes, key=lambda row: -row.bound))
+
+
+def _class_row(kind: str, rows: Sequence[PricedRow], whole: float) -> ClassRow:  # also in plan_formulas.js
+    """Return the sums of the rows of one kernel class, in steps whose bounds are `whole` seconds together."""
+    bounds = {"memory": 0.0, "compute": 0.0, "communication": 0.0}
+    for row in rows:
+        bounds[row.time.limit] += row.time.bound * row.priced.count
+    bound = sum(bounds.values())
+    return ClassRow(
+        kind,
+        flops=sum(row.cost.total_flops * row.priced.count for row in rows),
+        nbytes=sum((row.cost.total_bytes + row.cost.communication_bytes) * row.priced.count for row in rows),
+        bound=bound,
+        expected=sum(row.time.expected * row.priced.count for row in rows),
+        share=bound / whole,
+        limit=max(bounds, key=lambda limit: bounds[limit]),
+    )

@@ -16,15 +16,15 @@ _BINARY = ((1.0, "GiB"), (2**-10, "MiB"), (2**-20, "KiB"))
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
-def digits(value: float, count: int) -> str:
+def digits(value: float, count: int) -> str:  # also in numbers.js
     """Return a number with `count` significant digits, but all integer digits: 0.50, 1.2, 12, 123 for two."""
     if value == 0:
         return "0"
-    exponent = int(f"{value:.{count - 1}e}".partition("e")[2])
+    exponent = int(f"{value:.{count - 1}e}".rpartition("e")[2])
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def three_digits(value: float) -> str:
+def three_digits(value: float) -> str:  # also in numbers.js
     """Return a number with three significant digits, but all integer digits, and no prefix: `12,345`, `133`, `7.50`.
 
     Numbers below 1 have two digits: `0.50`, `0.087`.
@@ -34,13 +34,13 @@ def three_digits(value: float) -> str:
     return digits(value, 3 if abs(value) >= 0.9995 else 2)
 
 
-def scaled(value: float, count: int = 2) -> str:
+def scaled(value: float, count: int = 2) -> str:  # also in numbers.js
     """Return a count with a decimal prefix: `1.2M`, `340k`, `0`."""
     scale, prefix = next(((s, p) for s, p in _LARGE if abs(value) >= s * 0.9995), (1.0, ""))
     return digits(value / scale, count) + prefix
 
 
-def seconds(value: float, count: int = 2) -> str:
+def seconds(value: float, count: int = 2) -> str:  # also in numbers.js
     """Return seconds with a decimal prefix but without the unit: `1.2µ`, `340m`, `2.0`."""
     if value == 0:
         return "0"
@@ -48,17 +48,20 @@ def seconds(value: float, count: int = 2) -> str:
     return digits(value / scale, count) + prefix
 
 
-def say_seconds(value: float) -> str:
+def say_seconds(value: float) -> str:  # also in numbers.js
     """Return seconds with a decimal prefix and the unit, for a sentence: `1.23 ms`."""
     if value >= 999.5:
         return f"{value:,.0f} s"
-    text = seconds(value, 3)
-    return f"{text[:-1]} {text[-1]}s" if text[-1].isalpha() else f"{text} s"
+    return _spaced(seconds(value, 3), "s")
 
 
-def say(value: float, unit: str) -> str:
+def say(value: float, unit: str) -> str:  # also in numbers.js
     """Return a count with a decimal prefix and a unit, for a sentence: `1.23 GFLOP`, `450 kB`."""
-    text = scaled(value, 3)
+    return _spaced(scaled(value, 3), unit)
+
+
+def _spaced(text: str, unit: str) -> str:  # also in numbers.js
+    """Return a number and its unit with a space before the prefix, if there is one, and otherwise before the unit."""
     return f"{text[:-1]} {text[-1]}{unit}" if text[-1].isalpha() else f"{text} {unit}"
 
 
@@ -69,22 +72,22 @@ def say_difference(share: float | None) -> str:
     return f"x{digits(share + 1, 2)}" if share >= 2 else f"{share:+.0%}"
 
 
-def percent(share: float) -> str:
+def percent(share: float) -> str:  # also in numbers.js
     """Return a share as a percentage: `71%`, `3.2%`, `0.04%`."""
     return f"{share:.0%}" if share >= 0.095 or share == 0 else f"{digits(100 * share, 1 if share < 0.01 else 2)}%"
 
 
-def gib(nbytes: float) -> GiB:
+def gib(nbytes: float) -> GiB:  # also in numbers.js
     """Convert bytes to GiB."""
     return GiB(nbytes / 2**30)
 
 
-def gb(nbytes: float) -> GB:
+def gb(nbytes: float) -> GB:  # also in numbers.js
     """Convert bytes to GB."""
     return GB(nbytes / 1e9)
 
 
-def say_gib(amount: GiB) -> str:
+def say_gib(amount: GiB) -> str:  # also in numbers.js
     """Return an amount as `13.27 GiB`, or with a smaller unit if it is below 1 GiB: `4.62 MiB`, `64.0 KiB`, `12 B`."""
     size, unit = next(((size, unit) for size, unit in _BINARY if abs(amount) >= size * 0.9995), (2**-30, "B"))
     if unit == "B":
@@ -92,7 +95,7 @@ def say_gib(amount: GiB) -> str:
     return f"{amount:,.2f} GiB" if unit == "GiB" else f"{three_digits(amount / size)} {unit}"
 
 
-def say_gb(amount: GB) -> str:
+def say_gb(amount: GB) -> str:  # also in numbers.js
     """Return an amount as `15.01 GB`, or with a smaller unit if it is below 1 GB: `134 MB`."""
     return f"{amount:,.2f} GB" if amount >= 1 else say(amount * 1e9, "B")
 

@@ -3,9 +3,9 @@
 import { html, useRef } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
-import { dollars_per_million } from "page/plan_formulas.js";
+import { PromptQueue_all, RankPrompts_on, dollars_per_million } from "page/plan_formulas.js";
 import { scaled } from "page/price.js";
-import { digits, three } from "page/numbers.js";
+import { digits, three_digits } from "page/numbers.js";
 import { inTurn } from "page/turns.js";
 
 /** Return the possible changes: [name, changes of the state, or of the card {flops, bandwidth}]. */
@@ -58,7 +58,7 @@ export function figuresOf({ serving, decode, card, asked, state }, seller = card
   const price = card.prices.find((each) => each.seller === seller);
   const hourly = price ? price.dollars * asked.devices : null;
   const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
-  const first = serving.prompts.on(state.users).all(state.users).expected;
+  const first = PromptQueue_all(RankPrompts_on(serving.prompts, state.users), state.users).expected;
   return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
 }
 
@@ -94,7 +94,7 @@ const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onPin
         : html`<span class="lever">${name}</span>`}
     </th>
     ${cells
-      ? cells.map((factor) => html`<td class=${factor === null ? "" : factor >= 1.03 ? "more" : factor <= 0.97 ? "less" : ""}>${factor === null ? "–" : `× ${factor < 10 ? digits(factor, 3) : three(factor)}`}</td>`)
+      ? cells.map((factor) => html`<td class=${factor === null ? "" : factor >= 1.03 ? "more" : factor <= 0.97 ? "less" : ""}>${factor === null ? "–" : `× ${factor < 10 ? digits(factor, 3) : three_digits(factor)}`}</td>`)
       : html`<td colspan="4" class="words dim">${other === null ? "loading" : other}</td>`}
   </tr>`;
 });

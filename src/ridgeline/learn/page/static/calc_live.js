@@ -5,7 +5,7 @@ import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Priced } from "page/chat_answer.js";
 import { awaited, converses, fetchAnswer, fetchTrace, requestOf, said } from "page/chat_turns.js";
 import { modelsOf } from "page/context.js";
-import { saySeconds, three } from "page/numbers.js";
+import { say_seconds, three_digits } from "page/numbers.js";
 
 const LENGTH = 100; // tokens, about as many as the others' story has
 const ASKS = { chat: "Tell me a short story.", text: "Once upon a time" };
@@ -46,5 +46,5 @@ export function Live({ source, context, onStart }) {
 
 /** Return the measured times as one line. */
 function tookOf({ first_token_ms: first, predicted_per_second: rate }) {
-  return `measured: ${saySeconds(first / 1e3)} to the first token${rate > 0 ? `, then ${three(rate)} a second` : ""}`;
+  return `measured: ${say_seconds(first / 1e3)} to the first token${rate > 0 ? `, then ${three_digits(rate)} a second` : ""}`;
 }

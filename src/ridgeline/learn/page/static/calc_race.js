@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
 import { Live } from "page/calc_live.js";
 import { Trouble, useId } from "page/controls.js";
-import { saySeconds, three } from "page/numbers.js";
+import { say_seconds, three_digits } from "page/numbers.js";
 
 const STORY = (
   "Once there was a card that could count faster than anyone. It waited all day, for it had nothing to count: every number " +
@@ -29,7 +29,7 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
       const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
       const done = written === STORY.length;
       return html`<div class="racer" key=${name}>
-        <p class="dim"><b>${name}</b> ${saySeconds(first)} to the first token, then ${three(1 / pace)} a second${done ? html`: done after ${saySeconds(first + (STORY.length - 1) * pace)}` : ""} <small>(${trust})</small></p>
+        <p class="dim"><b>${name}</b> ${say_seconds(first)} to the first token, then ${three_digits(1 / pace)} a second${done ? html`: done after ${say_seconds(first + (STORY.length - 1) * pace)}` : ""} <small>(${trust})</small></p>
         <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
       </div>`;
     })}

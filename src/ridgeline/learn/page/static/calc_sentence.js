@@ -3,7 +3,8 @@
 import { html } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { people } from "page/chart_roofline.js";
-import { fixed, grouped, percent, sayGB, saySeconds, three } from "page/numbers.js";
+import { gb, percent, say_gb, say_seconds, three_digits } from "page/numbers.js";
+import { fixed, grouped } from "page/python.js";
 
 /** Return the id of the explanation of a number: its "bytes", its "seconds", or the relation of both "roofs". */
 export const whyOf = (about) => `calculator-why-${about}`;
@@ -26,11 +27,11 @@ export function Sentence({ setting }) {
   const { users } = state;
   const cards = asked.devices > 1 ? `${asked.devices} × ${card.title}` : `${/^[AEIOU]|^NVIDIA/.test(card.title) ? "an" : "a"} ${card.title}`;
   const floor = decode.seconds.floor;
-  const each = html`${link(three(1 / floor), "seconds")} tokens per second${users > 1 ? html` each, ${link(three(users / floor), "seconds")} in total` : ""}`;
+  const each = html`${link(three_digits(1 / floor), "seconds")} tokens per second${users > 1 ? html` each, ${link(three_digits(users / floor), "seconds")} in total` : ""}`;
   return html`<h1 class="sentence">
     ${users === 1 ? "One user" : `${grouped(users)} users`} of <strong>${table.model}</strong> on <strong>${cards}</strong>:
-    ${" "}every ${users === 1 ? "token" : "step"} reads ${link(sayGB(decode.cost.weight_bytes + decode.cost.kv_read_bytes), "bytes")}.
-    ${" "}At best ${link(saySeconds(floor), "seconds")}, ${each};
+    ${" "}every ${users === 1 ? "token" : "step"} reads ${link(say_gb(gb(decode.weight_bytes + decode.kv_read_bytes)), "bytes")}.
+    ${" "}At best ${link(say_seconds(floor), "seconds")}, ${each};
     ${" "}${waits(decode)}
   </h1>`;
 }
@@ -52,12 +53,12 @@ export function Beneath({ setting }) {
   const { memory } = serving;
   const under = wall < decode.ridge;
   return html`<p class="beneath">
-    Expected ${link(saySeconds(expected), "seconds")}, ${link(three(1 / expected), "seconds")} tokens per second${state.users > 1 ? " each" : ""}
+    Expected ${link(say_seconds(expected), "seconds")}, ${link(three_digits(1 / expected), "seconds")} tokens per second${state.users > 1 ? " each" : ""}
     ${" "}<small>(${trustOf(setting, "decode")})</small>.
     ${" "}${under
       ? html`Whatever the number of users: at ${grouped(context)} tokens of context each has its own keys and values, so the step stays at
-        ${" "}${three(wall)} FLOP/byte, below the ridge at ${link(three(decode.ridge), "roofs")}.`
-      : html`At ${grouped(context)} tokens of context large batches are compute-bound, because the ridge is at ${link(three(decode.ridge), "roofs")} FLOP/byte.`}
+        ${" "}${three_digits(wall)} FLOP/byte, below the ridge at ${link(three_digits(decode.ridge), "roofs")}.`
+      : html`At ${grouped(context)} tokens of context large batches are compute-bound, because the ridge is at ${link(three_digits(decode.ridge), "roofs")} FLOP/byte.`}
     ${" "}${memory.fits ? html`Memory holds ${people(memory.users)}.` : html`It does not fit: each GPU lacks ${percent(memory.missing / memory.total)} of its size.`}
   </p>`;
 }

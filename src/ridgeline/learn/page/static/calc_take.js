@@ -13,7 +13,7 @@ export function figuresTaken(setting) {
   return {
     ...state, model: table.model, context,
     "decode.floor": floor, "decode.bound": bound, "decode.expected": expected,
-    "decode.bytes": decode.cost.weight_bytes + decode.cost.kv_read_bytes + decode.cost.kv_write_bytes, "decode.flops": decode.flops,
+    "decode.bytes": decode.weight_bytes + decode.kv_read_bytes + decode.kv_write_bytes, "decode.flops": decode.flops,
     "decode.intensity": decode.intensity, "decode.ridge": decode.ridge, "decode.limit": decode.limit,
     "memory.total": memory.total, "memory.budget": memory.budget, "memory.weights": memory.weights,
     "memory.activations": memory.activations, "memory.overhead": memory.overhead, "memory.left": memory.left,

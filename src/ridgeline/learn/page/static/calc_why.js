@@ -5,11 +5,12 @@ import { html } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { whyOf } from "page/calc_sentence.js";
 import { people } from "page/chart_roofline.js";
-import { grouped, percent, say, sayGB, saySeconds, three } from "page/numbers.js";
+import { gb, percent, say, say_gb, say_seconds, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 export function Why({ setting }) {
   const { table, card, decode, context, state, asked } = setting;
-  const { weight_bytes: weights, kv_read_bytes: read } = decode.cost;
+  const { weight_bytes: weights, kv_read_bytes: read } = decode;
   const { parameters, memory } = table;
   const gathered = memory.weights - weights;
   const cards = asked.devices > 1 ? ", per GPU" : "";
@@ -17,12 +18,12 @@ export function Why({ setting }) {
     <h2 id="why-title">Why</h2>
     <ol>
       <li><b>Parameters</b> <${Sum} terms=${Object.entries(parameters.by_part).map(([part, count]) => [grouped(count), part])} total=${grouped(parameters.total)} /></li>
-      <li><b>Bytes of weights${cards}</b> <${Sum} terms=${memory.parts.map(({ part, format, nbytes }) => [sayGB(nbytes), `${part} in ${format}`])} total=${sayGB(memory.weights)} /></li>
-      <li id=${whyOf("bytes")} tabindex="-1"><b>Read per step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} not read in full` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
-      <li><b>Memory</b> ${sayGB(weights + read + decode.cost.kv_write_bytes)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
-      <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, at each format's peak = <b>${saySeconds(decode.arithmetic)}</b></li>
-      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
-      <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three(decode.intensity)} FLOP/byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units are idle for ${percent(Math.max(0, decode.idle))} of the floor</li>
+      <li><b>Bytes of weights${cards}</b> <${Sum} terms=${memory.parts.map(({ part, format, nbytes }) => [say_gb(gb(nbytes)), `${part} in ${format}`])} total=${say_gb(gb(memory.weights))} /></li>
+      <li id=${whyOf("bytes")} tabindex="-1"><b>Read per step</b> <${Sum} terms=${[[say_gb(gb(weights)), gathered > 0 ? `weights: of ${say_gb(gb(gathered))} not read in full` : "weights"], [say_gb(gb(read)), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${say_gb(gb(weights + read))} /></li>
+      <li><b>Memory</b> ${say_gb(gb(weights + read + decode.kv_write_bytes))} / ${say(card.bandwidth, "B/s")} = <b>${say_seconds(decode.memory)}</b>, writing included</li>
+      <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, at each format's peak = <b>${say_seconds(decode.arithmetic)}</b></li>
+      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${say_seconds(decode.seconds.floor)}</b>; each operation by itself ${say_seconds(decode.seconds.bound)} (bound); with the kernels there are ${say_seconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
+      <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three_digits(decode.intensity)} FLOP/byte here; arithmetic takes as long as memory at ${three_digits(decode.ridge)}; the arithmetic units are idle for ${percent(Math.max(0, decode.idle))} of the floor</li>
     </ol>
     <details><summary>Where the facts are from</summary>
       <div class="scroll" tabindex="0" role="region" aria-label="Sources"><table class="facts"><tbody>

@@ -3,7 +3,8 @@
 
 import { html } from "page/dom.js";
 import { shown } from "page/chart_candidates.js";
-import { fixed, percent, three } from "page/numbers.js";
+import { percent, three_digits } from "page/numbers.js";
+import { fixed } from "page/python.js";
 
 const WIDTH = 1000;
 const ROWS = 10;
@@ -15,7 +16,7 @@ export function DrawChart({ draw, rules, name }) {
   const greedy = draw.uniform === null;
   return html`<section class="card draw" aria-label="The draw">
     <h2>How <code>${shown(draw.taken.piece)}</code> was drawn <small>after the ${name}</small></h2>
-    <p class="dim">${greedy ? "Greedy: the most likely token is taken." : html`Temperature ${three(rules.temperature)}, top-k ${rules.top_k || "off"}, top-p ${three(rules.top_p)}${rules.min_p ? `, min-p ${three(rules.min_p)}` : ""} leave ${draw.kept.toLocaleString("en")} of ${draw.vocabulary.toLocaleString("en")} tokens.`}</p>
+    <p class="dim">${greedy ? "Greedy: the most likely token is taken." : html`Temperature ${three_digits(rules.temperature)}, top-k ${rules.top_k || "off"}, top-p ${three_digits(rules.top_p)}${rules.min_p ? `, min-p ${three_digits(rules.min_p)}` : ""} leave ${draw.kept.toLocaleString("en")} of ${draw.vocabulary.toLocaleString("en")} tokens.`}</p>
     ${!greedy && html`<${Needle} draw=${draw} />`}
     <div class="scroll" tabindex="0" role="group" aria-label="Candidates">
     <table class="facts drawable">

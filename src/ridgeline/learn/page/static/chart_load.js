@@ -5,7 +5,8 @@ import { html, useMemo, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
-import { grouped, percent, saySeconds, scaled, three } from "page/numbers.js";
+import { percent, say_seconds, scaled, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 import { useTurn } from "page/turns.js";
 
 const EDGE = { left: 46, right: 50, top: 22, bottom: 30 };
@@ -44,8 +45,8 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
     <figure ref=${box}>
       <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting time by number of users">
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
-        <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${brief(totalHigh / 1.1)} />
-        <${Frame} ...${{ ...wait, most, marks: true }} left=${saySeconds(waitHigh / 1.6)} />
+        <${Frame} ...${{ ...speed, most }} left=${`${three_digits(speedHigh / 1.1)}`} right=${brief(totalHigh / 1.1)} />
+        <${Frame} ...${{ ...wait, most, marks: true }} left=${say_seconds(waitHigh / 1.6)} />
         <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens per second: each user"}</text>
         <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "total" : "all users together"}</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
@@ -55,20 +56,20 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
         ${ghost && html`<g class="ghost" aria-hidden="true"><path d=${`M${x(Math.min(most, Math.max(1, ghost.serving.capacity.users)))} ${EDGE.top}V330`} /></g>`}
         <path class="here" d=${`M${x(state.users)} ${EDGE.top}V330`} />
         <text class="here" x=${x(state.users)} y="357" text-anchor="middle">${people(state.users)}</text>
-        ${state.tpot > 0 && html`<${Target} name="Target: time per output token" on=${speed} value=${1 / state.tpot} words=${`TPOT ${saySeconds(state.tpot)}`}
+        ${state.tpot > 0 && html`<${Target} name="Target: time per output token" on=${speed} value=${1 / state.tpot} words=${`TPOT ${say_seconds(state.tpot)}`}
           least=${1} most=${speedHigh} onInput=${(rate) => onChange({ tpot: round(1 / rate) })} invert=${(y) => ((190 - y) / (190 - EDGE.top)) * speedHigh} />`}
-        ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${saySeconds(state.ttft)}`}
+        ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${say_seconds(state.ttft)}`}
           least=${0.005} most=${100} onInput=${(seconds) => onChange({ ttft: round(seconds) })} invert=${(y) => waitLow * (waitHigh / waitLow) ** ((330 - y) / (330 - 232))} />`}
       </svg>
       <figcaption>Thick: expected. Thin: physical limit. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
     </figure>
     <${ChartTable} name="Users and speed as a table" head=${["users", "TTFT", "TPOT", "tok/s each", "tok/s total", "in prefill"]}
-      rows=${loads.map((load) => [grouped(load.users), saySeconds(load.ttft.expected), saySeconds(load.tpot.expected), three(load.tokensPerUser.expected), three(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
+      rows=${loads.map((load) => [grouped(load.users), say_seconds(load.ttft.expected), say_seconds(load.tpot.expected), three_digits(load.tokensPerUser.expected), three_digits(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
   </section>`;
 }
 
 /** Return a number for the narrow edge of a chart. */
-const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three(value));
+const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three_digits(value));
 
 /** Return a dragged value with two digits. */
 const round = (seconds) => Number(seconds.toPrecision(2));
@@ -76,9 +77,9 @@ const round = (seconds) => Number(seconds.toPrecision(2));
 function said({ serving }, { users, limit, load }) {
   const stops = { memory: "memory has no room for more", step: "a step's token budget has no room for more", ttft: "with one more user, TTFT would exceed its target", tpot: "with one more user, TPOT would exceed its target" };
   if (!serving.memory.fits) return "It does not fit.";
-  if (!users) return `Not one user within the targets: ${limit.toUpperCase()} of one is ${saySeconds(load[limit].expected)}.`;
-  return html`<strong>${people(users)}</strong> at the same time, ${three(load.tokensPerUser.expected)} tokens per second each,
-    ${" "}<strong>${three(load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
+  if (!users) return `Not one user within the targets: ${limit.toUpperCase()} of one is ${say_seconds(load[limit].expected)}.`;
+  return html`<strong>${people(users)}</strong> at the same time, ${three_digits(load.tokensPerUser.expected)} tokens per second each,
+    ${" "}<strong>${three_digits(load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
 }
 
 function Frame({ x, width, top, bottom, most, left, right, marks }) {

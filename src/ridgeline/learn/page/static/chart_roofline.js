@@ -5,7 +5,8 @@ import { html, useMemo, useRef, useState } from "page/dom.js";
 import { contextFor, doublingsOf, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
 import { Labels } from "page/chart_labels.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
-import { grouped, say, saySeconds, three } from "page/numbers.js";
+import { say, say_seconds, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const [LEFT, RIGHT] = [0.5, 4000]; // FLOP/byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
@@ -85,7 +86,7 @@ function ceilingsOf(card, roof) {
 function classDots(phase, name) {
   return phase.classes
     .filter((each) => each.flops > 0)
-    .map((each) => ({ ...each, phase: name, intensity: each.flops / each.bytes, reached: each.flops / each.expected }));
+    .map((each) => ({ ...each, phase: name, intensity: each.flops / each.nbytes, reached: each.flops / each.expected }));
 }
 
 /**
@@ -115,7 +116,7 @@ function nameOfUsers(labels, { x, y }, words) {
 
 /** Return the lines and the place of the wall's label: next to it, at half its height or a line or two off. */
 function wallWords(labels, frame, { context }, wall, roof) {
-  const limit = wall > RIGHT ? grouped(wall) : three(wall);
+  const limit = wall > RIGHT ? grouped(wall) : three_digits(wall);
   const lines = [`context ${grouped(context)}:`, ...(frame.width < NARROW ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
   const [at, middle] = [frame.x(wall), (frame.y(roof) + frame.height - EDGE.bottom) / 2 - 4];
   const places = [0, -36, 36, -72].flatMap((off) => [{ x: at + 10, y: middle + off }, { x: at - 10, y: middle + off, anchor: "end" }]);
@@ -124,7 +125,7 @@ function wallWords(labels, frame, { context }, wall, roof) {
 
 /** Return the lines and the place of the ridge's label: at its foot, or higher if other labels are there. */
 function nameOfRidge(labels, frame, ridge) {
-  const lines = [`textbooks: batch ${three(ridge)}`, "is compute-bound"];
+  const lines = [`textbooks: batch ${three_digits(ridge)}`, "is compute-bound"];
   const [at, foot] = [frame.x(ridge), frame.height - EDGE.bottom - 26];
   const places = [0, -34, -68].flatMap((off) => [{ x: at + 7, y: foot + off }, { x: at - 7, y: foot + off, anchor: "end" }]);
   return { lines, place: labels.place(lines, places) };
@@ -147,8 +148,8 @@ function nameOfSlope(labels, frame, bandwidth, words) {
 const HEAD = ["operation", "phase", "FLOP", "bytes", "FLOP/B", "bound", "expected", "limit"];
 
 function rowOf(dot) {
-  const { kind, phase, flops, bytes, intensity, bound, expected, limit } = dot;
-  return [kind, phase, say(flops, "FLOP"), say(bytes, "B"), three(intensity), saySeconds(bound), saySeconds(expected), limit];
+  const { kind, phase, flops, nbytes, intensity, bound, expected, limit } = dot;
+  return [kind, phase, say(flops, "FLOP"), say(nbytes, "B"), three_digits(intensity), say_seconds(bound), say_seconds(expected), limit];
 }
 
 function Axes({ x, y, width, height, low, high }) {
@@ -193,7 +194,7 @@ function Ridge({ frame, ridge, roof, words: { lines, place } }) {
 function ClassDot({ frame, dot }) {
   const [cx, cy] = [frame.x(dot.intensity), frame.y(dot.reached)];
   return html`<g class=${`class ${dot.phase}`}>
-    <title>${dot.phase}, ${dot.kind}: ${say(dot.flops, "FLOP")}, ${say(dot.bytes, "B")}, bound ${saySeconds(dot.bound)}, expected ${saySeconds(dot.expected)}</title>
+    <title>${dot.phase}, ${dot.kind}: ${say(dot.flops, "FLOP")}, ${say(dot.nbytes, "B")}, bound ${say_seconds(dot.bound)}, expected ${say_seconds(dot.expected)}</title>
     <circle cx=${cx} cy=${cy} r=${dot.share > 0.05 ? 4.5 : 3} />
     <${Name} words=${dot.kind} place=${dot.place} />
   </g>`;
@@ -256,7 +257,7 @@ function UsersHandle({ at, setting, per, touched, place, onChange }) {
   });
   return html`<g class="handle users" ...${handle} transform=${`translate(${at.x} ${at.y})`}
     aria-label="Users" aria-valuemin="1" aria-valuemax=${MOST_USERS} aria-valuenow=${users}
-    aria-valuetext=${`${people(users)}, ${three(setting.decode.intensity)} FLOP/byte`}>
+    aria-valuetext=${`${people(users)}, ${three_digits(setting.decode.intensity)} FLOP/byte`}>
     <circle class="reach" r="22" /><circle class="dot" r="8" />
     <${Name} sort="name" words=${people(users)} place=${{ ...place, x: place.x - at.x, y: place.y - at.y }} />
     ${!touched && html`<g class="hint"><rect x="16" y="3" width="74" height="24" rx="12" /><text x="53" y="19" text-anchor="middle">drag me</text></g>`}
@@ -285,7 +286,7 @@ function Wall({ frame, setting, wall, roof, per, said: { lines, place }, onChang
   const [at, bottom] = [frame.x(wall), frame.height - EDGE.bottom];
   const top = frame.y(roof);
   return html`<g class="handle wall" ...${handle} aria-label="Context" aria-valuemin="2" aria-valuemax=${most} aria-valuenow=${context}
-    aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three(wall)} FLOP/byte`} transform=${`translate(${at} 0)`}>
+    aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three_digits(wall)} FLOP/byte`} transform=${`translate(${at} 0)`}>
     <rect class="reach" x="-14" y=${top} width="28" height=${bottom - top} />
     <path d=${`M0 ${top}V${bottom}`} /><rect class="grip" x="-4" y=${(top + bottom) / 2 - 14} width="8" height="28" rx="4" />
     ${lines.map((line, row) => html`<${Name} words=${line} place=${{ ...place, x: place.x - at, y: place.y + 17 * row }} />`)}

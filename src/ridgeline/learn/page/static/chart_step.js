@@ -2,7 +2,7 @@
 // measured. Outlined: predicted. Colour: the limit of the op. Grey: time outside ops.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
-import { percent, saySeconds, seconds } from "page/numbers.js";
+import { percent, say_seconds, seconds } from "page/numbers.js";
 import { partAt, slowness, windowAround } from "page/token_recording.js";
 
 const WIDTH = 1000;
@@ -35,7 +35,7 @@ export function StepChart({ step, place, active, onPlace }) {
     <input
       type="range"
       aria-label="Op of the step"
-      aria-valuetext=${`${where(op)} ${op.name}, ${saySeconds(op.measured)}`}
+      aria-valuetext=${`${where(op)} ${op.name}, ${say_seconds(op.measured)}`}
       min="0"
       max=${step.ops.length - 1}
       step="1"
@@ -103,10 +103,10 @@ function Timeline({ step, place, zoom, pick }) {
       ${seen.map((part) => {
         const own = part.op === undefined ? "none" : roofOf(step.ops[part.op]);
         const wide = Math.max(0.4, x(part.begin + part.seconds) - x(part.begin));
-        return html`<rect key=${part.begin} class=${`roof-${own}${part.op === place ? " looked" : ""}`} data-op=${part.op} x=${x(part.begin)} y="4" width=${wide} height="36"><title>${part.name}: ${saySeconds(part.seconds)}</title></rect>`;
+        return html`<rect key=${part.begin} class=${`roof-${own}${part.op === place ? " looked" : ""}`} data-op=${part.op} x=${x(part.begin)} y="4" width=${wide} height="36"><title>${part.name}: ${say_seconds(part.seconds)}</title></rect>`;
       })}
     </svg>
-    <figcaption class="ends"><span>${saySeconds(from)}</span><span>${saySeconds(to)}</span></figcaption>
+    <figcaption class="ends"><span>${say_seconds(from)}</span><span>${say_seconds(to)}</span></figcaption>
   </figure>`;
 }
 
@@ -126,7 +126,7 @@ function Lanes({ step, place, pick }) {
         return html`<li key=${lane.places[0]} class=${chosen ? "chosen" : ""} ref=${chosen ? here : null}>
           <span class="title">${lane.title}</span>
           <${Strip} ...${{ step, lane, scale, pick }} place=${chosen ? place : -1} />
-          <span class="dim">${saySeconds(lane.measured)}</span>
+          <span class="dim">${say_seconds(lane.measured)}</span>
         </li>`;
       })}
     </ol>
@@ -138,7 +138,7 @@ function Strip({ step, lane, scale, place, pick }) {
   return html`<svg class="strip" viewBox=${`0 0 ${WIDTH} ${STRIP}`} preserveAspectRatio="none" aria-hidden="true" onClick=${pick}>
     ${boxes.map(
       ({ op, at, begin, wide, expectedBegin, expectedWide }) => html`
-        <rect key=${`f${at}`} class=${`roof-${roofOf(op)}${at === place ? " looked" : ""}`} data-op=${at} x=${begin} y="10" width=${wide} height="15"><title>${op.name}: ${saySeconds(op.measured)} of ${saySeconds(op.expected)} expected</title></rect>
+        <rect key=${`f${at}`} class=${`roof-${roofOf(op)}${at === place ? " looked" : ""}`} data-op=${at} x=${begin} y="10" width=${wide} height="15"><title>${op.name}: ${say_seconds(op.measured)} of ${say_seconds(op.expected)} expected</title></rect>
         <rect key=${`o${at}`} class=${`outline-${op.limit}`} data-op=${at} x=${expectedBegin} y="1" width=${expectedWide} height="7" />
       `,
     )}

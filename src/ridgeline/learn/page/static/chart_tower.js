@@ -6,7 +6,8 @@ import { html, useRef, useState } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
 import { ChartTable } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
-import { grouped, percent, sayGiB } from "page/numbers.js";
+import { gib, percent, say_gib } from "page/numbers.js";
+import { grouped } from "page/python.js";
 import { pagesKept } from "page/plan.js";
 
 const [HEIGHT, WIDTH] = [400, 132];
@@ -28,7 +29,7 @@ export function Tower({ setting, ghost, onChange }) {
         <rect class="case" x="20" y=${y(memory.total)} width=${WIDTH} height=${y(0) - y(memory.total)} />
         ${parts.filter((part) => part.from < top).map(
           (part) => html`<rect class=${`part ${part.sort}`} x="20" y=${y(Math.min(top, part.to))} width=${WIDTH} height=${Math.max(0.5, y(part.from) - y(Math.min(top, part.to)))} key=${part.name}>
-            <title>${part.name}: ${sayGiB(part.to - part.from)}</title>
+            <title>${part.name}: ${say_gib(gib(part.to - part.from))}</title>
           </rect>`,
         )}
         ${parts[parts.length - 1].to > top && html`<path class="torn" d=${TORN} />`}
@@ -37,19 +38,19 @@ export function Tower({ setting, ghost, onChange }) {
         <${Border} ...${{ setting, memory, y, top, onChange }} />
       </svg>
       <table class="sums">
-        <caption>${setting.card.memory ? sayGiB(memory.total) : ""} of ${setting.asked.devices > 1 ? "each " : ""}${setting.card.name}</caption>
+        <caption>${setting.card.memory ? say_gib(gib(memory.total)) : ""} of ${setting.asked.devices > 1 ? "each " : ""}${setting.card.name}</caption>
         <tbody>
           ${rows.map(
-            ([name, bytes, sort]) => html`<tr class=${sort} key=${name}><th scope="row"><i></i>${name}</th><td>${bytes < 0 ? "−" : ""}${sayGiB(Math.abs(bytes))}</td></tr>`,
+            ([name, bytes, sort]) => html`<tr class=${sort} key=${name}><th scope="row"><i></i>${name}</th><td>${bytes < 0 ? "−" : ""}${say_gib(gib(Math.abs(bytes)))}</td></tr>`,
           )}
         </tbody>
         <tfoot>
-          <tr><th scope="row">per user${memory.admittedTokens < memory.requestTokens ? ", on average" : ""}</th><td>${sayGiB(userBytes(setting, memory))}</td></tr>
+          <tr><th scope="row">per user${memory.admittedTokens < memory.requestTokens ? ", on average" : ""}</th><td>${say_gib(gib(userBytes(setting, memory)))}</td></tr>
           <tr class="answer"><th scope="row">memory holds</th><td>${memory.fits ? people(memory.users) : "no user"}</td></tr>
         </tfoot>
       </table>
     </div>
-    ${!memory.fits && html`<p class="trouble">${sayGiB(memory.missing)} missing for the weights and one user.</p>`}
+    ${!memory.fits && html`<p class="trouble">${say_gib(gib(memory.missing))} missing for the weights and one user.</p>`}
     <p class="dim small">As inference engines reserve it; ${trustOf(setting, "memory")}.</p>
     <${ChartTable} name="Memory to the byte" head=${["subtraction", "bytes"]} rows=${rows.map(([name, bytes]) => [name, grouped(bytes)])} />
   </figure>`;

@@ -4,7 +4,8 @@
 import { html, useMemo, useState } from "page/dom.js";
 import { piecesOf } from "page/chat_turns.js";
 import { Facts, Grown, Trouble } from "page/controls.js";
-import { grouped, percent, saySeconds, three } from "page/numbers.js";
+import { percent, say_seconds, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 /** Show the user's message, and a way to edit it. onEdit: null while it cannot be edited. */
 export function Question({ turn, onEdit }) {
@@ -92,8 +93,8 @@ function Took({ turn }) {
   if (!times) return ended ? html`<span class="took">${ended}</span>` : null;
   const parts = [
     tokens(times.predicted_n),
-    times.predicted_per_second > 0 && `${three(times.predicted_per_second)} tok/s out`,
-    `first in ${saySeconds(times.first_token_ms / 1e3)}`,
+    times.predicted_per_second > 0 && `${three_digits(times.predicted_per_second)} tok/s out`,
+    `first in ${say_seconds(times.first_token_ms / 1e3)}`,
     ended,
   ];
   return html`<details class="took">
@@ -110,8 +111,8 @@ function tokens(count) {
 }
 
 function rowsOf(times, trace) {
-  const ms = (value) => saySeconds(value / 1e3);
-  const rate = (value) => (value > 0 ? `${three(value)} tok/s` : "");
+  const ms = (value) => say_seconds(value / 1e3);
+  const rate = (value) => (value > 0 ? `${three_digits(value)} tok/s` : "");
   const kept = times.cache_n ? `, ${grouped(times.cache_n)} from the prefix cache` : "";
   const rows = [
     ["queue", ms(times.queued_ms)],
@@ -120,11 +121,11 @@ function rowsOf(times, trace) {
     ["total", ms(times.total_ms)],
   ];
   if (!trace) return rows;
-  rows.push(["steps, measured", saySeconds(trace.step_seconds), `${grouped(trace.steps)} steps of the engine`]);
+  rows.push(["steps, measured", say_seconds(trace.step_seconds), `${grouped(trace.steps)} steps of the engine`]);
   if (trace.predicted_seconds) {
     const share = trace.predicted_share ? `${percent(trace.predicted_share)} of the measured time` : "";
-    rows.push(["steps, predicted", saySeconds(trace.predicted_seconds), share]);
-    rows.push(["steps, floor", saySeconds(trace.floor_seconds), "the physical limit"]);
+    rows.push(["steps, predicted", say_seconds(trace.predicted_seconds), share]);
+    rows.push(["steps, floor", say_seconds(trace.floor_seconds), "the physical limit"]);
   }
   return rows;
 }
@@ -134,7 +135,7 @@ export function Priced({ trace }) {
   const { step_seconds: measured, predicted_seconds: predicted, floor_seconds: floor } = trace;
   const longest = Math.max(measured, predicted);
   const [fill, outline, mark] = [measured, predicted, floor].map((value) => (100 * value) / longest);
-  const words = `steps ${saySeconds(measured)}, predicted ${saySeconds(predicted)}`;
+  const words = `steps ${say_seconds(measured)}, predicted ${say_seconds(predicted)}`;
   return html`<span class="priced">
     <svg class="bars" viewBox="0 0 100 14" preserveAspectRatio="none" aria-hidden="true">
       <rect class="fill" x="0" y="3" width=${fill} height="8" />

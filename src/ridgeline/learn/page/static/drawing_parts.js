@@ -4,7 +4,7 @@ import { ChartTable } from "page/chart_parts.js";
 import { html } from "page/dom.js";
 import { Facts } from "page/controls.js";
 import { remaining, seen, stagesOf } from "page/drawing.js";
-import { percent, saySeconds } from "page/numbers.js";
+import { percent, say_seconds } from "page/numbers.js";
 
 const WORDS = { encode: "text", denoise: "denoiser", decode: "decode" };
 const [WIDTH, HEIGHT] = [240, 90];
@@ -15,7 +15,7 @@ export function Drawing({ drawing, busy, name }) {
   const { step, steps, previews, file, clip } = drawing;
   const source = seen(drawing);
   const left = remaining(drawing);
-  const said = busy ? (left === null ? "Waiting in the queue." : `Step ${step} of ${steps}, ${saySeconds(left)} left.`) : file || clip ? "" : "Stopped.";
+  const said = busy ? (left === null ? "Waiting in the queue." : `Step ${step} of ${steps}, ${say_seconds(left)} left.`) : file || clip ? "" : "Stopped.";
   return html`<section class=${drawing.wide <= SMALL ? "drawing small" : "drawing"} aria-label="The drawing">
     <figure class="picture">
       ${clip ? html`<${Clip} ...${{ clip, name }} format=${drawing.format} />` : source ? html`<img class=${file ? "" : "guess"} src=${source} alt=${file ? name : `Predicted image after step ${previews.at(-1).step}: ${name}`} />` : html`<div class="blank" />`}
@@ -45,10 +45,10 @@ function Clip({ clip, format, name }) {
 function rowsOf({ seconds, predicted }, left, busy) {
   const share = predicted > 0 && seconds > 0 ? `${percent(predicted / seconds)} of the measured time` : "";
   const rows = [
-    ["measured", saySeconds(seconds), "so far, from this request's own steps"],
-    ["predicted", saySeconds(predicted), share],
+    ["measured", say_seconds(seconds), "so far, from this request's own steps"],
+    ["predicted", say_seconds(predicted), share],
   ];
-  return busy && left !== null ? [...rows, ["left", saySeconds(left), "predicted, corrected by the steps so far"]] : rows;
+  return busy && left !== null ? [...rows, ["left", say_seconds(left), "predicted, corrected by the steps so far"]] : rows;
 }
 
 /** Show the remaining noise of each step, with a dot at the current one. */

@@ -1,15 +1,16 @@
 // The gauges: speed, usage, and whether steps take their predicted time.
 
 import { html } from "page/dom.js";
-import { digits, grouped, percent, three } from "page/numbers.js";
+import { digits, percent, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 /** engine: an EngineState. idle: seconds since its last event. */
 export function Gauges({ engine, idle }) {
   const now = engine.gauges(idle);
   const { limits, counters, finished } = engine;
   return html`<section class="gauges" aria-label="Gauges">
-    <${Gauge} name="Tokens out" value=${three(now.out)} unit="a second" />
-    <${Gauge} name="Prompts in" value=${three(now.prompt)} unit="positions a second" />
+    <${Gauge} name="Tokens out" value=${three_digits(now.out)} unit="a second" />
+    <${Gauge} name="Prompts in" value=${three_digits(now.prompt)} unit="positions a second" />
     <${Gauge} name="Running" value=${grouped(now.running)} unit=${`of at most ${grouped(limits.requests)}`} />
     <${Gauge} name="Waiting" value=${grouped(now.waiting)} unit=${preempted(counters.preemptions)} />
     <${Gauge}

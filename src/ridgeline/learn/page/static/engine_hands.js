@@ -5,7 +5,7 @@
 
 import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Slider, Trouble } from "page/controls.js";
-import { grouped } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const CONNECTIONS = 4;
 const ROUTE = "v1/completions";

@@ -3,7 +3,7 @@
 
 import { html } from "page/dom.js";
 import { colourOf } from "page/engine_cells.js";
-import { grouped } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const ROWS = 12;
 const LEAST = 64; // minimum number of positions of a full bar

@@ -5,7 +5,8 @@ import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/do
 import { Canvas, useWidth } from "page/canvas.js";
 import { cellAt, cellOf, layoutOf, pagesOf, paintCell } from "page/engine_cells.js";
 import { STATES } from "page/engine_state.js";
-import { grouped, percent } from "page/numbers.js";
+import { percent } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const CHAIN = 4; // maximum pages of a prefix in the text
 const FLASH = 350; // milliseconds for which a page is highlighted after it was published

@@ -3,7 +3,8 @@
 
 import { html, useCallback, useState } from "page/dom.js";
 import { Canvas, useWidth } from "page/canvas.js";
-import { grouped, percent, saySeconds } from "page/numbers.js";
+import { percent, say_seconds } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const SLOTS = 120;
 const TOP = 70; // CSS pixels of the upper half
@@ -33,7 +34,7 @@ export function StepStrip({ engine, revision }) {
       <span class="decode">single positions</span> <span class="chunk">chunks of prompts</span>
       <span class="dim">to ${grouped(scales.positions)} positions</span>
       <span class="measured">measured</span> <span class="predicted">predicted</span>
-      <span class="dim">to ${saySeconds(scales.seconds)}</span>
+      <span class="dim">to ${say_seconds(scales.seconds)}</span>
     </p>
     <div class="chart" ref=${place}>
       ${width > 0 &&
@@ -50,7 +51,7 @@ export function StepStrip({ engine, revision }) {
 function nameOf(steps) {
   const taken = steps.reduce((sum, each) => sum + each.seconds, 0);
   const ran = steps.reduce((sum, each) => sum + each.positions, 0);
-  return `The last ${steps.length} steps ran ${grouped(ran)} positions in ${saySeconds(taken)}. Arrow keys go from step to step.`;
+  return `The last ${steps.length} steps ran ${grouped(ran)} positions in ${say_seconds(taken)}. Arrow keys go from step to step.`;
 }
 
 function cursorOf(at, slot) {
@@ -143,8 +144,8 @@ function Table({ steps }) {
             <td>${grouped(each.sequences)}</td>
             <td>${grouped(each.positions)}</td>
             <td>${grouped(each.positions - each.decodes)}</td>
-            <td>${saySeconds(each.seconds)}</td>
-            <td>${each.predicted === null ? "–" : saySeconds(each.predicted)}</td>
+            <td>${say_seconds(each.seconds)}</td>
+            <td>${each.predicted === null ? "–" : say_seconds(each.predicted)}</td>
             <td>${each.predicted === null ? "–" : percent(each.predicted / each.seconds)}</td>
           </tr>`,
         )}

@@ -9,8 +9,7 @@
 //   memoryOf(asked, workload)      {total, budget, weights, activations, overhead, left, pages, pageBytes, perToken,
 //                     requestTokens, requestBytes, kvTokens, concurrency, stateBytes, logitRows, sampler, held, atEnd,
 //                     together, users, limit, fits, missing}; budget - weights - activations - overhead = left
-//   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a phase: {steps, tokens, context, cost, flops,
-//                     arithmetic, memory, intensity, ridge, limit, idle, seconds, host, classes}
+//   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a PhasePrice
 //   decodeIntensity(asked, batch, context, encoded)   FLOP/B of a decode step alone
 //   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, asking at once, until it has all its tokens
 //   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; of any batch
@@ -18,9 +17,9 @@
 //                     Estimates; prefillShare, waits (null, but where ranks wait for each other)}
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
 
-import { Cost_communication_bytes, Cost_memory_bytes, Cost_total_bytes, Cost_total_flops, compute_and_memory_seconds, compute_seconds, matrix_flops } from "page/formulas.js";
-import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, PlanWorkload, PlanWorkload_context, PlanWorkload_encoder_step, PlanWorkload_given, PlanWorkload_prompt_step, PlanWorkload_tokens, PromptQueue, PromptQueue_all, PromptQueue_one, RankPrompts, RankPrompts_on, RankPrompts_pauses, Residence, prefill_share, rank_waits, residence_of } from "page/plan_formulas.js";
-import { activationPeak, drive, plus, priceStep, stepCost } from "page/price.js";
+import { MemoryRule_budget, MemoryRule_logit_rows, MemoryRule_overhead, first_between, matrix_intensity } from "page/formulas.js";
+import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, Phase, PlanWorkload, PlanWorkload_context, PlanWorkload_encoder_step, PlanWorkload_given, PlanWorkload_prompt_step, PlanWorkload_tokens, PromptQueue, PromptQueue_all, PromptQueue_one, RankPrompts, RankPrompts_on, missed_target, most_users, prefill_share, rank_waits, steady_state, sum_phase } from "page/plan_formulas.js";
+import { activationPeak, drive, priceStep, stepCost } from "page/price.js";
 import { decodeWork, prefillWork, segment, workOf } from "page/work.js";
 
 const SPEECH_PROMPT = 3; // tokens before what a speech model says of a window
@@ -55,23 +54,10 @@ export function makeWorkload(table, asked = {}) {
 
 const onEach = (asked, requests) => Math.ceil(requests / asked.ranks);
 
-// The first place in 0 ... count - 1 at which `holds`, count where it never does, as bisect_left finds it.
-function firstOf(count, holds) {
-  let [low, high] = [0, Math.max(0, count)];
-  while (low < high) {
-    const middle = Math.floor((low + high) / 2);
-    if (holds(middle)) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 // -- memory ----------------------------------------------------------------------------------------------------------
 
 export function memoryOf(asked, workload) {
-  const rule = asked.engine.memory;
-  const large = rule.large && asked.device.memory >= rule.large.nbytes && !asked.device.name.startsWith(rule.large.but);
-  const least = large ? rule.large.rows : rule.rows;
+  const least = MemoryRule_logit_rows(asked.engine.memory, asked.device);
   const peaks = new Map();
   const peakAt = (rows) => {
     const count = Math.min(workload.step_tokens, rows);
@@ -83,8 +69,7 @@ export function memoryOf(asked, workload) {
   const most = Math.floor(usual.users / asked.ranks);
   if (most <= least) return usual;
   // Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
-  const first = least + 1;
-  return held(first + firstOf(most - first, (i) => Math.floor(held(first + i).users / asked.ranks) <= first + i));
+  return held(first_between(least + 1, most, (rows) => Math.floor(held(rows).users / asked.ranks) <= rows));
 }
 
 function stepPeak(table, workload, rows) {
@@ -98,11 +83,10 @@ function withLogits(asked, workload, rows, peak) {
   const rule = engine.memory;
   const sampler = rule.copies * rows * logitRow;
   const activations = Math.max(peak, sampler);
-  const linked = asked.devices > 1 ? rule.linked : 0;
   const recorded = device.native && engine.name === "ridgeline" ? table.memory.recorded : 0;
-  const overhead = rule.fixed + rule.share * device.memory + linked + recorded;
+  const overhead = MemoryRule_overhead(rule, device, asked.devices) + recorded;
   const taken = weights + activations + overhead;
-  const budget = rule.of === "total" ? device.memory * utilization : taken + (device.memory - taken) * utilization;
+  const budget = MemoryRule_budget(rule, device.memory, taken, utilization);
   const left = budget - taken;
   const pages = Math.max(0, (left - (left % page)) / page);
   const tokens = workload.tokens;
@@ -154,11 +138,11 @@ export function prefillOf(asked, workload) {
   const step = PlanWorkload_prompt_step(workload);
   const works = [];
   for (let at = 0; at < positions; at += step) works.push(prefillWork(asked.table, workload, at, Math.min(at + step, positions)));
-  return phaseOf(asked, works, workload.input, Math.min(workload.batch, asked.ranks));
+  return phaseOf(asked, "prefill", works, workload.input, Math.min(workload.batch, asked.ranks));
 }
 
 export function decodeOf(asked, batch, context, encoded = 0) {
-  return phaseOf(asked, [decodeWork(asked.table, onEach(asked, batch), context, encoded)], context, asked.ranks);
+  return phaseOf(asked, "decode", [decodeWork(asked.table, onEach(asked, batch), context, encoded)], context, asked.ranks);
 }
 
 export function requestOf(asked, workload) {
@@ -167,55 +151,14 @@ export function requestOf(asked, workload) {
   return { prefill, decode, seconds: Estimate_add(prefill.seconds, Estimate_mul(decode.seconds, workload.output - 1)) };
 }
 
-const intensityOf = (cost) => Object.values(matrix_flops(cost)).reduce((sum, n) => sum + n, 0) / Cost_memory_bytes(cost);
-
 // FLOP/B of a decode step: what `decodeOf` says of it, without its seconds.
 export function decodeIntensity(asked, batch, context, encoded = 0) {
-  return intensityOf(stepCost(asked.table, decodeWork(asked.table, onEach(asked, batch), context, encoded), asked.ranks));
+  return matrix_intensity(stepCost(asked.table, decodeWork(asked.table, onEach(asked, batch), context, encoded), asked.ranks));
 }
 
-function phaseOf(asked, works, context, ranks) {
-  const { table, device } = asked;
+function phaseOf({ table, device }, name, works, context, ranks) {
   const steps = works.map((work) => priceStep(table, device, work, ranks));
-  const cost = steps.map((step) => step.cost).reduce(plus);
-  const add = (values) => values.reduce((a, b) => a + b, 0);
-  const [arithmetic, memory] = compute_and_memory_seconds(steps.map((step) => step.cost), device);
-  const seconds = Estimate_of(steps);
-  const intensity = intensityOf(cost);
-  const classes = classesOf(steps);
-  const talking = add(classes.filter((row) => row.limit === "communication").map((row) => row.bound));
-  const busy = arithmetic >= memory ? "compute" : "memory";
-  return {
-    steps: steps.length,
-    tokens: add(works.map((work) => work.rows.tokens)),
-    context, cost, arithmetic, memory, intensity, seconds, classes,
-    flops: Cost_total_flops(cost),
-    ridge: (intensity * memory) / arithmetic,
-    limit: talking > seconds.bound / 2 ? "communication" : busy,
-    idle: 1 - add(steps.map((step) => compute_seconds(step.cost, device))) / seconds.floor,
-    host: add(steps.map((step) => step.host)),
-  };
-}
-
-// By kind of op, the longest bound first: {kind, flops, bytes, bound, expected, share (of the bound), limit}.
-function classesOf(steps) {
-  const whole = steps.reduce((sum, step) => sum + step.bound, 0);
-  const kinds = new Map();
-  for (const { op, cost, bound, expected, limit } of steps.flatMap((step) => step.rows)) {
-    const row = kinds.get(op.kind) || { kind: op.kind, flops: 0, bytes: 0, bound: 0, expected: 0, under: {} };
-    const moved = Cost_total_bytes(cost) + Cost_communication_bytes(cost);
-    row.flops += Cost_total_flops(cost) * op.count;
-    row.bytes += moved * op.count;
-    row.bound += bound * op.count;
-    row.expected += expected * op.count;
-    row.under[limit] = (row.under[limit] || 0) + bound * op.count;
-    kinds.set(op.kind, row);
-  }
-  const rows = [...kinds.values()].map(({ under, ...row }) => {
-    const limit = Object.keys(under).reduce((a, b) => (under[b] > under[a] ? b : a));
-    return { ...row, share: row.bound / whole, limit };
-  });
-  return rows.sort((a, b) => b.bound - a.bound);
+  return sum_phase(Phase(name, works, 1, "", context), steps, device);
 }
 
 // -- under load ------------------------------------------------------------------------------------------------------
@@ -264,23 +207,13 @@ export class Serving {
     };
   }
 
-  // Of users who come and go: a decode step, the pauses between two, and the Residence of a request.
   steady(users) {
-    const steps = this.workload.output - 1;
-    const itl = this.itl(users);
-    if (!steps) {
-      const seconds = PromptQueue_all(RankPrompts_on(this.prompts, users), onEach(this.asked, users));
-      return { itl, pauses: null, stay: Residence(seconds, seconds, itl) };
-    }
-    const pauses = RankPrompts_pauses(this.prompts, users);
-    return { itl, pauses, stay: residence_of(itl, pauses.steady, pauses.first, steps) };
+    return steady_state(users, onEach(this.asked, users), this.itl(users), this.prompts);
   }
 
   get capacity() {
     if (this.most) return this.most;
-    const held = this.memory.users;
-    const users = held && this.missed(held) ? firstOf(held - 1, (i) => this.missed(i + 1) !== null) : held;
-    const limit = users === held ? this.memory.limit : this.missed(users + 1) || this.memory.limit;
+    const [users, limit] = most_users(this.memory.users, this.memory.limit, (count) => this.missed(count));
     this.most = { users, limit, load: this.load(Math.max(1, users)) };
     return this.most;
   }
@@ -288,9 +221,6 @@ export class Serving {
   // Which target so many users would miss; null where none.
   missed(users) {
     const { ttft, tpot } = this.workload;
-    if (ttft === null && tpot === null) return null;
-    const got = this.steady(users).stay;
-    if (ttft !== null && got.ttft.expected > ttft) return "ttft";
-    return tpot !== null && got.tpot.expected > tpot ? "tpot" : null;
+    return ttft === null && tpot === null ? null : missed_target(this.steady(users).stay, ttft, tpot);
   }
 }

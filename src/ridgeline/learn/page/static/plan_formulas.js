@@ -4,7 +4,9 @@
 //   src/ridgeline/price/plan/request_phases.py
 //   src/ridgeline/price/plan/scenario.py
 
-import { floorDivide, gcd, has, lgamma, modulo, range, zip } from "page/python.js";
+import { compute_and_memory_seconds, compute_seconds, first_between, matrix_intensity } from "page/formulas.js";
+import { floorDivide, gcd, has, lgamma, maxBy, modulo, range, sortedBy, zip } from "page/python.js";
+import { Cost, Cost_add, Cost_communication_bytes, Cost_total_bytes, Cost_total_flops, Work_tokens } from "page/step_formulas.js";
 
 const _FAR = 10;
 const _NEVER = 1e-12;
@@ -26,6 +28,35 @@ export function rank_waits(users, users_per_rank, output, itl, pauses) {
   const together = residence_of(itl, pauses.together, pauses.first_together, output - 1);
   const apart = residence_of(itl, pauses.apart, pauses.first_apart, output - 1);
   return RankWaits(users_per_rank, together.tpot, apart.tpot, Estimate_per_second(together.seconds, users * output), Estimate_per_second(apart.seconds, users * output));
+}
+
+export function SteadyState(itl, pauses, stay) {
+  return { itl, pauses, stay };
+}
+
+export function steady_state(users, own, itl, prompts) {
+  const steps = prompts.output - 1;
+  if (!steps) {
+    const seconds = PromptQueue_all(RankPrompts_on(prompts, users), own);
+    return SteadyState(itl, null, Residence(seconds, seconds, itl));
+  }
+  const pauses = RankPrompts_pauses(prompts, users);
+  return SteadyState(itl, pauses, residence_of(itl, pauses.steady, pauses.first, steps));
+}
+
+export function missed_target(stay, ttft, tpot) {
+  if (ttft != null && stay.ttft.expected > ttft) {
+    return "ttft";
+  }
+  return tpot != null && stay.tpot.expected > tpot ? "tpot" : null;
+}
+
+export function most_users(held, limit, missed) {
+  let users = held;
+  if (held && missed(held)) {
+    users = first_between(1, held, (count) => missed(count) != null) - 1;
+  }
+  return [users, users === held ? limit : missed(users + 1) || limit];
 }
 
 export function prefill_share(itl, stay, steps) {
@@ -145,7 +176,7 @@ export function mean_max_prompts(users, ranks, chance) {
   const least = Math.max(0, Math.floor(mean - _FAR * Math.sqrt(mean) - _FAR));
   let below = [0, 0];
   let most = Number(least);
-  for (let count = least; count < fewer + 1; count++) {
+  for (const count of range(least, fewer + 1)) {
     below = zip([fewer, fewer + 1], below).map(([size, sum_]) => sum_ + _binomial(size, count, chance));
     const beyond = 1 - Math.pow(below[0], ranks - fuller) * Math.pow(below[1], fuller);
     most += beyond;
@@ -200,9 +231,52 @@ export function Estimate_per_second(self, count) {
   return Estimate_map(self, (seconds) => count / seconds);
 }
 
+export function Phase(name, works, count = 1, about = "", context = null, ranks = null) {
+  return { name, works, count, about, context, ranks };
+}
+
+export function ClassRow(kind, flops, nbytes, bound, expected, share, limit) {
+  return { kind, flops, nbytes, bound, expected, share, limit };
+}
+
+export function PhasePrice(name, count, about, steps, tokens, context, flops, weight_bytes, kv_read_bytes, kv_write_bytes, activation_bytes, communication, arithmetic, memory, intensity, ridge, limit, idle, seconds, classes, host) {
+  return { name, count, about, steps, tokens, context, flops, weight_bytes, kv_read_bytes, kv_write_bytes, activation_bytes, communication, arithmetic, memory, intensity, ridge, limit, idle, seconds, classes, host };
+}
+
+export function sum_phase(phase, steps, device) {
+  const cost = steps.map((step) => step.cost).reduce((a, b) => Cost_add(a, b), Cost());
+  const arithmetic = steps.map((step) => compute_seconds(step.cost, device)).reduce((a, b) => a + b, 0);
+  const seconds = Estimate_of(steps);
+  const intensity = matrix_intensity(cost);
+  const [matrices, memory] = compute_and_memory_seconds(steps.map((step) => step.cost), device);
+  const over = matrices / memory;
+  const classes = _classes(steps);
+  const talking = classes.filter((row) => row.limit === "communication").map((row) => row.bound).reduce((a, b) => a + b, 0);
+  return PhasePrice(phase.name, phase.count, phase.about, steps.length, phase.works.map((work) => Work_tokens(work)).reduce((a, b) => a + b, 0), phase.context, Cost_total_flops(cost), cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication, matrices, memory, intensity, intensity / over, talking > seconds.bound / 2 ? "communication" : over >= 1 ? "compute" : "memory", 1 - arithmetic / seconds.floor, seconds, classes, steps.map((step) => step.host).reduce((a, b) => a + b, 0));
+}
+
 export function prompt_parts(length, start, end) {
   const prompts = range(floorDivide(start, length) * length, end, length);
   return prompts.map((at) => [Math.max(start, at) - at, Math.min(end, at + length) - at]);
+}
+
+export function _classes(steps) {
+  const whole = steps.map((step) => step.bound).reduce((a, b) => a + b, 0);
+  const by_kind = ({  });
+  for (const row of steps.flatMap((step) => step.rows)) {
+    (by_kind[row.priced.op.kind] ??= []).push(row);
+  }
+  const classes = Object.entries(by_kind).map(([kind, rows]) => _class_row(kind, rows, whole));
+  return sortedBy(classes, (row) => -row.bound);
+}
+
+export function _class_row(kind, rows, whole) {
+  const bounds = ({ ["memory"]: 0, ["compute"]: 0, ["communication"]: 0 });
+  for (const row of rows) {
+    bounds[row.time.limit] += row.time.bound * row.priced.count;
+  }
+  const bound = Object.values(bounds).reduce((a, b) => a + b, 0);
+  return ClassRow(kind, rows.map((row) => Cost_total_flops(row.cost) * row.priced.count).reduce((a, b) => a + b, 0), rows.map((row) => (Cost_total_bytes(row.cost) + Cost_communication_bytes(row.cost)) * row.priced.count).reduce((a, b) => a + b, 0), bound, rows.map((row) => row.time.expected * row.priced.count).reduce((a, b) => a + b, 0), bound / whole, maxBy(Object.keys(bounds), (limit) => bounds[limit]));
 }
 
 export function PlanWorkload(input = 1024, output = 256, batch = 1, ttft = null, tpot = null, step_tokens = 2048, page_size = 16, encoded = 0, images = 0) {

@@ -7,18 +7,17 @@
 //   drive(card, engine, devices)       Device: the card as an engine drives so many (`cards` and `engines` of cards.json)
 //   scaled(device, {flops, bandwidth, memory})  the same card with so many times of each
 //   priceStep(table, device, work, ranks)  {cost, floor, bound, expected, host, workingSet, rows}; work: of work.js. rows:
-//                                      [{op, cost, bound, expected, limit}], of one of op.count calls; limit: "compute",
-//                                      "memory" or "communication". ranks: of a table whose ranks have requests of their
+//                                      [{priced: {op, count}, cost, time}], of one of `count` calls. ranks: of a table whose ranks have requests of their
 //                                      own, those that have rows. Throws where nothing joins the cards
 //   stepCost(table, work, ranks)       the cost alone, of no device
-//   plus(cost, other)                  the sum of two costs
 //   activationPeak(table, work)        bytes of activations alive at once in a step
 //   touchedBy(op.touched, rows)        distinct experts that rows hit, of an op that has some
 //
-// formulas.js has what Python says too: seconds of a cost, the peak and the bandwidth of a device. Costs and devices have
-// the fields of core/ops/cost.py and price/device.py.
+// formulas.js and step_formulas.js have the rest, generated from Python: seconds of a cost, the peak and the bandwidth of a
+// device. Costs and devices have the fields of core/ops/cost.py and price/device.py.
 
-import { Cost, Cost_memory_bytes, Curve, Device_efficiency_of, Efficiency, ExpectedExperts_expected_hits, Work_is_decode, added_host_seconds, floor_seconds, host_seconds, op_seconds } from "page/formulas.js";
+import { Curve, Device_efficiency_of, Efficiency, EngineProfile_on, ExpectedExperts_expected_hits, added_host_seconds, floor_seconds, host_seconds, op_seconds } from "page/formulas.js";
+import { Cost, Cost_memory_bytes, Work_is_decode } from "page/step_formulas.js";
 
 export const FORMAT = 1;
 const CLASSES = ["one", "few", "many"];
@@ -31,7 +30,8 @@ const KEPT = 1024; // numbers of rows whose costs an op keeps
 export function openTable(data) {
   checkFormat(data, "table", "ridgeline page tables MODEL");
   const records = data.records.map(compileRecord);
-  return { ...data, ops: data.ops.map((op) => compileOp(op, records)) };
+  const reaches = data.reaches.map((reach) => ({ ...reach, query_axis: reach.space }));
+  return { ...data, reaches, ops: data.ops.map((op) => compileOp(op, records)) };
 }
 
 export function openCards(data) {
@@ -115,13 +115,6 @@ function addTo(total, cost, count) {
   }
 }
 
-export function plus(cost, other) {
-  const sum = nothing();
-  addTo(sum, cost, 1);
-  addTo(sum, other, 1);
-  return sum;
-}
-
 // -- devices ---------------------------------------------------------------------------------------------------------
 
 function openCard(card, kernels, reductions) {
@@ -147,18 +140,11 @@ function insteadOf(instead, efficiency) {
 }
 
 export function drive(card, engine, devices = 1) {
-  const nvlink = card.link !== null && card.link.name.startsWith("NVLink");
-  const where = nvlink ? "NVLink" : devices === 2 ? "pair" : "other";
   const peaks = Object.entries(card.instead).map(([format, other]) => [format, card.speeds[other]]);
   return {
-    ...card,
+    ...EngineProfile_on(engine, card, devices),
     peaks: { ...card.peaks, ...Object.fromEntries(peaks) },
     devices,
-    host: card.calibrated && card.host ? card.host : engine.host,
-    all_reduce: engine.all_reduce[where] || engine.all_reduce.other,
-    rereads: engine.rereads,
-    dequantise: engine.dequantise,
-    copies: engine.copies,
     efficiency: { ...card.efficiency },
     resolved: new WeakSet(),
   };
@@ -202,7 +188,7 @@ export function priceStep(table, device, work, ranks = table.ranks) {
     const time = op_seconds(priced[i].cost, priced[i].launches, device, workingSet, table.devices, isRecorded);
     bound += time.bound * op.count;
     expected += time.expected * op.count;
-    return { op, cost: priced[i].cost, ...time };
+    return { priced: { op, count: op.count }, cost: priced[i].cost, time };
   });
   const floor = floor_seconds(total, device, workingSet);
   const own = host_seconds(work, total, calls, device, isRecorded, expected);
@@ -235,7 +221,7 @@ function presentOf(op, work, ranks) {
   const present = [];
   for (const name of CLASSES) {
     const sums = work.attention[op.reach][name];
-    if (sums) present.push([name, caseOf(op.switches, sums), sums]);
+    if (sums.queries || sums.written) present.push([name, caseOf(op.switches, sums), Object.values(sums)]);
   }
   return present;
 }
@@ -244,7 +230,7 @@ export function touchedBy([count, active], rows) {
   return ExpectedExperts_expected_hits({ count, active }, rows);
 }
 
-function caseOf(switches, [, queries, pairs, keys]) {
+function caseOf(switches, { queries, pairs, keys }) {
   let number = 0;
   switches.forEach(([query, pair, key, most], i) => {
     if (query * queries + pair * pairs + key * keys <= most) number += 1 << i;

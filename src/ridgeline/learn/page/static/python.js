@@ -36,11 +36,6 @@ export function isEmpty(container) {
   return true;
 }
 
-/** The number of an object's properties. */
-export function size(mapping) {
-  return Object.keys(mapping).length;
-}
-
 export function has(mapping, key) {
   return Object.prototype.hasOwnProperty.call(mapping, key);
 }
@@ -86,4 +81,43 @@ export function minBy(items, key) {
 /** The first of the items whose key is greatest. */
 export function maxBy(items, key) {
   return items.reduce((most, item) => (key(item) > key(most) ? item : most));
+}
+
+/** Whether a text has letters only. */
+export function isAlpha(text) {
+  return /^\p{L}+$/u.test(text);
+}
+
+/** A number as an f-string writes it by a format such as `,.2f`, `.3e` or `.0%`. */
+export function format(value, spec) {
+  const [, commas, places, kind] = /^(,?)\.(\d+)([ef%])$/.exec(spec);
+  if (kind === "e") return value.toExponential(places).replace(/(?<=e[+-])(\d)$/, "0$1");
+  if (kind === "%") return `${fixed(100 * value, Number(places))}%`;
+  return commas ? grouped(value, Number(places)) : fixed(value, Math.min(100, Number(places)));
+}
+
+/** A number with so many decimals; halves go to the even digit, as Python has it and toFixed has not. */
+export function fixed(value, places) {
+  const text = value.toFixed(places);
+  const product = Math.abs(value) * 10 ** places;
+  if (places <= 22 && product < 2 ** 52 && product % 1 !== 0.5) return text; // a product that is a half is exact
+  const exact = Math.abs(value).toFixed(Math.min(100, places + 40));
+  const dot = exact.indexOf(".");
+  if (dot < 0 || !/^50*$/.test(exact.slice(dot + 1 + places))) return text;
+  const whole = exact.slice(0, dot + 1 + places).replace(/\.$/, "");
+  const even = "02468".includes(whole.slice(-1));
+  if (!even) return text;
+  return (value < 0 ? "-" : "") + whole;
+}
+
+/** The same with commas between thousands. */
+export function grouped(value, places = 0) {
+  const [whole, rest] = fixed(value, places).split(".");
+  const commas = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return rest === undefined ? commas : `${commas}.${rest}`;
+}
+
+/** The items in the order of their keys, which are numbers. */
+export function sortedBy(items, key) {
+  return [...items].sort((a, b) => key(a) - key(b));
 }

@@ -1,7 +1,8 @@
 // Statements about keys and values and about models' configs, next to the figures of the tables. Pure functions.
 // statements.js describes a statement.
 
-import { fixed, grouped, sayGB, saySeconds, three } from "page/numbers.js";
+import { gb, say_gb, say_seconds, three_digits } from "page/numbers.js";
+import { fixed, grouped } from "page/python.js";
 import { priceStep, stepCost, touchedBy } from "page/price.js";
 import { LARGE, SMALL } from "page/statements_steps.js";
 import { decodeWork, segment, workOf } from "page/work.js";
@@ -19,7 +20,7 @@ export const KEYS_AND_VALUES = [
     text: "Llama-3-8B keeps 2 × 32 × 8 × 128 × 2 = 131,072 bytes per token; 2,000 tokens take 256 MB.",
     state: { ...SMALL, input: 1999, output: 1 },
     find: ({ table }) => ({ token: table.memory.token, all: 2000 * table.memory.token }),
-    ledger: ({ token, all }) => `${grouped(token)} bytes; 2,000 tokens take ${sayGB(all)}, which is ${three(all / 2 ** 20)} MiB.`,
+    ledger: ({ token, all }) => `${grouped(token)} bytes; 2,000 tokens take ${say_gb(gb(all))}, which is ${three_digits(all / 2 ** 20)} MiB.`,
     why: "The 256 MB are really MiB, rounded to a power of two.",
   },
   {
@@ -28,7 +29,7 @@ export const KEYS_AND_VALUES = [
     state: { ...SMALL, input: 1999, output: 1 },
     compared: { ...SMALL, model: "llama-2-7b", input: 1999, output: 1 },
     find: ({ table }, other) => ({ token: table.memory.token, ungrouped: other.table.memory.token }),
-    ledger: ({ token, ungrouped }) => `Llama-2-7B, of the same depth and width, has a KV head for each query head: ${grouped(ungrouped)} bytes per token compared with ${grouped(token)}, ${three(ungrouped / token)} times as many.`,
+    ledger: ({ token, ungrouped }) => `Llama-2-7B, of the same depth and width, has a KV head for each query head: ${grouped(ungrouped)} bytes per token compared with ${grouped(token)}, ${three_digits(ungrouped / token)} times as many.`,
     why: "Several query heads share one KV head, and the cache stores only keys and values.",
   },
   {
@@ -36,7 +37,7 @@ export const KEYS_AND_VALUES = [
     text: "Llama-3-70B: 320 KB per token, 2.6 GB for 8k tokens; its 140 GB do not fit into 80 GB.",
     state: { ...LARGE, input: 8191, output: 1 },
     find: ({ table }) => ({ token: table.memory.token, all: 8192 * table.memory.token, parameters: table.parameters.total, nbytes: table.parameters.bytes }),
-    ledger: ({ token, all, parameters, nbytes }) => `${grouped(token)} bytes per token; 8,192 tokens take ${sayGB(all)}; ${billions(parameters, 3)} parameters, ${sayGB(nbytes)}.`,
+    ledger: ({ token, all, parameters, nbytes }) => `${grouped(token)} bytes per token; 8,192 tokens take ${say_gb(gb(all))}; ${billions(parameters, 3)} parameters, ${say_gb(gb(nbytes))}.`,
     why: "The 320 KB are KiB of 1,024 bytes, but the GB are not GiB.",
   },
   {
@@ -52,7 +53,7 @@ export const KEYS_AND_VALUES = [
       };
     },
     ledger: ({ positions, without, with: kept }) =>
-      `${grouped(positions)} positions, but ${saySeconds(without)} against ${saySeconds(kept)} at best: ${three(without / kept)} times.`,
+      `${grouped(positions)} positions, but ${say_seconds(without)} against ${say_seconds(kept)} at best: ${three_digits(without / kept)} times.`,
     why: "All positions of a step share the weights that it reads, so a short step takes as long as a single token.",
   },
   {
@@ -63,7 +64,7 @@ export const KEYS_AND_VALUES = [
       const sums = [1000, 2000].map((count) => add(upTo(count).map((context) => readAt(asked, context))));
       return { step: readAt(asked, 2000) / readAt(asked, 1000), all: sums[1] / sums[0] };
     },
-    ledger: ({ step, all }) => `One step is linear: at 2,000 tokens it reads ${three(step)} times as much as at 1,000. All steps up to 2,000 tokens together read ${three(all)} times as much as those up to 1,000.`,
+    ledger: ({ step, all }) => `One step is linear: at 2,000 tokens it reads ${three_digits(step)} times as much as at 1,000. All steps up to 2,000 tokens together read ${three_digits(all)} times as much as those up to 1,000.`,
     why: "The work of a step grows linearly, so the sum over all steps grows quadratically. The cache saves a constant factor only.",
   },
 ];
@@ -79,7 +80,7 @@ export const MODELS = [
       return { attention, ffn, all, share: ffn / all, total: parameters.total, nbytes: parameters.bytes };
     },
     ledger: ({ attention, ffn, all, total, nbytes }) =>
-      `A layer has ${fixed(attention / 1e9, 3)} + ${fixed(ffn / 1e9, 3)} and norms = ${billions(all, 3)}; the model ${grouped(total)}, ${sayGB(nbytes)}.`,
+      `A layer has ${fixed(attention / 1e9, 3)} + ${fixed(ffn / 1e9, 3)} and norms = ${billions(all, 3)}; the model ${grouped(total)}, ${say_gb(gb(nbytes))}.`,
     why: "The sum is right, but the textbook's calculation for a single layer is off by a factor of ten.",
   },
   {
@@ -88,12 +89,12 @@ export const MODELS = [
     state: { ...LARGE, model: "qwen3-235b-a22b", users: 32 },
     find: ({ table, alone, decode }) => ({
       total: table.parameters.total, active: table.parameters.active, nbytes: table.parameters.bytes,
-      one: alone.cost.weight_bytes, together: decode.cost.weight_bytes,
+      one: alone.weight_bytes, together: decode.weight_bytes,
       touched: [1, 8, 32, 64].map((rows) => touchedBy(table.ops.find((op) => op.touched).touched, rows)),
     }),
     ledger: ({ total, active, nbytes, one, together, touched }) =>
       `${fixed(total / 1e9, 2)} and ${billions(active)}. 1, 8, 32, 64 users activate ${touched.map((count) => fixed(count, 1)).join(", ")} experts of a layer; ` +
-      `a step of one user reads ${sayGB(one)}, of 32 users ${sayGB(together)}; memory must hold all ${sayGB(nbytes)}.`,
+      `a step of one user reads ${say_gb(gb(one))}, of 32 users ${say_gb(gb(together))}; memory must hold all ${say_gb(gb(nbytes))}.`,
     why: "Each user activates other experts, so the mixture saves arithmetic, hardly any memory traffic, and no memory.",
   },
   {
@@ -119,8 +120,8 @@ export const MODELS = [
     id: "embedding",
     text: "The embedding of Llama-3-8B has about 525 million parameters.",
     state: SMALL,
-    find: ({ table: { parameters, memory }, decode }) => ({ count: parameters.by_part.embedding, unread: memory.weights - decode.cost.weight_bytes }),
-    ledger: ({ count, unread }) => `${grouped(count)}, but a step reads only single rows: ${sayGB(unread)} less than memory holds.`,
+    find: ({ table: { parameters, memory }, decode }) => ({ count: parameters.by_part.embedding, unread: memory.weights - decode.weight_bytes }),
+    ledger: ({ count, unread }) => `${grouped(count)}, but a step reads only single rows: ${say_gb(gb(unread))} less than memory holds.`,
     why: "The head is a table of the same size, and every step reads all of the head.",
   },
   {

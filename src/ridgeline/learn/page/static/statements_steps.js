@@ -3,7 +3,8 @@
 
 import { computeBoundPrompt, criticalBatch } from "page/critical.js";
 import { first_from } from "page/formulas.js";
-import { fixed, grouped, say, sayGB, sayGiB, saySeconds, three } from "page/numbers.js";
+import { gb, gib, say, say_gb, say_gib, say_seconds, three_digits } from "page/numbers.js";
+import { fixed, grouped } from "page/python.js";
 import { decodeOf, makeWorkload, prefillOf } from "page/plan.js";
 import { priceStep } from "page/price.js";
 import { segment, workOf } from "page/work.js";
@@ -19,7 +20,7 @@ const attentionOf = (phase) => phase.classes.find((each) => each.kind === "atten
 function attentionOvertakes({ table, device, ranks }) {
   const excess = (length) => {
     const { rows } = priceStep(table, device, workOf(table, [segment(length, length)]), ranks);
-    const of = (kind) => rows.filter(({ op }) => op.kind === kind).reduce((sum, { op, cost }) => sum + cost.flops[table.dtype] * op.count, 0);
+    const of = (kind) => rows.filter(({ priced }) => priced.op.kind === kind).reduce((sum, { priced, cost }) => sum + cost.flops[table.dtype] * priced.count, 0);
     return of("attention") - of("linear");
   };
   return { level: first_from((length) => excess(length) >= 0), overtakes: first_from((length) => excess(length) > 0) };
@@ -38,9 +39,9 @@ export const ONE_USER = [
     id: "one-user",
     text: "8B on an A100: 16 GB per token, 8 ms, 125 tokens per second; 16 GFLOP take 0.05 ms.",
     state: { ...SMALL, input: 1, output: 1 },
-    find: ({ decode }) => ({ weights: decode.cost.weight_bytes, floor: decode.seconds.floor, arithmetic: decode.arithmetic, times: decode.memory / decode.arithmetic }),
+    find: ({ decode }) => ({ weights: decode.weight_bytes, floor: decode.seconds.floor, arithmetic: decode.arithmetic, times: decode.memory / decode.arithmetic }),
     ledger: ({ weights, floor, arithmetic, times }) =>
-      `${sayGB(weights)}, ${saySeconds(floor)}, ${three(1 / floor)} tokens per second at best; the arithmetic takes ${saySeconds(arithmetic)}, ${three(times)} times less.`,
+      `${say_gb(gb(weights))}, ${say_seconds(floor)}, ${three_digits(1 / floor)} tokens per second at best; the arithmetic takes ${say_seconds(arithmetic)}, ${three_digits(times)} times less.`,
     why: "A token reads only one row of the embedding table.",
   },
   {
@@ -48,7 +49,7 @@ export const ONE_USER = [
     text: "70B in FP16 takes 42 ms per token on one H100; arithmetic takes less than half a percent of that.",
     state: LARGE,
     find: ({ decode, serving }) => ({ floor: decode.seconds.floor, share: decode.arithmetic / decode.memory, missing: serving.memory.missing }),
-    ledger: ({ floor, share, missing }) => `${saySeconds(floor)} and ${fixed(100 * share, 2)} %, if it fitted: ${sayGiB(missing)} of memory are missing.`,
+    ledger: ({ floor, share, missing }) => `${say_seconds(floor)} and ${fixed(100 * share, 2)} %, if it fitted: ${say_gib(gib(missing))} of memory are missing.`,
     why: "140 GB do not fit into 80 GB: use two GPUs or quantised weights.",
   },
   {
@@ -61,7 +62,7 @@ export const ONE_USER = [
       for (let at = 1; at < state.output; at++) all += decodeOf(asked, 1, state.input + at).seconds.floor;
       return { first: first.seconds.floor, arithmetic: first.arithmetic, all };
     },
-    ledger: ({ first, arithmetic, all }) => `Prefill ${saySeconds(first)}, of which arithmetic would take ${saySeconds(arithmetic)}; the whole request takes ${saySeconds(all)} at best.`,
+    ledger: ({ first, arithmetic, all }) => `Prefill ${say_seconds(first)}, of which arithmetic would take ${say_seconds(arithmetic)}; the whole request takes ${say_seconds(all)} at best.`,
     why: "The prefill already gives the first token, so 29 steps follow. And 8 ms per step is an A100's time, not an H100's.",
   },
   {
@@ -80,7 +81,7 @@ export const ONE_USER = [
       const phase = promptOf(asked, state.input);
       return { attention: attentionOf(phase), all: phase.seconds.bound };
     },
-    ledger: ({ attention, all }) => `Attention takes ${saySeconds(attention)} of ${saySeconds(all)}.`,
+    ledger: ({ attention, all }) => `Attention takes ${say_seconds(attention)} of ${say_seconds(all)}.`,
     why: "Eight tokens make few query-key pairs, but the step reads the matrices in full.",
   },
   {
@@ -92,7 +93,7 @@ export const ONE_USER = [
       return { attention: attentionOf(phase), all: phase.seconds.bound, ...attentionOvertakes(asked) };
     },
     ledger: ({ attention, all, level, overtakes }) =>
-      `For a prompt of 1,024 tokens it takes ${saySeconds(attention)} of ${saySeconds(all)}. ` +
+      `For a prompt of 1,024 tokens it takes ${say_seconds(attention)} of ${say_seconds(all)}. ` +
       (level < overtakes ? `At ${grouped(level)} tokens it does as many FLOPs as the matrices, and from ${grouped(overtakes)} on more.` : `It does more FLOPs than the matrices from ${grouped(overtakes)} tokens on.`),
     why: "Attention grows with the square of the prompt length but is small at first. Video models reach such lengths, chats do not.",
   },
@@ -109,8 +110,8 @@ export const MANY_USERS = [
       never: first_from((context) => criticalBatch(asked, context) === null),
     }),
     ledger: ({ wall, ridge, batches: [none, ...more], never }) =>
-      `${three(none)} without context; ${more.map(three).join(", ")} at 128, 256, 512 tokens of context; from ${grouped(never)} tokens on, no batch size is enough. ` +
-      `At 2,000 tokens the intensity stays below ${three(wall)} FLOP/byte, but the ridge is at ${three(ridge)}.`,
+      `${three_digits(none)} without context; ${more.map(three_digits).join(", ")} at 128, 256, 512 tokens of context; from ${grouped(never)} tokens on, no batch size is enough. ` +
+      `At 2,000 tokens the intensity stays below ${three_digits(wall)} FLOP/byte, but the ridge is at ${three_digits(ridge)}.`,
     why: "A batch shares the weights, but each user's keys and values are read for that user only.",
   },
   {
@@ -131,7 +132,7 @@ export const MANY_USERS = [
       const { requestsPerSecond, ttft, tpot } = serving.load(state.users);
       return { rate: requestsPerSecond.expected, stay: ttft.expected + (workload.output - 1) * tpot.expected };
     },
-    ledger: ({ rate, stay }) => `It is: ${three(rate)} per second × ${saySeconds(stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
+    ledger: ({ rate, stay }) => `It is: ${three_digits(rate)} per second × ${say_seconds(stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
     why: "It holds for every queue that neither grows nor shrinks in the long run. Two of concurrency, rate and stay determine the third.",
   },
   {
@@ -139,7 +140,7 @@ export const MANY_USERS = [
     text: "24 GB hold an 8B in bf16 and about 30 users of 2,000 tokens: 8 GB divided by 256 MB.",
     state: { ...SMALL, card: "rtx-4090", input: 1999, output: 1 },
     find: ({ serving: { memory } }) => ({ users: memory.users, left: memory.left, each: memory.requestBytes }),
-    ledger: ({ users, left, each }) => `${grouped(users)} users: ${sayGiB(left)} are left, ${sayGiB(each)} each.`,
+    ledger: ({ users, left, each }) => `${grouped(users)} users: ${say_gib(gib(left))} are left, ${say_gib(gib(each))} each.`,
     why: "A reserve, activations, the driver and CUDA graphs take memory too.",
   },
   {

@@ -1,7 +1,8 @@
 // Statements about words, probabilities and images, which need no prices: arithmetic done here, or facts. Pure
 // functions. statements.js describes a statement.
 
-import { fixed, grouped, percent, three } from "page/numbers.js";
+import { percent, three_digits } from "page/numbers.js";
+import { fixed, grouped } from "page/python.js";
 
 const dot = (a, b) => a.reduce((sum, each, at) => sum + each * b[at], 0);
 
@@ -37,7 +38,7 @@ export const WORDS = [
     id: "impossible-chances",
     text: "Logits of 12.5 and 8.2 become probabilities of 0.7 and 0.2.",
     find: () => ({ times: Math.exp(12.5 - 8.2), said: 0.7 / 0.2, apart: Math.log(0.7 / 0.2) }),
-    ledger: ({ times, said, apart }) => `The first is ${fixed(times, 1)} times as likely as the second, not ${three(said)} times. Logits with those probabilities are ${three(apart)} apart.`,
+    ledger: ({ times, said, apart }) => `The first is ${fixed(times, 1)} times as likely as the second, not ${three_digits(said)} times. Logits with those probabilities are ${three_digits(apart)} apart.`,
     why: "Only the difference of logits counts, which is 4.3 here: probabilities are proportional to powers of e.",
   },
   {

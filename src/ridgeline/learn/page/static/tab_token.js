@@ -6,7 +6,7 @@ import { DrawChart } from "page/chart_draw.js";
 import { StepChart } from "page/chart_step.js";
 import { modelsOf } from "page/context.js";
 import { Choice, Said, Trouble } from "page/controls.js";
-import { saySeconds } from "page/numbers.js";
+import { say_seconds } from "page/numbers.js";
 import { oneOf, whole } from "page/state.js";
 import { TraceForm } from "page/token_form.js";
 import { Inside } from "page/token_inside.js";
@@ -97,7 +97,7 @@ function Way({ recording, active, state, set }) {
         <div class="steps" role="group" aria-label="Step">
           ${recording.steps.map(
             (each) => html`<button type="button" class="quiet" key=${each.name} aria-pressed=${each === step ? "true" : "false"} onClick=${() => set({ step: each.name })}>
-              ${each.name} <span class="dim">${saySeconds(each.measured)}</span>
+              ${each.name} <span class="dim">${say_seconds(each.measured)}</span>
             </button>`,
           )}
         </div>

@@ -6,7 +6,8 @@ import { html, useEffect, useRef, useState } from "page/dom.js";
 import { Lines } from "page/chart_lines.js";
 import { Trouble } from "page/controls.js";
 import { onFiles } from "page/dropped.js";
-import { grouped, percent, saySeconds, three } from "page/numbers.js";
+import { percent, say_seconds, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 import { checkedResult, cumulative, LATENCIES, levelsOf, readResult, tokensOver, underWay } from "page/traffic.js";
 
 export const id = "traffic";
@@ -111,13 +112,13 @@ function whatOf({ kind, inputs }) {
 }
 
 function rate(value) {
-  return Number.isFinite(value) ? three(value) : "";
+  return Number.isFinite(value) ? three_digits(value) : "";
 }
 
 function goodOf({ metrics: { goodput } }) {
   if (!Number.isFinite(goodput?.rate)) return "";
   const all = goodput.good + goodput.missed + goodput.unknown;
-  return all > 0 ? `${three(goodput.rate)} (${percent(goodput.good / all)})` : three(goodput.rate);
+  return all > 0 ? `${three_digits(goodput.rate)} (${percent(goodput.good / all)})` : three_digits(goodput.rate);
 }
 
 /** Return a percentile with its 95 % confidence interval. */
@@ -125,19 +126,19 @@ function quantile(found, at) {
   const { low, mid, high } = found?.[at] ?? {};
   if (!Number.isFinite(mid)) return "";
   const between = Number.isFinite(low) && Number.isFinite(high) && high > low;
-  return between ? html`${saySeconds(mid)} <small>${saySeconds(low)} to ${saySeconds(high)}</small>` : saySeconds(mid);
+  return between ? html`${say_seconds(mid)} <small>${say_seconds(low)} to ${say_seconds(high)}</small>` : say_seconds(mid);
 }
 
 /** Return the mean seconds of a step of the server itself. */
 function stepOf(steps, seconds, count) {
-  return Number.isFinite(steps?.[seconds]) && steps[count] > 0 ? saySeconds(steps[seconds] / steps[count]) : "";
+  return Number.isFinite(steps?.[seconds]) && steps[count] > 0 ? say_seconds(steps[seconds] / steps[count]) : "";
 }
 
 function Charts({ results }) {
   const of = (make) => results.map((result, at) => ({ name: result.name, sort: SORTS[at], ...make(result) }));
-  const marks = (name) => results.flatMap((result) => (result.slo[name] ? [{ at: result.slo[name], words: `target ${saySeconds(result.slo[name])}` }] : [])).slice(0, 1);
-  const share = [saySeconds, percent];
-  const count = (value) => (Number.isInteger(value) ? grouped(value) : three(value));
+  const marks = (name) => results.flatMap((result) => (result.slo[name] ? [{ at: result.slo[name], words: `target ${say_seconds(result.slo[name])}` }] : [])).slice(0, 1);
+  const share = [say_seconds, percent];
+  const count = (value) => (Number.isInteger(value) ? grouped(value) : three_digits(value));
   const moment = [(value) => `${count(value)} s`, count];
   const levels = results.map(levelsOf);
   const overRate = (name) => of((result) => ({ points: levels[results.indexOf(result)].filter((level) => level[name] !== null).map((level) => [level.rate, level[name]]) }));
@@ -149,9 +150,9 @@ function Charts({ results }) {
     <${Lines} title="Concurrent requests" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).all, steps: true }))} />
     <${Lines} title="Waiting for the first token" xName="time" yName="requests" say=${moment} series=${of((result) => ({ points: underWay(result).waiting, steps: true }))} />
     <${Lines} title="Output tokens per second" xName="time" yName="tokens" say=${moment} series=${of((result) => ({ points: tokensOver(result), steps: true }))} />
-    <${Lines} title="Good requests by rate" xName="requests a second" yName="good a second" say=${[three, three]} series=${overRate("good")} />
-    <${Lines} title="Median TTFT by rate" xName="requests a second" yName="TTFT" say=${[three, saySeconds]} series=${overRate("ttft")} />
-    <${Lines} title="Median TPOT by rate" xName="requests a second" yName="TPOT" say=${[three, saySeconds]} series=${overRate("tpot")} />
+    <${Lines} title="Good requests by rate" xName="requests a second" yName="good a second" say=${[three_digits, three_digits]} series=${overRate("good")} />
+    <${Lines} title="Median TTFT by rate" xName="requests a second" yName="TTFT" say=${[three_digits, say_seconds]} series=${overRate("ttft")} />
+    <${Lines} title="Median TPOT by rate" xName="requests a second" yName="TPOT" say=${[three_digits, say_seconds]} series=${overRate("tpot")} />
     <${Predicted} results=${results} />
   `;
 }
@@ -168,5 +169,5 @@ function Predicted({ results }) {
     const line = points.map((point) => [point.tokens_per_second, point.tpot]);
     return [{ name: `${result.name}, predicted`, sort: `${sort} thin`, points: line }, { name: `${result.name}, measured`, sort: `${sort} spot`, points: here.flatMap(([x, y]) => [[x, y], [x, y]]) }];
   });
-  return html`<${Lines} title="Throughput and latency, predicted and measured" xName="output tokens a second, all requests" yName="TPOT" say=${[three, saySeconds]} series=${series} />`;
+  return html`<${Lines} title="Throughput and latency, predicted and measured" xName="output tokens a second, all requests" yName="TPOT" say=${[three_digits, say_seconds]} series=${series} />`;
 }

@@ -4,7 +4,7 @@
 import { html, useState } from "page/dom.js";
 import { Grown, Slider } from "page/controls.js";
 import { modelsOf } from "page/context.js";
-import { three } from "page/numbers.js";
+import { three_digits } from "page/numbers.js";
 
 const ROUTE = "/page/trace";
 
@@ -30,8 +30,8 @@ export function TraceForm({ context, busy, onAsk }) {
       <details class="gap">
         <summary class="dim">Sampling</summary>
         <div class="rules">
-          <${Slider} name="Temperature" value=${rules.temperature} shown=${three(rules.temperature)} least="0" most="2" step="0.05" onInput=${change("temperature")} />
-          <${Slider} name="Top-p" value=${rules.top_p} shown=${three(rules.top_p)} least="0.05" most="1" step="0.05" onInput=${change("top_p")} />
+          <${Slider} name="Temperature" value=${rules.temperature} shown=${three_digits(rules.temperature)} least="0" most="2" step="0.05" onInput=${change("temperature")} />
+          <${Slider} name="Top-p" value=${rules.top_p} shown=${three_digits(rules.top_p)} least="0.05" most="1" step="0.05" onInput=${change("top_p")} />
           <${Slider} name="Top-k" value=${rules.top_k} shown=${rules.top_k || "off"} least="0" most="50" step="1" onInput=${change("top_k")} />
           <${Slider} name="Longest pause" value=${rules.max_pause} shown=${`${rules.max_pause} s`} least="5" most="300" step="5" onInput=${change("max_pause")} />
           <${Slider} name="Seed" value=${rules.seed} shown=${rules.seed} least="0" most="99" step="1" onInput=${change("seed")} />

@@ -4,7 +4,7 @@
 import { html } from "page/dom.js";
 import { AttentionChart } from "page/chart_attention.js";
 import { shown } from "page/chart_candidates.js";
-import { percent, three } from "page/numbers.js";
+import { percent, three_digits } from "page/numbers.js";
 import { meanOf, rowsOf } from "page/token_recording.js";
 
 /** Return the selected layer and head, and their row. The default is the last layer and the mean of its heads. */
@@ -61,7 +61,7 @@ function Neurons({ neurons }) {
         ${neurons.layers.flat().map((each, at) => html`<tr key=${at}>
           <th scope="row">${each.layer}</th>
           <td>${each.expert === null ? each.index : `e${each.expert}/${each.index}`}</td>
-          <td>${each.activation < 0 ? "−" : ""}${three(Math.abs(each.activation))}</td>
+          <td>${each.activation < 0 ? "−" : ""}${three_digits(Math.abs(each.activation))}</td>
           <td class="words">${each.promotes.map(([piece], place) => html`<code key=${place}>${shown(piece)}</code> `)}</td>
         </tr>`)}
       </tbody>
@@ -82,7 +82,7 @@ function Experts({ experts }) {
           <th scope="row">${each.layer}</th>
           <td class="words">${each.picked.map((expert, at) => html`<span class="pick" key=${expert}>${expert} <span class="dim">${percent(each.weights[at])}</span></span>`)}</td>
           <td>${each.hit} of ${each.load.length}</td>
-          <td>${three(each.expected)}</td>
+          <td>${three_digits(each.expected)}</td>
         </tr>`)}
       </tbody>
     </table>

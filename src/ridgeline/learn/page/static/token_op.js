@@ -1,7 +1,7 @@
 // One op of a step: shapes, FLOPs and bytes with their numbers, the limit that follows, and the times.
 
 import { html } from "page/dom.js";
-import { percent, say, saySeconds, three } from "page/numbers.js";
+import { percent, say, say_seconds, three_digits } from "page/numbers.js";
 
 const ROOF = { memory: "memory", compute: "arithmetic", communication: "the link between GPUs" };
 
@@ -15,7 +15,7 @@ export function OpCard({ step, op, device }) {
         <tr><th scope="row">out</th><td>${op.outputs.map(shape).join(" ")}</td></tr>
         <tr><th scope="row">FLOPs</th><td>${say(op.flops, "FLOP")}</td></tr>
         <tr><th scope="row">bytes</th><td>${bytesOf(op)}</td></tr>
-        <tr><th scope="row">intensity</th><td>${op.nbytes ? `${say(op.flops, "FLOP")} ÷ ${say(op.nbytes, "B")} = ${three(op.intensity)} FLOP/B` : "no bytes"}</td></tr>
+        <tr><th scope="row">intensity</th><td>${op.nbytes ? `${say(op.flops, "FLOP")} ÷ ${say(op.nbytes, "B")} = ${three_digits(op.intensity)} FLOP/B` : "no bytes"}</td></tr>
         <tr><th scope="row">arithmetic</th><td>${alone(op.flops, op.compute, "FLOP")}</td></tr>
         <tr><th scope="row">memory</th><td>${alone(op.nbytes, op.memory, "B")}</td></tr>
         <tr><th scope="row">its roof</th><td>${ROOF[op.limit] ?? op.limit}: the larger of the two</td></tr>
@@ -23,7 +23,7 @@ export function OpCard({ step, op, device }) {
     </table>
     <${Times} op=${op} />
     <p>${percent(op.share)} of the ${step.name} step${op.impossible ? "" : `, ${percent(op.reached)} of its roof`}.${op.reached > 1 && !op.impossible ? " Its bytes came from a faster memory than the step's." : ""}</p>
-    ${op.impossible && device.at_hand && html`<p class="trouble">Impossible: shape, spec or timer. No kernel can take less than ${saySeconds(op.floor)} for this.</p>`}
+    ${op.impossible && device.at_hand && html`<p class="trouble">Impossible: shape, spec or timer. No kernel can take less than ${say_seconds(op.floor)} for this.</p>`}
     ${op.note && html`<p class="hint">${op.note}</p>`}
   </aside>`;
 }
@@ -42,7 +42,7 @@ function bytesOf(op) {
 
 /** Return the time that one limit alone would allow: an amount over a rate. */
 function alone(amount, seconds, unit) {
-  return seconds > 0 ? `${say(amount, unit)} ÷ ${say(amount / seconds, `${unit}/s`)} = ${saySeconds(seconds)}` : "none";
+  return seconds > 0 ? `${say(amount, unit)} ÷ ${say(amount / seconds, `${unit}/s`)} = ${say_seconds(seconds)}` : "none";
 }
 
 /** Show floor, bound, predicted and measured time as bars; the chart is a table. */
@@ -57,7 +57,7 @@ function Times({ op }) {
         <td><svg class="bars" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
           <rect class=${name === "measured" ? `roof-${op.impossible ? "impossible" : op.limit}` : `outline-${op.limit}`} x="0.5" y="1" width=${Math.max(0.5, (98 * value) / widest)} height="8" />
         </svg></td>
-        <td>${saySeconds(value)}</td>
+        <td>${say_seconds(value)}</td>
       </tr>`)}
     </tbody>
   </table>`;

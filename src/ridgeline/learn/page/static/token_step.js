@@ -1,7 +1,7 @@
 // The measured and predicted time of a step, and its parts: the ops, and the time outside ops.
 
 import { html } from "page/dom.js";
-import { percent, saySeconds } from "page/numbers.js";
+import { percent, say_seconds } from "page/numbers.js";
 
 export function StepFacts({ recording, step }) {
   const ops = step.ops.reduce((sum, op) => sum + op.measured, 0);
@@ -11,14 +11,14 @@ export function StepFacts({ recording, step }) {
     <table class="facts sums">
       <caption class="unseen">Time of the step</caption>
       <tbody>
-        ${rows.map(([name, value], at) => html`<tr key=${name} class=${at === rows.length - 1 ? "sum" : ""}><th scope="row">${name}</th><td>${saySeconds(value)}</td><td>${percent(value / step.measured)}</td></tr>`)}
+        ${rows.map(([name, value], at) => html`<tr key=${name} class=${at === rows.length - 1 ? "sum" : ""}><th scope="row">${name}</th><td>${say_seconds(value)}</td><td>${percent(value / step.measured)}</td></tr>`)}
       </tbody>
     </table>
-    <p>Expected ${saySeconds(step.expected)}, at its roof ${saySeconds(step.bound)}, physical limit ${saySeconds(step.floor)}. ${sentence(step.slowest)}</p>
+    <p>Expected ${say_seconds(step.expected)}, at its roof ${say_seconds(step.bound)}, physical limit ${say_seconds(step.floor)}. ${sentence(step.slowest)}</p>
     ${recording.impossible.map((line) => html`<p class="trouble" key=${line}>Impossible: ${line}</p>`)}
     <p class="hint">
       Medians of ${step.repeats} runs${left}. ${step.recorded ? "The engine replays this step as a recording, in which no Python runs between the ops. " : ""}
-      ${basis(recording.device)} The whole measurement took the engine ${saySeconds(recording.pause)}${recording.pause_expected ? ` (${saySeconds(recording.pause_expected)} were expected after its first steps)` : ""}, during which it ran nothing else.
+      ${basis(recording.device)} The whole measurement took the engine ${say_seconds(recording.pause)}${recording.pause_expected ? ` (${say_seconds(recording.pause_expected)} were expected after its first steps)` : ""}, during which it ran nothing else.
     </p>
   `;
 }

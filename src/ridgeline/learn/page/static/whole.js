@@ -2,7 +2,7 @@
 // applies.
 
 import { useEffect, useState } from "page/dom.js";
-import { grouped } from "page/numbers.js";
+import { grouped } from "page/python.js";
 
 const THOUSANDS = { "": 1, k: 2 ** 10, K: 2 ** 10, M: 2 ** 20 }; // as on the command line
 const TYPED = /^([+-]?\d+(?:\.\d+)?(?:e\+?\d+)?)([kKM]?)$/i;
