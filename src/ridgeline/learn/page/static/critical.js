@@ -1,5 +1,6 @@
-// Where a model on a card turns, as price/crossovers.py has it: from memory-bound to compute-bound, from reading weights to
-// reading keys and values. Against the floor, so of the card and not of its kernels. Pure.
+// The crossovers of a model on a card, like price/crossovers.py: from memory-bound to compute-bound, and from reading
+// weights to reading keys and values. They use the floor, so they depend on the card and not on its kernels. Pure
+// functions.
 //
 //   criticalBatch(asked, context, encoded)   batch from which a decode step is compute-bound on one rank; null for none
 //   computeBoundPrompt(asked)                length from which a prompt's prefill is compute-bound; null for none

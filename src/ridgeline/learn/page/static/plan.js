@@ -1,20 +1,21 @@
-// A plan, as price/plan has it: memory subtraction by subtraction, the parts of a request, users under load, the most of
-// them, what a token costs. Pure. Bytes, seconds, dollars; an Estimate is {floor, bound, expected}.
+// A plan, like price/plan: memory, subtraction by subtraction; the phases of a request; users under load and their
+// maximum; and the price of a token. Pure functions. Bytes, seconds, dollars; an Estimate is {floor, bound, expected}.
 //
-//   makeCase(table, card, engine, {utilization})  what all else is asked of: {table, device, engine, devices, ranks,
-//                     utilization}. table: of openTable; card, engine: of openCards. Throws where they do not go together
-//   makeWorkload(table, {input, output, batch, ttft, tpot, stepTokens})  with what follows from it: tokens, context (that a
-//                     decode step sees on average), given, encoded, ... ttft, tpot: most seconds, null for no target.
-//                     Throws where the model takes no such requests
+//   makeCase(table, card, engine, {utilization})  the case that all other functions take: {table, device, engine, devices,
+//                     ranks, utilization}. table: from openTable; card, engine: from openCards. Throws if they do not fit
+//                     together
+//   makeWorkload(table, {input, output, batch, ttft, tpot, stepTokens})  the same with what follows: tokens, context (the
+//                     mean of decode steps), given, encoded, ... ttft, tpot: maximum seconds, null for no target. Throws if
+//                     the model takes no such requests
 //   memoryOf(asked, workload)      {total, budget, weights, activations, overhead, left, pages, pageBytes, perToken,
 //                     requestTokens, requestBytes, kvTokens, concurrency, stateBytes, logitRows, sampler, held, atEnd,
 //                     together, users, limit, fits, missing}; budget - weights - activations - overhead = left
 //   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a PhasePrice
 //   decodeIntensity(asked, batch, context, encoded)   FLOP/B of a decode step alone
-//   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, asking at once, until it has all its tokens
-//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; of any batch
+//   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, sent at once, until it has all its tokens
+//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; for any batch
 //     load(users)     {users, itl, prefill, tpot, ttft, ttftMarching, tokensPerSecond, requestsPerSecond, tokensPerUser:
-//                     Estimates; prefillShare, waits (null, but where ranks wait for each other)}
+//                     Estimates; prefillShare, waits (null, except if ranks wait for each other)}
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
 
 import { MemoryRule_budget, MemoryRule_logit_rows, MemoryRule_overhead, first_between, matrix_intensity } from "page/formulas.js";
@@ -22,7 +23,7 @@ import { Estimate_add, Estimate_mul, Estimate_of, Estimate_per_second, Phase, Pl
 import { activationPeak, drive, priceStep, stepCost } from "page/price.js";
 import { decodeWork, prefillWork, segment, workOf } from "page/work.js";
 
-const SPEECH_PROMPT = 3; // tokens before what a speech model says of a window
+const SPEECH_PROMPT = 3; // tokens before the text that a speech model generates for a window
 
 export function makeCase(table, card, engine, { utilization = 0.9 } = {}) {
   if (table.devices > 1 && card.link === null) throw new Error(`${card.title} has no known link between GPUs; choose one GPU`);
@@ -68,7 +69,8 @@ export function memoryOf(asked, workload) {
   const usual = held(least);
   const most = Math.floor(usual.users / asked.ranks);
   if (most <= least) return usual;
-  // Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
+  // Each further request needs a further row of logits. Find the fewest rows that suffice for all requests that fit
+  // with them.
   return held(first_between(least + 1, most, (rows) => Math.floor(held(rows).users / asked.ranks) <= rows));
 }
 
@@ -115,7 +117,8 @@ function withLogits(asked, workload, rows, peak) {
   };
 }
 
-// Most pages that one sequence of so many positions holds at a time, where a step runs at most `chunk` of them.
+// Return the maximum number of pages that a sequence of this many positions holds, if a step runs at most `chunk` of
+// them.
 export function pagesKept(table, positions, chunk, encoded = 0) {
   return table.memory.groups.reduce((total, group) => {
     const slots = { state: 1, encoder: encoded, sequence: positions }[group.of];
@@ -124,7 +127,7 @@ export function pagesKept(table, positions, chunk, encoded = 0) {
   }, 0);
 }
 
-// Positions that so many pages hold where every layer keeps them.
+// Return the number of positions that this many pages hold if every layer stores all of them.
 function kvTokensOf(table, pages) {
   const { groups, page_size: size } = table.memory;
   const share = groups.filter((group) => group.of === "sequence").reduce((sum, group) => sum + size / group.page_size, 0);
@@ -151,7 +154,7 @@ export function requestOf(asked, workload) {
   return { prefill, decode, seconds: Estimate_add(prefill.seconds, Estimate_mul(decode.seconds, workload.output - 1)) };
 }
 
-// FLOP/B of a decode step: what `decodeOf` says of it, without its seconds.
+// Return the FLOP/B of a decode step, as `decodeOf` does, but without its seconds.
 export function decodeIntensity(asked, batch, context, encoded = 0) {
   return matrix_intensity(stepCost(asked.table, decodeWork(asked.table, onEach(asked, batch), context, encoded), asked.ranks));
 }
@@ -193,7 +196,7 @@ export class Serving {
     const { output } = this.workload;
     const { itl, pauses, stay } = this.steady(users);
     const own = onEach(this.asked, users);
-    const marching = () => PromptQueue_one(RankPrompts_on(this.prompts, users), own); // a step for each of their prompts
+    const marching = () => PromptQueue_one(RankPrompts_on(this.prompts, users), own); // one step for each prompt
     const requestsPerSecond = Estimate_per_second(stay.seconds, users);
     return {
       users, itl, prefill: this.prefill, tpot: stay.tpot, ttft: stay.ttft, requestsPerSecond,
@@ -218,7 +221,7 @@ export class Serving {
     return this.most;
   }
 
-  // Which target so many users would miss; null where none.
+  // Return the target that this number of users misses, null if none.
   missed(users) {
     const { ttft, tpot } = this.workload;
     return ttft === null && tpot === null ? null : missed_target(this.steady(users).stay, ttft, tpot);

@@ -1,20 +1,22 @@
 // The price of a step, from an op table (`ridgeline page tables`) and a device (`cards.json`): cost, floor, bound and
-// expected, as price/price.py and price/op_time.py have them. It knows no model: every op says by its lines what it
-// costs, and this adds up. Pure: no page, no requests. Bytes, seconds, FLOPs; never GB, ms or TFLOP.
+// expected, like price/price.py and price/op_time.py. It knows no model: the table states the cost of every op, and
+// this file adds them up. Pure functions: no page, no requests. Bytes, seconds, FLOPs; never GB, ms or TFLOP.
 //
-//   openTable(data)                    the table to price with. data: what `page tables` wrote. Throws for another format
-//   openCards(data)                    {cards, engines} by name. data: cards.json. Throws likewise
-//   drive(card, engine, devices)       Device: the card as an engine drives so many (`cards` and `engines` of cards.json)
-//   scaled(device, {flops, bandwidth, memory})  the same card with so many times of each
+//   openTable(data)                    the table for pricing. data: the output of `page tables`. Throws for another format
+//   openCards(data)                    {cards, engines} by name. data: cards.json. Throws for another format
+//   drive(card, engine, devices)       Device: the card as an engine drives this number of them (`cards` and `engines` of
+//                                      cards.json)
+//   scaled(device, {flops, bandwidth, memory})  the same card with each multiplied by a factor
 //   priceStep(table, device, work, ranks)  {cost, floor, bound, expected, host, workingSet, rows}; work: of work.js. rows:
-//                                      [{priced: {op, count}, cost, time}], of one of `count` calls. ranks: of a table whose ranks have requests of their
-//                                      own, those that have rows. Throws where nothing joins the cards
-//   stepCost(table, work, ranks)       the cost alone, of no device
-//   activationPeak(table, work)        bytes of activations alive at once in a step
-//   touchedBy(op.touched, rows)        distinct experts that rows hit, of an op that has some
+//                                      [{priced: {op, count}, cost, time}], each for one of `count` calls. ranks: for a
+//                                      table whose ranks have requests of their own, the number of ranks with rows. Throws
+//                                      if no link connects the cards
+//   stepCost(table, work, ranks)       the cost alone, without a device
+//   activationPeak(table, work)        the peak bytes of activations in a step
+//   touchedBy(op.touched, rows)        the number of distinct experts that rows use, for an op with experts
 //
-// formulas.js and step_formulas.js have the rest, generated from Python: seconds of a cost, the peak and the bandwidth of a
-// device. Costs and devices have the fields of core/ops/cost.py and price/device.py.
+// formulas.js and step_formulas.js, generated from Python, have the rest: seconds of a cost, the peak and the bandwidth
+// of a device. Costs and devices have the fields of core/ops/cost.py and price/device.py.
 
 import { Curve, Device_efficiency_of, Efficiency, EngineProfile_on, ExpectedExperts_expected_hits, added_host_seconds, floor_seconds, host_seconds, op_seconds } from "page/formulas.js";
 import { Cost, Cost_memory_bytes, Work_is_decode } from "page/step_formulas.js";
@@ -23,7 +25,7 @@ export const FORMAT = 1;
 const CLASSES = ["one", "few", "many"];
 const FIELDS = { weights: "weight_bytes", read: "kv_read_bytes", written: "kv_write_bytes", activations: "activation_bytes" };
 const BYTES = Object.values(FIELDS);
-const KEPT = 1024; // numbers of rows whose costs an op keeps
+const KEPT = 1024; // maximum numbers of rows whose costs are cached for an op
 
 // -- tables ----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +74,8 @@ function recordsOf(cases, records) {
   return Object.fromEntries(Object.entries(cases).map(([number, place]) => [number, records[place]]));
 }
 
-// By class and case, the records of an op that has nothing else in a step, as most have: what is looked up most.
+// Return, by class and case, the records of an op for steps that have nothing else, as most steps do. They are looked
+// up most often.
 function aloneIn(op) {
   const alone = {};
   for (const [name, cases] of Object.entries(op.cost.of)) {
@@ -130,7 +133,7 @@ function openCard(card, kernels, reductions) {
 
 const changed = (mapping, change) => Object.fromEntries(Object.entries(mapping).map(([name, each]) => [name, change(each)]));
 
-// A format that the card computes in another has the constants of that one.
+// A format that the card computes in another one has the constants of that one.
 function insteadOf(instead, efficiency) {
   const own = Object.entries(efficiency).filter(([name]) => !(name.split("/")[1] in instead));
   const others = Object.entries(instead).flatMap(([format, other]) =>
@@ -150,7 +153,7 @@ export function drive(card, engine, devices = 1) {
   };
 }
 
-// Adds the constants of a table's kernels under their whole names, where a lookup for each step finds them at once.
+// Add the constants of a table's kernels under their full names, so that a step finds them with one lookup.
 function resolve(device, table) {
   if (device.resolved.has(table)) return;
   device.resolved.add(table);
@@ -209,7 +212,7 @@ function checkDevice(table, device) {
   if (device.native && table.ranks > 1) throw new Error(`${device.title} cannot be priced for experts that take rows of several ranks`);
 }
 
-// The classes of a work that an op has something to do for: [name, case, values that its lines are in].
+// Return the classes of a work for which an op has something to do: [name, case, values of its lines].
 function presentOf(op, work, ranks) {
   if (op.reach === undefined) {
     const count = rowsOf(op, work, ranks);
@@ -242,7 +245,7 @@ function rowsOf(op, work, ranks) {
   return (work.rows[op.space] || 0) * (op.gathers ? ranks : 1);
 }
 
-// costOf; an op of rows costs the same whatever the card and whatever else a step runs, so it is summed up once.
+// Return costOf, cached: an op of rows costs the same on every card and with any other work in the step.
 function costIn(op, work, ranks, list) {
   if (op.reach !== undefined) return costOf(op, presentOf(op, work, ranks), list);
   const [known, rows] = [op.known[list], rowsOf(op, work, ranks)];
@@ -255,7 +258,7 @@ function costIn(op, work, ranks, list) {
   return cost;
 }
 
-// The cost of an op, and the launches of its kernels.
+// Return the cost of an op, and the launches of its kernels.
 function costOf(op, present, list) {
   if (!present.length) return { cost: nothing(), launches: [] };
   if (present.length === 1) {
@@ -290,8 +293,8 @@ function valuesOf(record, values) {
   return add(nothing(), record, values, 1);
 }
 
-// Most bytes of activations alive at once in a step (price/activations.py): of the widest kernel, and of the widest
-// that adds to the residual stream.
+// Return the peak bytes of activations in a step (price/activations.py): those of the widest kernel, and of the widest
+// one that adds to the residual stream.
 export function activationPeak(table, work) {
   let [widest, residual] = [0, 0];
   for (const op of table.ops) {

@@ -1,4 +1,4 @@
-// Python's own functions, for the formulas that `python tools/python_to_js.py` translates. Pure.
+// Python's own functions, for the formulas that `python tools/python_to_js.py` translates. Pure functions.
 
 /** The remainder that has the sign of the divisor, as `a % b`. */
 export function modulo(a, b) {
@@ -96,7 +96,7 @@ export function format(value, spec) {
   return commas ? grouped(value, Number(places)) : fixed(value, Math.min(100, Number(places)));
 }
 
-/** A number with so many decimals; halves go to the even digit, as Python has it and toFixed has not. */
+/** A number with this number of decimals. Halves are rounded to the even digit, as in Python but not in toFixed. */
 export function fixed(value, places) {
   const text = value.toFixed(places);
   const product = Math.abs(value) * 10 ** places;

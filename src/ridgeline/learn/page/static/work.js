@@ -1,8 +1,8 @@
-// Work: what one step asks of a model, as sums, as core/ops/work.py has it. Pure.
+// The work of one step as sums, like core/ops/work.py. Pure functions.
 //
 //   segment(queries, keys, encoded, encodes, inputs)  a part of one sequence: its last `queries` of `keys` positions;
-//                                  encoded: positions of an encoder that it looks at; encodes: whether the step runs them
-//   workOf(table, segments, logitRows)          Work of a step that runs these; by default a row of logits for each
+//                                  encoded: encoder positions that it attends to; encodes: whether the step runs them
+//   workOf(table, segments, logitRows)          Work of a step that runs these; by default with a row of logits for each
 //   decodeWork(table, users, context, encoded)  Work of a step that gives each user a token; context: with the new position
 //   prefillWork(table, workload, start, end)    Work of a step that runs these positions of prompts laid end to end
 //
