@@ -26,7 +26,7 @@ def server() -> Iterator[SmallServer]:
 
 
 def test_a_run_is_told_and_written(ridgeline: Run, server: SmallServer, tmp_path: Path) -> None:
-    """Text: answers first, definitions last; a line a request; a page with its figures."""
+    """Check the text, which has answers first and no definitions, the CSV with a line per request, and the page."""
     table, page = tmp_path / "requests.csv", tmp_path / "report.html"
     ended = ridgeline(
         "bench", "serve", server.url, "--concurrency", "2", *FEW, "--slo", "ttft=9s", "--csv", table, "--report", page
@@ -35,7 +35,7 @@ def test_a_run_is_told_and_written(ridgeline: Run, server: SmallServer, tmp_path
     lines = ended.out.splitlines()
     assert lines[0] == f"small at {server.url}: closed loop of 2 users"
     assert lines[2].startswith("- 6 of 6 requests answered")
-    assert "goodput" in ended.out
+    assert "Goodput" in ended.out
     assert "c1 - a: time to first token" in ended.out
     rows = list(csv.DictReader(table.open()))
     assert tuple(rows[0]) == COLUMNS

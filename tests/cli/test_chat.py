@@ -240,5 +240,7 @@ def test_a_bad_chat_template_file_is_a_wrong_option_in_every_command(
     """Check the exit code: one of these said that the model is refused, the other that an option is wrong."""
     file = tmp_path / "chat.jinja"
     file.write_text(template, encoding="utf-8")
-    for command in (("run", "tales", "Once"), ("chat", "tales"), ("serve", "tales")):
-        assert_one_line(ridgeline(*command, "--chat-template", file), USAGE, f"{file}: ")
+    for command in (("run", "tales", "Once"), ("chat", "tales"), ("serve", "tales", "--port", "0")):
+        ended = ridgeline(*command, "--chat-template", file)
+        assert ended.code == USAGE
+        assert ended.err.splitlines()[-1].startswith(f"ridgeline: {file}: ")  # serve logs its start before

@@ -111,7 +111,7 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
     ((served, settings),) = told
     engine = served.settings
     assert engine is not None
-    assert (engine.traits.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
+    assert (engine.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
     assert (engine.seed, engine.grammar_bytes, settings.top_logprobs, served.name) == (3, 1 << 20, 4, "mine")
     texts = load_text_processor(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
     assert texts.reasoning_tags == ("<think>", "</think>")

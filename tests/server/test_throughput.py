@@ -47,7 +47,7 @@ def test_what_there_is_room_for_is_said_first_as_vllm_says_it(caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         throughput.begin()
     assert caplog.messages == [
-        "KV cache: 1,600 tokens (0.25 MiB)",
+        "KV cache: 1,600 tokens (256 KiB)",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         "Predicted step times are those of scripted card",
     ]
@@ -65,7 +65,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
             ThroughputLog(llm).begin()
     device = "Predicted step times are those of scripted card"
     assert caplog.messages == [
-        "KV cache: 9 bytes a token, and a state of 7 (0.25 MiB)",
+        "KV cache: 9 bytes a token, and a state of 7 (256 KiB)",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
         *("The prefix cache is off: there are states", device),
         *("The prefix cache is off: layers store nothing", device),
