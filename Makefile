@@ -53,7 +53,7 @@ real: $(VENV)/.real
 	@PYTHONPATH=tests $(BIN)/python -m real.fetch
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m real tests/real
 
-# libasan intercepts C++ exceptions. It looks for them before Python loads C++, so libstdc++ is loaded as well.
+# libasan looks up the functions that throw exceptions before Python loads libstdc++, so that is preloaded too.
 sanitize: $(VENV)/.dev
 	CXXFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined' \
 		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized

@@ -186,6 +186,7 @@ class Values:
                 need(each.conversion == -1 and found.kind in (STRING, NUMBER))
                 code = found.code
                 if each.format_spec is not None:
+                    need(found.kind == NUMBER)
                     code = f"{self.definitions.helper('format')}({code}, {self.of(each.format_spec).code})"
                 parts.append(f"${{{code}}}")
             else:

@@ -669,7 +669,7 @@ def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch)
     for flag in ("--card", "--compare-devices"):
         for device, notes in (("l40s", 0), ("mi300x", 1)):
             out = re.sub(r"\s+", " ", plan("tales", *small, flag, device, "--engine", "ridgeline")[1])
-            assert out.count("Ridgeline does not run on this device yet (only on cpu and NVIDIA)") == notes
+            assert out.count("Ridgeline does not run on this device yet (only on CPUs and NVIDIA GPUs)") == notes
 
 
 def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:

@@ -303,7 +303,9 @@ def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -
 
 def test_ridgeline_says_where_it_does_not_run_yet() -> None:
     own, other = load_engine("ridgeline"), load_engine("vllm")
-    assert "does not run on this device yet (only on cpu and NVIDIA)" in own.unsupported_note(card())
+    assert "does not run on this device yet (only on CPUs and NVIDIA GPUs)" in own.unsupported_note(card())
+    assert own.unsupported_note(card(title="NVIDIA Card"), 2).startswith("Ridgeline does not run split over GPUs: ")
+    assert own.unsupported_note(card(kind="cpu"), 2) == other.unsupported_note(card(), 2) == ""
     assert [
         own.unsupported_note(card(kind="cpu")),
         own.unsupported_note(card(title="NVIDIA Card")),

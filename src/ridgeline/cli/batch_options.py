@@ -31,7 +31,8 @@ class BatchFlags:
         "The number of engines that run the requests, on Ray Data (pip install 'ridgeline[ray]').", default=1
     )
     ray_address: str | None = _batch(
-        "The Ray cluster to run the replicas on: auto, or its HOST:PORT. By default a new cluster on this machine."
+        "The Ray cluster to run the replicas on: auto, or its HOST:PORT. By default a new cluster on this machine.",
+        is_eager=True,  # before --threads, which then counts the cores of the replicas' machines
     )
 
     @property

@@ -45,9 +45,10 @@ from ridgeline.util.untrusted import ModelRefused
 _LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # minimum duration of a rate of a sweep: both must be reached
 _SEEDS = 1_000_000
 _NEXT_LEVEL = 7919  # added to the seed at each rate of a sweep
+_NAME_A_DEVICE = "name a device: --predict-on this probes this machine while the server runs."
 _UNCALIBRATED = (
     "The load is not predicted, because the server's device is not calibrated here. Run `ridgeline calibrate` and "
-    "start the server again, or name a device: --predict-on this probes this machine while the server runs."
+    f"start the server again, or {_NAME_A_DEVICE}"
 )
 ShowProgress = Callable[[str], None]
 
@@ -225,7 +226,7 @@ def _predicted(options_given: _BenchServeOptions, found: BenchFindings, on_progr
         else device_named(options_given.target.predict_on)
     )
     if device is None:
-        return replace(found, unpredicted=_why_unpredicted())
+        return replace(found, unpredicted=_why_unpredicted(local=served.local))
     try:
         predicted = predict(name, read_config(name), device, round(given.mean), round(made.mean))
     except ModelRefused:
@@ -235,14 +236,19 @@ def _predicted(options_given: _BenchServeOptions, found: BenchFindings, on_progr
     return replace(found, predicted=predicted)
 
 
-def _why_unpredicted() -> str:
-    """Return why the load on a server of this machine is not predicted, and how to change that."""
+def _why_unpredicted(*, local: bool) -> str:
+    """Return why the load is not predicted, and how to change that.
+
+    Args:
+        local: Whether the server runs on this machine, so that a stale calibration here is a reason.
+    """
     from ridgeline.insight.calibrate.calibration_file import StaleCalibration, Uncalibrated, load_all
 
     try:
         load_all()
     except StaleCalibration as error:
-        return f"The load is not predicted: {error}, and start the server again."
+        if local:
+            return f"The load is not predicted: {error}, and start the server again; or {_NAME_A_DEVICE}"
     except Uncalibrated:
         pass
     return _UNCALIBRATED

@@ -1,5 +1,7 @@
 """The models that `ridgeline image` and `ridgeline video` accept and suggest for unknown names."""
 
+import shlex
+
 from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, video_medium
 from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.hub_cache import cached_ids, hub_cache
@@ -26,10 +28,10 @@ def open_media_source(model: str, medium: Medium, *, has_prompt: bool = True) ->
         built_in = [name for name in builtin_names() if _draws(name, medium)]
         nearest = did_you_mean(model, [*built_in, *(name for name in cached_ids(hub_cache()) if _draws(name, medium))])
         if not has_prompt:
-            example = f'ridgeline {medium.command} {built_in[0]} "{model}"'
+            example = f"ridgeline {medium.command} {built_in[0]} {shlex.quote(model)}"
             raise ModelRefused(
-                f"{unknown.what}; if this is the prompt, MODEL comes before it: {example}; if not, give a prompt too, "
-                f"and as MODEL the folder of a pipeline or a built-in model ({', '.join(built_in)})"
+                f"{unknown.what}{nearest} if this is the prompt, MODEL comes before it: {example}; if not, give a "
+                f"prompt too, and as MODEL the folder of a pipeline or a built-in model ({', '.join(built_in)})"
             ) from None
         raise ModelRefused(
             f"{unknown.what}{nearest} nothing is downloaded; give the folder of a pipeline (with a model_index.json), "

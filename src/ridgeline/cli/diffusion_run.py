@@ -12,7 +12,7 @@ import typer
 from torch import Tensor
 
 from ridgeline.cli.console import counting_bar, loading_bar, print_json, say
-from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
+from ridgeline.cli.image_files import MediaFile, Medium, check_media_outputs, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.media_flags import MediaRunFlags
@@ -41,14 +41,14 @@ def draw(source: ModelSource, medium: Medium, request: DiffusionRequest, run: Me
     """
     dtype = run.denoiser_dtype
     if run.output is not None:
-        check_outputs(numbered(run.output, request.images), medium, force=run.force, latents=True)
+        check_media_outputs(numbered(run.output, request.images), medium, force=run.force, latents=True)
     with loading_bar(source.name) as progress:
         pipeline = load_pipeline(source, dtype, threads=run.threads, progress=progress, device=run.place)
     device = device_at(run.place)
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
     paths = numbered(run.output or Path(f"{Path(pipeline.name).name}-{plan.seed}{medium.suffix}"), request.images)
-    check_outputs(paths, medium, force=run.force, latents=True)
+    check_media_outputs(paths, medium, force=run.force, latents=True)
     tiling = run.tiling(pipeline.autoencoder, plan.geometry.latents)
     forecast = forecaster.forecast(plan, tiling)
     if run.cfg_parallel:

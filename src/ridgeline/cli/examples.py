@@ -38,6 +38,7 @@ _FURTHER: dict[str, tuple[tuple[str, str], ...]] = {
     "guide": (("--path", "print where it is"),),
     "image": (("-n 4 --seed 7 -o sevens", "four, repeatable"), ("--steps 10 --quiet", "fewer steps, no report")),
     "lab exercise": (("--check", "check your solution"),),
+    "page cards": (),
     "page devices": (),
     "page export": (("--models llama-3-8b --force", "one model, replace the file"),),
     "page tables": (("--weights int8 --devices 2", "quantized, on two GPUs"),),

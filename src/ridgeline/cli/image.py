@@ -10,7 +10,7 @@ from ridgeline.cli.console import print_json, silence
 from ridgeline.cli.diffusion_models import check_medium, open_media_source
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.flags import build_from, given_flags, with_flags
-from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, check_outputs, numbered, video_medium
+from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, check_media_outputs, numbered, video_medium
 from ridgeline.cli.image_tokens import draw_tokens
 from ridgeline.cli.media_flags import MediaRequestFlags, MediaRunFlags
 from ridgeline.cli.text_request import read_prompt
@@ -102,7 +102,7 @@ def _decode_saved(source: ModelSource, medium: Medium, run: MediaRunFlags) -> No
     given = [read_latents(path) for path in files]
     beside = [decoded_path(path, medium.suffix) for path in files]
     paths = beside if run.output is None else numbered(run.output, len(files))
-    check_outputs(paths, medium, force=run.force)
+    check_media_outputs(paths, medium, force=run.force)
     autoencoder = load_vae(source, threads=run.threads, device=run.place)
     wanted, dimensions = autoencoder.channels, 3 if medium is IMAGE_MEDIUM else 4
     for path, (each, _) in zip(files, given, strict=True):

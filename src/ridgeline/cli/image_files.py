@@ -108,7 +108,7 @@ def numbered(output: Path, count: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{number:0{width}}{output.suffix}") for number in range(1, count + 1)]
 
 
-def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool, latents: bool = False) -> None:
+def check_media_outputs(paths: Sequence[Path], medium: Medium, *, force: bool, latents: bool = False) -> None:
     """Raise ValueError, before any work is done, if an output could not be written or exists without `force`.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 import typer
 
 from ridgeline.cli.console import counting_bar, loading_bar, print_json, say
-from ridgeline.cli.image_files import MediaFile, Medium, check_outputs, numbered
+from ridgeline.cli.image_files import MediaFile, Medium, check_media_outputs, numbered
 from ridgeline.cli.image_forecast import describe_device, measured_lines
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.media_flags import MediaRunFlags
@@ -38,13 +38,13 @@ def draw_tokens(source: ModelSource, medium: Medium, request: DiffusionRequest, 
         ValueError: If a file cannot be written or the model cannot be loaded.
     """
     if run.output is not None:
-        check_outputs(numbered(run.output, request.images), medium, force=run.force)
+        check_media_outputs(numbered(run.output, request.images), medium, force=run.force)
     with loading_bar(source.name) as progress:
         generator = load_image_generator(source, EngineSettings(device=run.device), progress=progress)
     torch.set_num_threads(threads_for(generator.loaded.weight_bytes, run.threads))
     plan = generator.plan(request.prompt, request.images, request.seed)
     paths = numbered(run.output or Path(f"{Path(source.name).name}-{plan.seed}{medium.suffix}"), request.images)
-    check_outputs(paths, medium, force=run.force)
+    check_media_outputs(paths, medium, force=run.force)
     forecast = generator.forecast(plan, device_at(run.place))
     for line in plan_lines(source, generator, plan, forecast):
         say(line)

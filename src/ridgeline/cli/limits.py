@@ -1,15 +1,16 @@
 """The limits of a server as command-line options, one per limit field of ServerSettings."""
 
+from collections.abc import Mapping
 from dataclasses import fields, make_dataclass
 from typing import Any
 
 from ridgeline.cli.flags import given_flags, option_values, panel
 from ridgeline.cli.options import parse_bytes, parse_seconds
-from ridgeline.server.server_settings import ServerSettings, server_limits
+from ridgeline.server.server_settings import ServerLimit, ServerSettings, server_limits
 
 _BYTES, _SECONDS = "_bytes", "_seconds"
 
-LIMITS = server_limits()
+LIMITS: Mapping[str, ServerLimit] = server_limits()
 """The limits by the names of their fields of ServerSettings."""
 _limit = panel("Limits")
 
@@ -43,7 +44,7 @@ def _option(name: str, default: Any) -> tuple[str, Any, Any]:
 
 _OPTIONS = [_option(each.name, each.default) for each in fields(ServerSettings) if each.name in LIMITS]
 
-ServerLimitFlags: Any = make_dataclass("LimitFlags", _OPTIONS, frozen=True)
+ServerLimitFlags: Any = make_dataclass("ServerLimitFlags", _OPTIONS, frozen=True)
 
 
 def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:

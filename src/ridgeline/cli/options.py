@@ -395,11 +395,11 @@ def calibrated_device(place: "torch.device", threads: int | None) -> Device | No
 
 
 def why_uncalibrated(place: "torch.device") -> str:
-    """Return why a GPU of this machine has no usable calibration, with the command that makes one; "" if it has one."""
+    """Return why a GPU of this machine, for which `calibrated_device` is None, has no calibration, and the remedy."""
     from ridgeline.insight.calibrate.calibration_file import Uncalibrated, gpu_kind, load_all
 
     try:
         load_all(gpu_kind(place.index or 0))
     except Uncalibrated as error:
         return str(error)
-    return ""
+    raise AssertionError("the GPU is calibrated")

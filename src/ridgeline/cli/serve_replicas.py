@@ -29,7 +29,7 @@ class ReplicaFlags:
     ray_address: str | None = _replicas(
         "The Ray cluster to run on: auto for the one this machine belongs to, or its HOST:PORT. By default a new "
         "cluster on this machine.",
-        is_eager=True,
+        is_eager=True,  # before --threads, which then counts the cores of the replicas' machines
     )
     router: str | None = _replicas(
         "How requests are assigned to replicas: least (the least loaded; the default), two (the less loaded of two "

@@ -248,15 +248,9 @@ def _parameters(model: Model, counted: ParameterBreakdown) -> DocumentTable:
     if counted.active != counted.total:
         active = "" if counted.layer else None
         rows.append(_row("active per token", active, counted.active, f"{counted.active / counted.total:.1%}"))
-    one = "one layer" if _are_alike(model, counted) else "most common layer"
+    one = "one layer" if counted.layers_alike else "most common layer"
     heads = ("part", *((one, "all") if counted.layer else ("all",)), "share")
     return DocumentTable(columns(*heads), tuple(rows))
-
-
-def _are_alike(model: Model, counted: ParameterBreakdown) -> bool:
-    """Return whether all layers have the same parameters; some mixtures of experts begin with dense layers."""
-    layers = sum(layers_of(model))
-    return all(layers * counted.layer[part] == counted.parameters[part] for part in ("attention", "feed-forward"))
 
 
 def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> TableRow:

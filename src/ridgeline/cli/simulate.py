@@ -49,6 +49,7 @@ from ridgeline.util.document.html import html
 from ridgeline.util.document.terminal_renderer import show
 from ridgeline.util.files import check_outputs, write_whole
 from ridgeline.util.host import cores
+from ridgeline.util.json_data import json_data
 
 _LONG = 3.0  # seconds of the runs at three prices from which a second process is worth its imports
 _BELOW_WALL = 0.7  # share of the saturation rate at which a capacity search begins
@@ -319,7 +320,7 @@ def check_continues(source: ModelSource) -> None:
 def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
     """Write the simulation's findings to files and to standard output."""
     if output.out is not None or output.as_json:
-        text = json.dumps(findings_json(found))
+        text = json.dumps(json_data(findings_json(found)))
         if output.out is not None:
             write_whole(output.out, f"{text}\n")
             say(f"result written to {output.out}")

@@ -39,8 +39,8 @@ _MAX_TOKENS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TraceSamplingFlags:
-    """The sampling options of a traced request, each the field of SamplingParams with the same name.
+class BasicSamplingFlags:
+    """The sampling options that all commands have, each the field of SamplingParams with the same name.
 
     Options that are not given follow the model's generation_config.json.
     """
@@ -77,7 +77,7 @@ class TraceSamplingFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingFlags(TraceSamplingFlags):
+class SamplingFlags(BasicSamplingFlags):
     """The sampling options of commands that generate text."""
 
     USUAL_TOKENS: ClassVar[int] = 256

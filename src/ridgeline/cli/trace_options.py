@@ -16,7 +16,7 @@ from ridgeline.cli.console import say
 from ridgeline.cli.flags import given_flags, option, panel
 from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
 from ridgeline.cli.plan_options import add_adapters_of
-from ridgeline.cli.text_request import TraceSamplingFlags
+from ridgeline.cli.text_request import BasicSamplingFlags
 from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
 from ridgeline.engine.placement import device_named as placed
@@ -256,7 +256,7 @@ class TraceFlags:
     """All options of `ridgeline trace` but the device."""
 
     look: InspectionFlags
-    sampling: TraceSamplingFlags
+    sampling: BasicSamplingFlags
     diffusion: DiffusionTraceFlags
     running: TraceRunFlags
     files: TraceFileFlags

@@ -21,7 +21,7 @@ class ModelTraits:
     sampled_vocab_size: int
     """The number of token ids that can be sampled; they are the first ids of the vocabulary."""
     attention_patterns: Collection[AttentionPattern] = ()
-    """The attention patterns of the layers, with those that keep no KV."""
+    """The attention patterns of the layers, including layers that keep no KV. The engine adds those with KV."""
     has_head: bool = True
     """Whether the model gives logits. Without a head, a request ends with hidden states when its prompt has run."""
     needs_whole_prompt: bool = False

@@ -14,9 +14,6 @@ _INTEGERS = ("int4", "int8", "fp16", "bf16", "fp32")
 NARROW = frozenset({"fp4", "fp8", "int4", "int8"})
 """The number formats that only some devices have arithmetic units for."""
 
-STALE = "calibration"
-"""The key in a device's sources under which a probed machine has the error of its stale calibration."""
-
 Basis = Literal["own", "alike", "kind", "file", "probe"]
 """The origin of a device's kernel-efficiency constants.
 
@@ -221,11 +218,8 @@ class Device:
     """
     sources: Mapping[str, str] = field(default_factory=dict)
     """The source of every specification of the device, by its field name in cards.toml."""
-
-    @property
-    def stale_calibration(self) -> str:
-        """A sentence on what changed since this machine was calibrated, and on the remedy; "" for other devices."""
-        return self.sources.get(STALE, "")
+    stale_calibration: str = ""
+    """The message of StaleCalibration, with its remedy, if this machine's calibration no longer holds; otherwise ""."""
 
     @property
     def maker(self) -> str:

@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -104,6 +104,8 @@ class EngineProfile:
     """The kernels that copy a prompt's rows around its attention; None if attention reads and writes them in place."""
     kinds: tuple[str, ...] = ()
     """The kinds of devices and the makers of GPUs that the engine runs on; empty for all."""
+    one_gpu: bool = False
+    """Whether the engine does not split a model over several GPUs."""
     offered: bool = True
     """Whether users can choose the engine by name in `ridgeline plan`."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -128,17 +130,20 @@ class EngineProfile:
             copies=self.copies,
         )
 
-    def unsupported_note(self, device: Device) -> str:
-        """Return a note that the engine does not yet support such a device and how it is priced; "" if it is supported.
+    def unsupported_note(self, device: Device, devices: int = 1) -> str:
+        """Return a note that the engine does not yet run on such devices and how they are priced; "" if it does.
 
         A calibrated device counts as supported.
+
+        Args:
+            device: The device.
+            devices: The number of devices that each layer is split over.
         """
-        if not self.kinds or {device.kind, device.maker} & set(self.kinds) or device.calibrated:
+        runs = not self.kinds or device.calibrated or {device.kind, device.maker} & set(self.kinds)
+        if runs and (devices == 1 or not self.one_gpu or device.kind != "gpu"):
             return ""
-        return (
-            f"{self.title} does not run on this device yet (only on {' and '.join(self.kinds)}): predicted with its "
-            "rules and this device's kernel times"
-        )
+        where = "split over GPUs" if runs else f"on this device yet (only on {_list_kinds(self.kinds)})"
+        return f"{self.title} does not run {where}: predicted with its rules and this device's kernel times"
 
     def _all_reduce(self, device: Device, devices: int) -> str:  # also in formulas.js
         over = "NVLink" if device.link is not None and device.link.name.startswith("NVLink") else "other"
@@ -217,6 +222,11 @@ def default_engine(device: Device) -> EngineProfile:
     This machine is one that was calibrated or probed with Ridgeline.
     """
     return load_engine(OWN_ENGINE if device.calibrated or device.basis == "probe" else DEFAULT_ENGINE)
+
+
+def _list_kinds(kinds: Sequence[str]) -> str:
+    """Return kinds of devices and makers of GPUs as words: `CPUs and NVIDIA GPUs`."""
+    return " and ".join(f"{kind.upper()}s" if kind.islower() else f"{kind} GPUs" for kind in kinds)
 
 
 @cache

@@ -5,7 +5,8 @@ JSON key thereby. `json_shape` adds properties to the fields of a class or leave
 parts of a record. Both state what they read as `keys`, each of which is one of these:
 
 - `users`: an attribute, under its JSON name
-- `load.users`: an attribute of an attribute, under the last name; null if `load` is None
+- `load.users`: an attribute of an attribute, under its JSON name; null if `load` is None, whose attributes must then
+  have no JSON names of their own
 - `most=load.users`: the same under the key `most`
 - `*load`: all entries of a record or mapping, as if they were the record's own
 - `?load` and `?most=load.users`: the same as without `?`, but left out if it is None

@@ -36,7 +36,7 @@ class ExpertLayout(ABC):
     """Whether the experts have biases."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """Return the checkpoint names of the tensors of experts that have biases if `bias`."""
+        """Return `names`; `bias` says whether the caller's experts have biases, which must match the layout."""
         assert bias == self.biased, f"this expert layout has {'biases' if self.biased else 'no biases'}"
         return self.names
 

@@ -12,7 +12,7 @@ import torch
 
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.engine import WALL_CLOCK, EngineLost
-from ridgeline.engine.setup import load_with_threads
+from ridgeline.engine.setup import LoadedEngine, load_with_threads
 from ridgeline.engine.worker.engine_messages import EngineReady, FromEngine, ToEngine, first_of
 from ridgeline.engine.worker.engine_process import EngineStart, LoadingProgress, Maker, NotLoaded
 from ridgeline.engine.worker.inspector import function_named, inspection
@@ -113,8 +113,15 @@ def run(connection: socket.socket) -> None:
 
 def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     """Load the engine and report that it is ready; if that fails, report the reason and return None."""
+    behind = 0 if start.clock is None else start.clock - WALL_CLOCK()
     try:
-        loop, ready = _load(child, start)
+        loaded, threads = _load(child, start)
+        torch.set_num_threads(threads)
+        device = None if start.device is None else loaded.with_interconnect(start.device)
+        inspect = inspection(start.inspector, loaded, device)
+        loop = EngineLoop(loaded.engine, child.send, loaded.price, device, inspect)
+        if start.transfer is not None:
+            loop.transfer(start.transfer, loaded, child.wake)
     except ValueError as error:
         child.send(NotLoaded(str(error), isinstance(error, ModelRefused)))
         return None
@@ -124,14 +131,17 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
             raise
         child.send(NotLoaded(reason, refused=False))
         return None
+    if behind:
+        loaded.engine.clock = lambda: WALL_CLOCK() + behind
+    loaded.engine.set_next_id(first_of(start.replica))
     gc.freeze()  # the objects so far stay for good, so the collector need not scan them again
-    child.send(ready)
+    child.send(EngineReady(loaded.info(device)))
     return loop
 
 
-def _load(child: ChildConnection, start: EngineStart) -> tuple[EngineLoop, EngineReady]:
-    """Return the loop of the loaded engine, and the message that it is ready."""
-    reported, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
+def _load(child: ChildConnection, start: EngineStart) -> tuple[LoadedEngine, int]:
+    """Return the engine, and the number of threads that torch should compute with."""
+    reported = 0
 
     def progress(done: int, total: int) -> None:
         nonlocal reported
@@ -141,21 +151,10 @@ def _load(child: ChildConnection, start: EngineStart) -> tuple[EngineLoop, Engin
 
     if start.maker:
         maker: Maker = function_named(start.maker)
-        loaded, threads = maker(start), 1
-    else:
-        loaded, threads = load_with_threads(
-            start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
-        )
-    torch.set_num_threads(threads)
-    if behind:
-        loaded.engine.clock = lambda: WALL_CLOCK() + behind
-    loaded.engine.set_next_id(first_of(start.replica))
-    device = None if start.device is None else loaded.with_interconnect(start.device)
-    inspect = inspection(start.inspector, loaded, device)
-    loop = EngineLoop(loaded.engine, child.send, loaded.price, device, inspect)
-    if start.transfer is not None:
-        loop.transfer(start.transfer, loaded, child.wake)
-    return loop, EngineReady(loaded.info(device))
+        return maker(start), 1
+    return load_with_threads(
+        start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
+    )
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     calibrated: bool = False
     """Whether the performance constants of the device for predictions were measured on this machine."""
     stale_calibration: str = ""
-    """The changes since this machine was calibrated, if it counts as not calibrated because of them."""
+    """The message of StaleCalibration, with its remedy, if this machine's calibration no longer holds; otherwise ""."""
     dtype: str = "float32"
     """The dtype of the weights; if they have several, that of the embedding."""
     adapters: tuple[str, ...] = ()

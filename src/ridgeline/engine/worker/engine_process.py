@@ -62,10 +62,8 @@ class EngineStart(msgspec.Struct, frozen=True):
 async def load_text_processor_async(start: EngineStart) -> TextProcessor:
     """Load the text processor of an engine that runs in another process, in a thread of its own.
 
-    The errors are those of load_text_processor, and a ValueError for a wrong number of threads.
+    The errors are those of load_text_processor.
     """
-    if start.threads is not None:
-        check_threads(start.threads)
     return await asyncio.to_thread(
         lambda: load_text_processor(
             open_source(start.model),
@@ -149,6 +147,8 @@ class EngineProcess:
             restarts: How many times a dead process is replaced.
             progress: Receives the bytes loaded and the bytes in total while weights load.
         """
+        if start.threads is not None:
+            check_threads(start.threads)  # on Ray, replicas have the cores of other machines
         process = cls(start, await load_text_processor_async(start), restarts, progress)
         await process.begin()
         return process

@@ -8,7 +8,7 @@ from ridgeline.insight.calibrate.calibration_file import StaleCalibration, Uncal
 from ridgeline.insight.calibrate.estimate import estimate_device
 from ridgeline.insight.calibrate.gpu_calibration import probe_gpu
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.price.device import STALE, Device
+from ridgeline.price.device import Device
 from ridgeline.util.host import cores
 
 
@@ -64,7 +64,7 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
 
 
 def _estimated(device: Device, reason: Uncalibrated) -> Device:
-    """Return a probed device with the reason for its missing calibration in its sources."""
+    """Return a probed device with the reason for its missing calibration."""
     sources = {**device.sources, "efficiency": f"not calibrated, only a rough estimate: {reason}"}
-    stale = {STALE: str(reason)} if isinstance(reason, StaleCalibration) else {}
-    return replace(device, sources={**sources, **stale})
+    stale = str(reason) if isinstance(reason, StaleCalibration) else ""
+    return replace(device, sources=sources, stale_calibration=stale)

@@ -19,7 +19,7 @@ REQUESTS = 1500
 _NEAR = 1.03  # the ratio of the bad to the good rate at which bisection stops
 _STEP, _LEAST = 1.4, 100.0  # the ratio of successive rates while bracketing; the widest bracket
 At = Callable[[float, float], SimulationMetrics]
-"""A function that simulates an arrival rate, with step prices times a factor, and returns the metrics."""
+"""A function that simulates an arrival rate, with step times multiplied by a factor, and returns the metrics."""
 
 
 @json_shape("rate", "good", "verdict", "metrics")

@@ -30,13 +30,13 @@ class SimulationFindings:
 
     query: SimulationQuery
     log: RunLog
-    """The log of the simulation run whose steps take their predicted times, without the price's error."""
+    """The log of the simulation run whose steps take their predicted times, without their error."""
     metrics: SimulationMetrics
     """The metrics of the simulation run whose steps take their predicted times."""
     at_low_price: SimulationMetrics
-    """The metrics at the price less its error; the same as `metrics` if the error is zero."""
+    """The metrics with step times shorter by their error; the same as `metrics` if the error is zero."""
     at_high_price: SimulationMetrics
-    """The metrics at the price plus its error; the same as `metrics` if the error is zero."""
+    """The metrics with step times longer by their error; the same as `metrics` if the error is zero."""
     law: LoadLaw | None = None
     """The figures of the load law; None if it does not apply to these requests."""
     capacity: SimulatedCapacity | None = None

@@ -22,7 +22,7 @@ class PriceUncertainty:
 
 
 def price_error(device: Device, devices: int) -> PriceUncertainty:
-    """Return the expected relative error of step prices on a device.
+    """Return the expected relative error of predicted step times on a device.
 
     It is the mean of the published median errors over GPUs and engines, weighted by their numbers of measurements:
     those of decode and prefill, or for 8 GPUs and more those of all runs on 8 GPUs. A calibrated machine has its own

@@ -127,7 +127,10 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         )
     if comparison.setup.engine.own_attention:
         yield describe_own_attention("several")
-    unable = (comparison.setup.on(offer.device).engine.unsupported_note(offer.device) for offer in comparison.offers)
+    unable = (
+        comparison.setup.on(offer.device).engine.unsupported_note(offer.device, offer.outcome.devices)
+        for offer in comparison.offers
+    )
     yield from dict.fromkeys(note for note in unable if note)
     missed = [offer for offer in comparison.unable if offer.outcome.fits]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]

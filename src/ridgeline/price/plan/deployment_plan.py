@@ -351,9 +351,14 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
         )
     if workload.tokens > (context := case.model.context):
         output = max(1, context * workload.output // workload.tokens)
+        lengths = f"--input {context - output} --output {output}"
+        if workload.encoded or workload.images:
+            lengths = f"--output {context - workload.input} or less"
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}, but the "
-            f"model's context is {context:,}; give, for example, --input {context - output} --output {output}"
+            f"model's context is {context:,}; give, for example, {lengths}"
+            if workload.input < context
+            else f"{workload.input:,} tokens of input exceed the model's context of {context:,}; give a shorter --input"
         )
 
 

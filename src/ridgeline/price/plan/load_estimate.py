@@ -146,13 +146,14 @@ def rank_waits(
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:  # also in plan_formulas.js
-    """The times that `users` users experience who come and go."""
+    """The mean times of requests while a constant number of users each send one request after the other."""
 
     itl: Estimate
     """The seconds of a decode step."""
     pauses: Pauses | None
     """The seconds of prefill between two decode steps; None for outputs of one token, which have no decode steps."""
     stay: Residence
+    """The time that a request spends in the engine."""
 
 
 def steady_state(users: int, own: int, itl: Estimate, prompts: RankPrompts) -> SteadyState:  # also in plan_formulas.js

@@ -58,7 +58,7 @@ def describe_ways(ways: Sequence[Deployment]) -> str:
 
 
 def describe_held(plan: DeploymentPlan) -> str:
-    """Return the requests whose KV fits, with the length that they are counted with and where they are.
+    """Return the requests whose KV fits, the length with which they are counted, and ` on each replica` of several.
 
     For example `112 requests of 1,536 tokens`, or with an engine that admits requests as long as their current tokens
     fit `383 requests of 1,152 tokens (their mean length)`.
@@ -66,7 +66,7 @@ def describe_held(plan: DeploymentPlan) -> str:
     memory, encoded = plan.memory, plan.workload.encoded
     tokens = f"{memory.admitted_tokens:,} tokens{f' and {encoded:,} of the encoder' if encoded else ''}"
     mean = " (their mean length)" if memory.admitted_tokens < memory.request_tokens else ""
-    return f"{memory.users:,} request{'s' * (memory.users != 1)} of {tokens}{on_each_replica(plan)}{mean}"
+    return f"{memory.users:,} request{'s' * (memory.users != 1)} of {tokens}{mean}{on_each_replica(plan)}"
 
 
 def on_each_replica(plan: DeploymentPlan) -> str:

@@ -108,7 +108,8 @@ class PromptQueue:  # also in plan_formulas.js
         if not rounds:
             return self._clock[more], self._waits[more]
         clock, ended = self._clock[unlike], self._ended(unlike)
-        later = clock * (ended * rounds * (rounds - 1) / 2 + rounds * self._ended(more))  # waits of the rounds before
+        # Prompts of later rounds also wait for all rounds before.
+        later = clock * (ended * rounds * (rounds - 1) / 2 + rounds * self._ended(more))
         return clock * rounds + self._clock[more], self._waits[unlike] * rounds + self._waits[more] + later
 
     def _ended(self, steps: int) -> int:  # also in plan_formulas.js

@@ -377,7 +377,7 @@ class ModelCache:
             requested_dtype: The dtype that was requested, which the device may not support.
         """
         device, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
-        if unable := engine.unsupported_note(device):
+        if unable := engine.unsupported_note(device, case.setup.devices):
             yield unable
         if dtype != requested_dtype:
             yield (

@@ -74,9 +74,9 @@ template <class Stored> using DotsOf = Singles;
 
 constexpr int64_t padded(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
 
-// Prefetch into the second-level cache. The processor's own prefetching stops at the end of a page. A core waits for only a
-// few lines of the first-level cache at a time: on Zen 4 it has 24, which at their latency is 13 GB/s. The second-level cache
-// brought 20 GB/s.
+// Prefetch into the second-level cache. The processor's own prefetching stops at the end of a page. A core can have only a few
+// loads into its first-level cache outstanding: 24 on Zen 4, which at their latency is 13 GB/s. The second-level cache brought
+// 20 GB/s.
 inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 template <class Number> inline void prefetch(const Number* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) prefetch(from + i);

@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int64_t MAX_SHARED_OUTPUTS = 128;  // maximum of an item with many rows, because each item reads all rows
+constexpr int64_t MAX_SHARED_OUTPUTS = 128;  // maximum outputs of an item with many rows, because each item reads all rows
 
 // The rows sorted by the expert that they picked.
 struct SortedPicks {

@@ -64,8 +64,7 @@ template <class Stored> inline uint32_t size_of_unit(const Stored* x) {
 
 // Round a unit of inputs to integers, in the order in which they are multiplied. A magnitude of `size` becomes 127.
 template <class Coded, class Stored> inline UnitOfRow round_unit(const Stored* x, uint32_t size, int8_t* to) {
-    const float scale = std::bit_cast<float>(size) / 127;
-    // for smaller scales, and if a number is infinite or NaN, the integers are 0
+    const float scale = std::bit_cast<float>(size) / 127;    // for smaller scales the integers are 0; if a number is infinite or NaN, the scale makes the result infinite or NaN
     const float by = scale > 1e-30f ? 1 / scale : 0;
     auto bytes = [&](F own) { return _mm512_maskz_cvtsepi32_epi8(-1, _mm512_maskz_cvtps_epi32(-1, reinterpret_cast<__m512>(own * by))); };
     const __m256i own = _mm256_set_m128i(bytes(load(x + LANES)), bytes(load(x)));

@@ -128,7 +128,7 @@ struct Heads {
     void* to;
 };
 
-// The most likely tokens of a distribution in order, with their log-probabilities, and the log-probability `own` of one
+// The most likely tokens of a distribution, most likely first, with their log-probabilities, and the log-probability `own` of one
 // token. ids, shares: memory for the requested number of tokens. count: the number found.
 struct Report {
     double own;

@@ -231,7 +231,7 @@ inline std::pair<float, float> Sampler::guessed(int64_t count, double tail, floa
 // of the set.
 inline Kept Sampler::in_top_p(int64_t count, double total, double p) {
     const double target = p * total, tail = total - target;
-    // Weights below an equal share of the tail are not part of the cut.
+    // Weights below tail / count cannot add up to the tail, so the cut is not below them.
     const float least = float(std::max(0.999 * tail / count, double(FLT_MIN)));
     auto [low, high] = guessed(count, tail, least);
     for (;;) {
@@ -307,7 +307,7 @@ inline void Sampler::draw(Sampling& row, const float* x, int64_t vocabulary) {
     }
 }
 
-// Write the indices of the k most likely tokens, in order.
+// Write the indices of the k most likely tokens, most likely first.
 inline void Sampler::ranked(const Candidates& from, int64_t k, std::vector<int32_t>& to) {
     to.clear();
     if (k == 0) return;

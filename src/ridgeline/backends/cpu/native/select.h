@@ -80,7 +80,7 @@ inline std::pair<float, float> minmax_of(const float* values, int64_t count) {
 }
 
 // Add the masses of values from the largest down, starting with `above`. Return the value at which the sum first reaches
-// `target`, and how many values equal to it are needed. If all values do not reach it, return the smallest. `values` is
+// `target`, and how many values equal to it are needed. If even the sum of all values does not reach it, return the smallest. `values` is
 // overwritten.
 template <class Mass> Floor floor_of(float* values, int64_t count, double above, double target, Mass mass) {
     constexpr int64_t FEW = 48, BINS = 512;

@@ -19,6 +19,8 @@ class ParameterBreakdown:
     """The parameters of a model by part, including "vision" if there is such a part."""
     layer: dict[str, int]
     """The parameters, by part, of one layer of the most common kind."""
+    layers_alike: bool
+    """Whether all layers have the same parameters by part. Some mixtures of experts begin with dense layers."""
     total: int
     """The number of all parameters of a model."""
     active: int
@@ -48,7 +50,9 @@ def parameter_breakdown(model: Model) -> ParameterBreakdown:
         del parts[VISION]
     bills = list(layers.values())
     idle = sum(op.idle_parameters for _, op in model.ops())
-    return ParameterBreakdown(parts, max(bills, key=bills.count), total, total - idle, nbytes)
+    common = max(bills, key=bills.count)
+    alike = all(each == common for each in bills)
+    return ParameterBreakdown(parts, common, alike, total, total - idle, nbytes)
 
 
 def part_of(model: Model, path: str, op: Op) -> str:

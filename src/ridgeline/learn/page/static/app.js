@@ -12,7 +12,7 @@ import { TABS } from "page/tabs.js";
 const FIELDS = Object.fromEntries(TABS.map((tab) => [tab.id, tab.fields ?? {}]));
 const ASK_AGAIN = 1500; // milliseconds
 
-/** Return the page's data: `context` once it is read, before that the reason why not. */
+/** Return the `context` once it is read, until then {waiting} or {locked}, and a function that retries. */
 function useContextOf(source) {
   const [found, setFound] = useState({ waiting: "" });
   const [tries, setTries] = useState(0);

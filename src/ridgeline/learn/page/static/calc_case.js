@@ -16,7 +16,7 @@
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
 const BEYOND = Math.pow(2, 30); // a number of users with whom the bytes of weights are negligible
-export const MOST_USERS = 2048; // the maximum number of tokens of a decode step (plan --max-batch-tokens)
+export const MOST_USERS = 2048; // the maximum number of users: a step gives each one token (plan --max-batch-tokens)
 
 export function settingOf(table, all, state, before = null) {
   const card = all.cards[state.card];

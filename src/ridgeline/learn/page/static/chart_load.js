@@ -14,7 +14,7 @@ const POINTS = 28;
 const NARROW = 420;
 const { log10 } = Math;
 
-/** Return the loads from one user to what memory holds, or to a few users more than a target allows. */
+/** Return the loads of some numbers of users from 1 to `most`, evenly spaced on a logarithmic axis. */
 function loadsOf(serving, most) {
   const counts = new Set();
   for (let at = 0; at <= POINTS; at++) counts.add(Math.round(most ** (at / POINTS)));

@@ -8,7 +8,7 @@ import { percent, say_seconds } from "page/numbers.js";
 
 const WORDS = { encode: "text", denoise: "denoiser", decode: "decode" };
 const [WIDTH, HEIGHT] = [240, 90];
-const SMALL = 128; // pixels up to which an image is enlarged
+const SMALL = 128; // maximum width of an image whose pixels are drawn with sharp edges
 
 /** busy: whether it is being generated. name: the prompt. */
 export function Drawing({ drawing, busy, name }) {

@@ -4,7 +4,7 @@
 /** The states of a page, by their numbers in `pages.state`. */
 export const STATES = ["free", "held", "published", "shared", "cached"];
 
-const KEPT = new Set(["held", "published", "shared"]); // states in which a page keeps its contents
+const KEPT = new Set(["held", "published", "shared"]); // states from which a page that becomes held keeps its contents
 
 const RECENT = 120; // steps that are shown
 const ENDED = 100; // ended requests that are shown

@@ -25,7 +25,7 @@ export const FORMAT = 1;
 const CLASSES = ["one", "few", "many"];
 const FIELDS = { weights: "weight_bytes", read: "kv_read_bytes", written: "kv_write_bytes", activations: "activation_bytes" };
 const BYTES = Object.values(FIELDS);
-const KEPT = 1024; // maximum numbers of rows whose costs are cached for an op
+const KEPT = 1024; // maximum number of row counts whose costs are cached per op
 
 // -- tables ----------------------------------------------------------------------------------------------------------
 

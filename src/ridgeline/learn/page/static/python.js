@@ -90,6 +90,7 @@ export function isAlpha(text) {
 
 /** A number as an f-string writes it by a format such as `,.2f`, `.3e` or `.0%`. */
 export function format(value, spec) {
+  if (Number.isNaN(value)) return "nan";
   const [, commas, places, kind] = /^(,?)\.(\d+)([ef%])$/.exec(spec);
   if (kind === "e") return value.toExponential(places).replace(/(?<=e[+-])(\d)$/, "0$1");
   if (kind === "%") return `${fixed(100 * value, Number(places))}%`;

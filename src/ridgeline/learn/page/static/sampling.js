@@ -4,8 +4,8 @@
 const GREEDY_BELOW = 1e-5;
 
 /**
- * Return the probability of each candidate to be drawn, and whether that is exact. candidates: with the model's own
- * `logprob`, in order. rules: temperature, top_k (0 = off), top_p, min_p. Other tokens count as probability 0, which is
+ * Return the probability of each candidate to be drawn, and whether that is exact. candidates: with the model's own `logprob`, most likely
+ * first. rules: temperature, top_k (0 = off), top_p, min_p. Other tokens count as probability 0, which is
  * exact if top-k keeps no more tokens than there are candidates.
  */
 export function chances(candidates, { temperature, top_k: k, top_p: p, min_p: least = 0 }) {

@@ -123,7 +123,7 @@ function upTo(values, most) {
   return low;
 }
 
-/** Return the output tokens of each second: [second, tokens]. Fractions of a second are included. */
+/** Return the output tokens of every second of the result: [second, tokens]. */
 export function tokensOver({ seconds }) {
   const { second, tokens } = seconds;
   if (!Array.isArray(second) || !Array.isArray(tokens)) return [];
