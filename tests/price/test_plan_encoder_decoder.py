@@ -74,10 +74,10 @@ def test_where_prefill_turns_is_the_encoders_input() -> None:
 
 
 def test_inputs_longer_than_the_encoder_takes_are_refused() -> None:
-    with pytest.raises(ValueError, match="1,024 tokens, but the model's encoder accepts 512; give a shorter"):
+    with pytest.raises(ValueError, match="1,024 tokens, but the model's encoder accepts 512; give --input 512 or less"):
         plan_of("t5-small", PlanWorkload())
     setup = Deployment(load_device("h100-sxm"))
-    with pytest.raises(ValueError, match="1,024 tokens, but the model's encoder accepts 512; give a shorter"):
+    with pytest.raises(ValueError, match="1,024 tokens, but the model's encoder accepts 512; give --input 512 or less"):
         compare("t5", ModelCache(read_config("t5-small")), setup, PlanWorkload(), (setup.device,), Demand())
 
 

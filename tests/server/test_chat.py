@@ -226,7 +226,7 @@ def test_a_conversation_needs_a_template() -> None:
     with saying("x", template=None) as server:
         reply = server.post("/v1/chat/completions", {"messages": MESSAGES})
         assert reply.status == 400
-        assert "--chat-template" in reply.json()["error"]["message"]
+        assert "/v1/completions" in reply.json()["error"]["message"]
         assert server.post("/v1/completions", {"prompt": "a"}).status == 200
 
 

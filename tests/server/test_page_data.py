@@ -129,7 +129,7 @@ DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
         (DEEP[: 1 << 20], 400, "nested deeper"),
         (b"{}", 400, "has neither architectures nor model_type"),
         (b'{"architectures": ["<script>alert(1)</script>"]}', 400, "is not supported"),
-        (b'{"architectures": [[[]]], "model_type": {"a": 1}}', 400, "is not supported"),
+        (b'{"architectures": [[[]]], "model_type": {"a": 1}}', 400, "has neither architectures nor model_type"),
         (json.dumps({**LLAMA, "num_hidden_layers": 10**9}).encode(), 400, "from 1 to 2000"),
         (json.dumps({**LLAMA, "hidden_size": 10**400}).encode(), 400, ""),
         (json.dumps({**LLAMA, "hidden_size": -1}).encode(), 400, "hidden_size is -1"),
