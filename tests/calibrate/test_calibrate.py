@@ -511,9 +511,9 @@ def test_an_estimate_says_what_changed_since_the_calibration(calibrated: Calibra
     assert not estimated.calibrated
     assert estimated.stale_calibration.startswith(f"the calibration file {cache} is out of date")
     assert estimated.stale_calibration in interference.calibration(estimated)
-    assert (
-        _why_unpredicted() == f"The load is not predicted: {estimated.stale_calibration}, and start the server again."
-    )
+    reason = f"The load is not predicted: {estimated.stale_calibration}, and start the server again; or name a device: "
+    assert _why_unpredicted(local=True).startswith(reason)
+    assert "out of date" not in _why_unpredicted(local=False)
     cache.unlink()
     assert this_device(1, estimate=True).stale_calibration == ""
 
@@ -524,7 +524,6 @@ def test_a_gpu_without_calibration_is_named_with_the_remedy(calibrated: Calibrat
         why_uncalibrated(gpu) == "this machine is not calibrated; run `ridgeline calibrate --device cuda:1` (a minute)"
     )
     path = calibration_file.save([dataclasses.replace(calibrated, kind="gpu", host=None)], "gpu-1")
-    assert why_uncalibrated(gpu) == ""
     path.write_text(path.read_text().replace('"torch": "', '"torch": "0.'))
     assert f"the calibration file {path} is out of date: it was measured with torch 0." in why_uncalibrated(gpu)
 

@@ -406,8 +406,8 @@ def test_two_interrupts(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatc
 def test_a_prompt_without_a_model_is_told_where_the_model_goes(ridgeline: Run) -> None:
     ended = ridgeline("image", "a cat")
     assert_one_line(
-        ended, REFUSED, 'no such model or folder: a cat; if this is the prompt, MODEL comes before it: ridgeline image '
-        'digits "a cat"; if not, ',
+        ended, REFUSED, "no such model or folder: a cat; if this is the prompt, MODEL comes before it: ridgeline image "
+        "digits 'a cat'; if not, ",
     )  # fmt: skip
     assert_one_line(ridgeline("image", "digit", "a seven"), REFUSED, "no such model or folder: digit; did you mean")
 

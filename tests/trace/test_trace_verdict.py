@@ -10,7 +10,6 @@ from ridgeline.engine import SamplingParams
 from ridgeline.insight.trace.bottleneck import above_roofs, reason, slowest
 from ridgeline.insight.trace.run_stats import RunStats, verdict
 from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpRow
-from ridgeline.price.device import STALE
 from ridgeline.price.roof_share import EXPLAINS
 from ridgeline.util.document import humanize
 
@@ -43,7 +42,7 @@ def test_verdict_names_what_changed_since_the_calibration(tiny: Maker) -> None:
     stale = (
         "the calibration file c.json is out of date: it was measured with torch 1 (now 2); run `ridgeline calibrate`"
     )
-    said = verdict(account_of(tiny, "llama"), replace(DEVICE, basis="probe", sources={STALE: stale}))[1]
+    said = verdict(account_of(tiny, "llama"), replace(DEVICE, basis="probe", stale_calibration=stale))[1]
     assert said.endswith(f"; roofs not calibrated: {stale}")
 
 

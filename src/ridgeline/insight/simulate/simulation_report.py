@@ -134,7 +134,7 @@ def _together(findings: SimulationFindings) -> DocumentTable:
         for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.colocated))
     ]
     heads = ("", "tokens per step", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "tokens/s")
-    notes = (f"tail: the highest percentile with enough samples. tokens/s: {_window(findings.metrics)}",)
+    notes = (f"tail: the highest percentile with enough samples. tokens/s: {_window(findings.metrics)}.",)
     return DocumentTable(columns(*heads, words=(0,)), tuple(rows), notes)
 
 

@@ -351,14 +351,12 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
         )
     if workload.tokens > (context := case.model.context):
         output = max(1, context * workload.output // workload.tokens)
-        lengths = f"--input {context - output} --output {output}"
-        if workload.encoded or workload.images:
-            lengths = f"--output {context - workload.input} or less"
+        fitting = f", for example, --input {context - output} --output {output}"
+        if workload.encoded or workload.images:  # --input has a length of its own then
+            fitting = " a shorter --input or --output"
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}, but the "
-            f"model's context is {context:,}; give, for example, {lengths}"
-            if workload.input < context
-            else f"{workload.input:,} tokens of input exceed the model's context of {context:,}; give a shorter --input"
+            f"model's context is {context:,}; give{fitting}"
         )
 
 
