@@ -1,4 +1,7 @@
-"""Groups of options that reach a command as one argument: a dataclass with an option per field."""
+"""Groups of options that reach a command as one argument: a dataclass with an option per field.
+
+`option` and `panel` declare an option that one group has. Options of several groups are types of options.py.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping

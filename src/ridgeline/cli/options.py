@@ -1,4 +1,4 @@
-"""The options that several commands share, each declared once, and the parsers of amounts and device names.
+"""The options that several commands share, each declared once as an annotated type, and parsers of amounts and devices.
 
 Nothing here imports the engine, so that `ridgeline plan` starts fast.
 """

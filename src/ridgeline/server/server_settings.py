@@ -29,7 +29,7 @@ class ServerLimit:
     models: Models = "all"
     """The models that the limit applies to."""
     internal: bool = False
-    """Whether the limit concerns the operator only, because no request can violate it."""
+    """Whether /v1/models leaves the limit out, because it concerns the operator and not the clients."""
     zero: bool = False
     """Whether 0 is allowed: no stop strings, no waiting, no minimum rate."""
     highest: int = _MAX_VALUE
@@ -141,7 +141,7 @@ class ServerSettings:
     compile_bytes: int = _text_limit(
         256 << 20, "--grammar-memory", "The memory limit for compiling a new schema or grammar.", internal=True
     )
-    """The limit is one of the process that compiles grammars on trial."""
+    """The bytes that compiling a grammar may take, in the process that compiles new grammars on trial."""
     grammar_cache_bytes: int = _text_limit(
         64 << 20,
         "--grammar-cache",
@@ -152,7 +152,7 @@ class ServerSettings:
 
     headers: int = _limit(100, "--max-headers", "The maximum number of headers per request.")
     header_bytes: int = _limit(32 << 10, "--max-header-size", "The maximum size of all headers of a request.")
-    """The request's target counts too."""
+    """The maximum size of all headers of a request in bytes, its target included."""
     header_seconds: float = _limit(
         5.0, "--header-timeout", "The time limit for a request's headers, from their first byte to the last."
     )
@@ -166,13 +166,13 @@ class ServerSettings:
         internal=True,
         zero=True,
     )
-    """The average counts, once `header_seconds` have passed."""
+    """The minimum average bytes per second of a body, once `header_seconds` have passed."""
     idle_seconds: float = _limit(60.0, "--idle-timeout", "The time after which an idle connection is closed.")
-    """A connection is idle before its first request and between two."""
+    """The seconds after which a connection without a request, the first or the next one, is closed."""
     send_buffer_bytes: int = _limit(
         256 << 10, "--send-buffer", "The unread data per client at which its response pauses."
     )
-    """A stream ends instead.
+    """The bytes that a client may leave unread before its response pauses, or its stream ends.
 
     A client that then reads less than `body_rate` times `body_seconds` within `body_seconds` is disconnected.
     """
@@ -191,7 +191,7 @@ class ServerSettings:
         internal=True,
         zero=True,
     )
-    """Each choice of a request counts as one."""
+    """The maximum number of waiting requests; each choice of a request counts as one."""
     queued_tokens: int | None = _text_limit(
         None,
         "--max-queued-tokens",
@@ -200,9 +200,9 @@ class ServerSettings:
         zero=True,
     )
     queue_seconds: float = _limit(60.0, "--queue-timeout", "The maximum time that a request waits for its first step.")
-    """It is not enforced on video jobs, because their clients do not wait."""
+    """The seconds that a request waits at most; video jobs, whose clients do not wait, have no such limit."""
     total_seconds: float = _limit(600.0, "--request-timeout", "The maximum time of a request in total.")
-    """It is the time from a request's admission to its end, and is not enforced on video jobs."""
+    """The maximum seconds from a request's admission to its end; video jobs have no such limit."""
 
     drain_seconds: float = _limit(
         30.0,
