@@ -34,13 +34,15 @@ FLAGS = [
 LINK = ["-shared", "-static-libstdc++", "-static-libgcc", "-pthread"]
 
 AVX512 = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mprefer-vector-width=512"
+AVX512_BF16 = f"-DLANES=16 -DREGISTERS=32 -DBF16_DOTS {AVX512} -mavx512bf16 -mavx512vnni"
 PLAIN = {"plain": "-DLANES=4 -DREGISTERS=16"}
 SETS = {
     "x86_64": PLAIN
     | {
         "avx2": "-DLANES=8 -DREGISTERS=16 -mavx2 -mfma",
         "avx512": f"-DLANES=16 -DREGISTERS=32 {AVX512}",
-        "avx512_bf16": f"-DLANES=16 -DREGISTERS=32 -DBF16_DOTS {AVX512} -mavx512bf16 -mavx512vnni",
+        "avx512_bf16": AVX512_BF16,
+        "amx": f"{AVX512_BF16} -DTILES",
     },
     # On aarch64 g++ schedules instructions before it allocates registers, and moves loads up until no register is left.
     # It also warns that g++ 9 passed vectors differently, but no code of another compiler calls these functions.
@@ -50,6 +52,15 @@ SETS = {
 
 The plain set comes first: if several sets contain an inline function, the linker takes the first one, which every
 processor can run.
+"""
+
+EMULATED_SETS = {
+    "": PLAIN | {"amx_emulated": f"{PLAIN['plain']} -DTILES -DEMULATED_TILES"},
+    "x86_64": {"amx_emulated_avx512": f"{AVX512_BF16} -DTILES -DEMULATED_TILES"},
+}
+"""The sets that are built for tests with RIDGELINE_EMULATED_TILES=1, for every architecture and for one more.
+
+They compute on any processor what `amx` computes.
 """
 
 PROBE = """
@@ -105,11 +116,13 @@ def compile_kernels(source: Path, library: Path) -> None:
         OSError: If there is no suitable compiler, or a file cannot be written.
     """
     (cxx, processor), added = compiler(), words("CXXFLAGS")
+    emulated = bool(os.environ.get("RIDGELINE_EMULATED_TILES"))
+    sets = EMULATED_SETS[""] | EMULATED_SETS.get(processor, {}) if emulated else SETS.get(processor, PLAIN)
     digest = runpy.run_path(str(source.parent / "kernel_sources.py"))["digest_of"](source)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {Path(folder, "library.o"): (source / "library.cpp", [f'-DSOURCES="{digest}"'])}
+        jobs = {Path(folder, "library.o"): (source / "library.cpp", [f'-DSOURCES="{digest}"', *["-DEMULATED_TILES"] * emulated])}
         jobs[Path(folder, "pool.o")] = source / "pool.cpp", []
-        for name, flags in SETS.get(processor, PLAIN).items():
+        for name, flags in sets.items():
             own = [*flags.split(), f"-DNAME={name}", f'-DNAME_IN_QUOTES="{name}"']
             jobs[Path(folder, f"{name}.o")] = source / "kernels.cpp", own
         always = [*cxx, *FLAGS]

@@ -16,7 +16,7 @@ from ridgeline.insight.calibrate import estimate
 from ridgeline.insight.calibrate.estimate import probed
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import Device
-from support.kernels import SETS, back_to_the_best
+from support.kernels import SETS, back_to_the_best, load
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for cards; before anything imports triton
@@ -73,9 +73,7 @@ def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(params=SETS)
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
     """Our kernels for each instruction set that this processor runs, on one thread at first."""
-    chosen = Library(name=request.param)
-    chosen.threads(1)
-    yield chosen
+    yield load(request.param)
     back_to_the_best()
 
 

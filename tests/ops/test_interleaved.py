@@ -1,6 +1,7 @@
 """Integers side by side: products against numbers that numpy makes of the same codes in rows and of rows of x that it
 rounds, a row alone against itself in any batch, bit for bit, and what becomes of a model's matrices."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +29,10 @@ from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.work import TOKENS, Work
 from support.codes import off, operands, rows_of
-from support.kernels import SETS
+from support.kernels import BF16_SETS, SETS, back_to_the_best, load
 from support.quantised import take_weight
 
-needs_bytes = pytest.mark.skipif("avx512_bf16" not in SETS, reason="no kernels here read codes side by side")
+needs_bytes = pytest.mark.skipif(not BF16_SETS, reason="no kernels here read codes side by side")
 # Outputs, inputs and the group: a unit of codes, several, with a last one that is not whole, all inputs, two blocks.
 SIZES = [
     (16, 96, 32), (48, 544, 64), (32, 480, 96), (16, 1100, 128), (80, 1056, 1056), (16, 40, 40), (144, 33, 32),
@@ -42,15 +43,14 @@ SCALES = [torch.float32, torch.bfloat16, torch.float16]
 KINDS = ["int8", "int4", "w8a8"]
 BOTH = [torch.float32, torch.bfloat16]
 ROUNDING = 2e-6
-BEST = SETS[-1:] == ("avx512_bf16",)
+BEST = SETS[-1:] == BF16_SETS[-1:] != ()
 
 
-@pytest.fixture
-def kernels() -> Library:
+@pytest.fixture(params=BF16_SETS)
+def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
     """Those that multiply bytes, on one thread."""
-    own = Library(name="avx512_bf16")
-    own.threads(1)
-    return own
+    yield load(request.param)
+    back_to_the_best()
 
 
 def with_zero(own: Operands, exact: Tensor, zero: float) -> tuple[Operands, Tensor]:

@@ -14,7 +14,7 @@ from ridgeline.core.ops.matrix.operands import Codes
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.number_formats import WeightFormat
 from support.codes import off, operands, rows_of
-from support.kernels import SETS
+from support.kernels import BF16_SETS, SETS
 from support.quantised import take_weight
 
 needs_kernels = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
@@ -42,7 +42,7 @@ def test_products(kernels: Library, kind: str, dtype: torch.dtype) -> None:
             x_TI = rows_of(rows, size[1], dtype)
             wide = kernels.products(x_TI, [first, second], torch.float32)
             for found, numbers, own in zip(wide, (exact, other), (first, second), strict=True):
-                rounded = numbers.to(dtype).double() if kernels.name == "avx512_bf16" else numbers
+                rounded = numbers.to(dtype).double() if kernels.name in BF16_SETS else numbers
                 assert off(found, x_TI.double() @ rounded.T + own.bias.double()) < ROUNDING[torch.float32]
             narrow = kernels.products(x_TI, [first, second])
             assert all(torch.equal(one, each.to(dtype)) for one, each in zip(narrow, wide, strict=True))

@@ -1,12 +1,24 @@
 """The instruction sets for which there are kernels of ours, as far as this processor runs them."""
 
+from pathlib import Path
+
 from ridgeline.backends.cpu.kernel_sources import unusable
 from ridgeline.backends.cpu.library import PATH, Library, library
+
+EMULATED_PATH = Path(__file__).parents[2] / "build" / "emulated" / "ridgeline" / "backends" / "cpu" / PATH.name
+"""The library of `make emulated`, whose sets compute with emulated AMX tiles."""
+
+
+def load(name: str) -> Library:
+    """Load the kernels of an instruction set, on one thread."""
+    kernels = Library(EMULATED_PATH if name.startswith("amx_emulated") else PATH, name)
+    kernels.threads(1)
+    return kernels
 
 
 def _runs(name: str) -> bool:
     try:
-        Library(name=name)
+        load(name)
     except ValueError:
         return False
     return True
@@ -26,9 +38,16 @@ def instruction_sets() -> tuple[str, ...]:
     if not PATH.exists():
         return ()
     assert not (why := unusable(PATH)), why
-    found = tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16", "neon") if _runs(name))
+    names = ["plain", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
+    if EMULATED_PATH.exists():
+        why = unusable(EMULATED_PATH, PATH.with_name("native"))
+        assert not why, f"build/emulated: {why}: run make emulated"
+        names = ["amx_emulated", "amx_emulated_avx512", *names]
+    found = tuple(name for name in names if _runs(name))
     back_to_the_best()
     return found
 
 
 SETS = instruction_sets()
+BF16_SETS = tuple(name for name in SETS if name in ("amx_emulated_avx512", "avx512_bf16", "amx"))
+"""Those that multiply bf16 numbers and interleaved codes of integers."""

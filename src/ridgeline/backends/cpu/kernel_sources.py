@@ -20,10 +20,13 @@ def digest_of(folder: Path) -> str:
     return state.hexdigest()
 
 
-def unusable(library: Path) -> str:
+def unusable(library: Path, folder: Path | None = None) -> str:
     """Return the reason why a compiled library of kernels cannot be used, and the fix; "" if it can be used.
 
-    Without sources next to it, the library counts as matching.
+    Args:
+        library: The library.
+        folder: The folder of its sources; by default `native` next to it. If it is missing, the library counts as
+            matching.
     """
     try:
         digest_function = ctypes.CDLL(str(library)).ridgeline_sources
@@ -33,7 +36,7 @@ def unusable(library: Path) -> str:
         digest_function = None
     if digest_function is not None:
         digest_function.restype, digest_function.argtypes = ctypes.c_char_p, ()
-        folder = library.with_name("native")
+        folder = folder or library.with_name("native")
         if not folder.is_dir() or digest_function().decode() == digest_of(folder):
             return ""
     return "those in the package do not match its sources (run make, or pip install --editable .)"

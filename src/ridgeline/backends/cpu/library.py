@@ -4,6 +4,7 @@ Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 """
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ VARIABLE = "RIDGELINE_KERNELS"
 
 `triton` selects Triton's interpreter (backends/cuda/available.py).
 """
+
+AMX = "amx"
+"""The instruction set with Intel's tiles, for which a process needs the system's permission."""
 
 TRITON = "triton"
 """The value of the environment variable that selects Triton's interpreter."""
@@ -70,9 +74,12 @@ class Library:
         """
         self._c = ctypes.CDLL(str(path))
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
+        self._c.ridgeline_tiles_refused.restype, self._c.ridgeline_tiles_refused.argtypes = c_int, ()
         chosen = self._c.ridgeline_use(name.encode())
+        self.tiles_refused = _refusal(self._c.ridgeline_tiles_refused())
         if chosen is None:
-            raise ValueError(f"{VARIABLE} is {name}, which this CPU does not support; unset it, or set it to off")
+            why = self.tiles_refused if name == AMX and self.tiles_refused else "which this CPU does not support"
+            raise ValueError(f"{VARIABLE} is {name}, {why}; unset it, or set it to off")
         self.name: str = chosen.decode()
         self._kept = _KeptCalls()
         self._functions: dict[str, Callable[..., None]] = {}
@@ -127,7 +134,7 @@ class Library:
     @property
     def interleaves(self) -> bool:
         """Whether this CPU's matrix products are faster with interleaved quantised weights."""
-        return self.name == "avx512_bf16"
+        return self.name in ("avx512_bf16", AMX, "amx_emulated_avx512")
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
@@ -217,6 +224,19 @@ class Library:
         self._sample(rows, count, vocabulary)
 
 
+def _refusal(error: int) -> str:
+    """Return the reason why the system refuses the tiles that this CPU has, by an error number; "" for 0."""
+    if not error:
+        return ""
+    hints = {
+        errno.ENOSPC: "a thread's signal stack is too small for them",
+        errno.EINVAL: "Linux supports them since version 5.16",
+        errno.EPERM: "a container may forbid the system call arch_prctl",
+    }
+    hint = f"; {hints[error]}" if error in hints else ""
+    return f"but the system refuses this process AMX tiles ({os.strerror(error)}{hint})"
+
+
 def refused() -> MemoryError:
     """Return the error for a kernel that returned 1 because the system refused it memory."""
     return MemoryError("the system refused working memory for a kernel; use a smaller batch, or free some memory")
@@ -275,7 +295,7 @@ def _missing(path: Path) -> str:
 def state() -> str:
     """Return a description of the CPU kernels that this process uses, and the fix if there are none."""
     if (kernels := library()) is not None:
-        return kernels.name
+        return f"{kernels.name}, {kernels.tiles_refused}" if kernels.tiles_refused else kernels.name
     return f"torch's: {why}" if (why := missing()) else f"torch's ({VARIABLE}=off)"
 
 

@@ -13,6 +13,7 @@
 #include "pool.h"
 #include "product.h"
 #include "scratch.h"
+#include "tile_products.h"
 
 namespace {
 
@@ -56,12 +57,14 @@ struct SortedPicks {
 template <class Panel> class RunExperts {
     using Stored = typename Panel::Stored;
     using Number = typename Panel::Number;
+    using Traits = PanelTraits<Panel>;
+    static constexpr int64_t HALF_OUTPUTS = Traits::HALF_OUTPUTS, PANEL = 2 * HALF_OUTPUTS;
 
   public:
     RunExperts(const ExpertLayer& layer, const Rows& x, const Picks& picks, const void* onto, int64_t onto_stride, void* to)
         : layer(layer), x(x), onto(static_cast<const Stored*>(onto)), onto_stride(onto_stride), out(static_cast<Stored*>(to)),
-          width(layer.experts->gate.outputs), hidden(layer.experts->down.outputs), stride(padded(width)),
-          picks(picks, x.count, layer.count) {}
+          width(layer.experts->gate.outputs), hidden(layer.experts->down.outputs),
+          stride(Traits::PACKS_BLOCKS ? width : padded(width)), picks(picks, x.count, layer.count) {}
 
     void run(Pool& pool) {
         if (picks.rows.empty()) return;
@@ -69,11 +72,13 @@ template <class Panel> class RunExperts {
         gated_rows = memory.of(picks.rows.size() * stride);
         if (width < stride)
             for (size_t r = 0; r < picks.rows.size(); ++r) std::fill_n(gated_rows + (r + 1) * stride - UNIT, UNIT, Number{});
-        blocks = picks.blocks(rows_of_block(x.width, sizeof(Number)));
+        blocks = picks.blocks(Traits::rows_of_block(x.width));
         outputs = of_item(2 * Panel::bytes(x.width));
         const int64_t slices = (width + outputs - 1) / outputs;
         pool.run(int(blocks.size() * slices), [&](int item) { gate(item / slices, item % slices * outputs); });
-        blocks = picks.blocks(rows_of_block(width, sizeof(Number)));
+        blocks = picks.blocks(Traits::rows_of_block(width));
+        Scratch<Number> packed_memory;
+        if constexpr (Traits::PACKS_BLOCKS) pack_gated_blocks(pool, packed_memory);
         outputs = of_item(picks.hit * Panel::bytes(width));
         if (picks.most > STREAMED_ROWS)
             outputs = std::clamp(hidden / pool.threads() / 4 / PANEL * PANEL, outputs, std::max(outputs, MAX_SHARED_OUTPUTS));
@@ -92,13 +97,27 @@ template <class Panel> class RunExperts {
         thread_local uint64_t held_call;
         thread_local int64_t held_block;
         const Block& block = blocks[number];
-        const TileRows<Number> held{scratch.of(block.count * padded(x.width)), padded(x.width)};
+        const int64_t stride = Traits::PACKS_BLOCKS ? Panel::stride(x.width) : padded(x.width);
+        const TileRows<Number> held{scratch.of(Traits::packed_rows(block.count) * stride), stride};
         if (held_call == call && held_block == number) return held;
-        for (int64_t r = 0; r < block.count; ++r)
-            Panel::pack(static_cast<const Stored*>(x.at) + picks.rows[block.first + r] * x.stride, x.width,
-                 scratch.held.get() + r * held.stride);
+        auto row_of = [&](int64_t r) { return static_cast<const Stored*>(x.at) + picks.rows[block.first + r] * x.stride; };
+        pack_rows<Panel>(row_of, block.count, x.width, stride, scratch.held.get());
         held_call = call, held_block = number;
         return held;
+    }
+
+    // Pack the gated rows of all blocks, which the items of the last product share.
+    void pack_gated_blocks(Pool& pool, Scratch<Number>& memory) {
+        const int64_t packed_stride = Panel::stride(width);
+        std::vector<int64_t> firsts{0};
+        for (const Block& block : blocks) firsts.push_back(firsts.back() + Traits::packed_rows(block.count));
+        Number* to = memory.of(firsts.back() * packed_stride);
+        pool.run(int(blocks.size()), [&](int number) {
+            auto row_of = [&](int64_t r) { return gated_rows + (blocks[number].first + r) * stride; };
+            pack_rows<Panel>(row_of, blocks[number].count, width, packed_stride, to + firsts[number] * packed_stride);
+        });
+        for (size_t number = 0; number < blocks.size(); ++number)
+            packed_blocks.push_back({to + firsts[number] * packed_stride, packed_stride});
     }
 
     // Compute act(gate(x)) * up(x) for a block of rows and the outputs of an item, packed for the next product.
@@ -106,10 +125,11 @@ template <class Panel> class RunExperts {
         const Block& block = blocks[number];
         const Expert& expert = layer.experts[block.expert];
         const TileRows<Number> rows = packed(number);
-        Sums<Stored> sums(block.count);
-        for (int64_t o = from; o < std::min(from + outputs, width); o += OUTPUTS) {
-            const int64_t there = std::min<int64_t>(OUTPUTS, width - o);
-            Panel panel(2, OUTPUTS * expert.gate.weight_stride);
+        [[maybe_unused]] const typename Traits::InUse in_use;
+        typename Traits::Sums sums(block.count);
+        for (int64_t o = from; o < std::min(from + outputs, width); o += HALF_OUTPUTS) {
+            const int64_t there = std::min<int64_t>(HALF_OUTPUTS, width - o);
+            Panel panel(2, HALF_OUTPUTS * expert.gate.weight_stride);
             panel.fill(0, expert.gate, o, there), panel.fill(1, expert.up, o, there);
             multiply(rows, block.count, panel, x.width, sums.at);
             sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, 1);
@@ -134,6 +154,7 @@ template <class Panel> class RunExperts {
         const int64_t count = std::min(outputs, hidden - from);
         float* totals = scratch.of(x.count * outputs);
         std::fill_n(totals, x.count * outputs, 0.0f);
+        [[maybe_unused]] const typename Traits::InUse in_use;
         for (size_t number = 0; number < blocks.size(); ++number) add_block(number, from, count, totals);
         for (int64_t r = 0; r < x.count; ++r)
             for (int64_t o = 0; o < count; ++o) {
@@ -145,14 +166,14 @@ template <class Panel> class RunExperts {
     void add_block(size_t number, int64_t from, int64_t count, float* totals) const {
         const Block& block = blocks[number];
         const Matrix& down = layer.experts[block.expert].down;
-        const TileRows<Number> rows{gated_rows + block.first * stride, stride};
-        Sums<Stored> sums(block.count);
+        const TileRows<Number> rows = Traits::PACKS_BLOCKS ? packed_blocks[number] : TileRows<Number>{gated_rows + block.first * stride, stride};
+        typename Traits::Sums sums(block.count);
         for (int64_t o = 0; o < count; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, count - o);
-            Panel panel(there > OUTPUTS ? 2 : 1, PANEL * down.weight_stride);
+            Panel panel(there > HALF_OUTPUTS ? 2 : 1, PANEL * down.weight_stride);
             if (o + PANEL >= count && number + 1 < blocks.size()) panel.ahead = apart(number, from + o, from);
             for (int half = 0; half < panel.halves; ++half)
-                panel.fill(half, down, from + o + half * OUTPUTS, there - half * OUTPUTS);
+                panel.fill(half, down, from + o + half * HALF_OUTPUTS, there - half * HALF_OUTPUTS);
             multiply(rows, block.count, panel, width, sums.at);
             sums.add_bias(down, from + o, there, 0);
             for (int64_t r = 0; r < block.count; ++r) {
@@ -182,6 +203,7 @@ template <class Panel> class RunExperts {
     const uint64_t call = next_call();
     Number* gated_rows = nullptr;
     std::vector<Block> blocks;  // of the current products
+    std::vector<TileRows<Number>> packed_blocks;  // the gated rows of each block, if blocks are packed
     int64_t outputs = 0;        // outputs of one of their items
 };
 

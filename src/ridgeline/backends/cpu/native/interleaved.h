@@ -4,13 +4,17 @@
 // Rows of x are rounded to int8. Either every 32 inputs have a scale of their own, like ggml's q8_0 (ggml-common.h), or the
 // whole row has one. Each lane of a register belongs to one output: a cache line holds some inputs of each, no lanes need to
 // be added, and the scales of a group match the lanes of a register. Sums of 32 inputs are integers. They are multiplied by
-// both scales and added in fp32. No step depends on the number of rows.
+// both scales and added in fp32. No step depends on the number of rows. Tiles (tiles.h) give the same integers, so rows whose
+// number is large enough for them have the same results.
 #pragma once
 
 #include <cstddef>
 
+#include <optional>
+
 #include "product.h"
 #include "quantised.h"
+#include "tiles.h"
 
 #ifdef BF16_DOTS
 
@@ -44,7 +48,19 @@ template <> struct Fours<HalfBytes> {
     Fours(U line, U above) : at{(line & 0x0f0f0f0fu) + above, (line >> 4 & 0x0f0f0f0fu) + above} {}
 };
 
-// What follows a packed row of x, for each unit of inputs: the scale, and the sum of its integers times -OFFSET.
+// Write the bytes of a unit of codes in the order in which they are multiplied, and return them.
+template <class Coded> inline const uint8_t* unpack_unit(const uint8_t* codes, U above, uint8_t* to) {
+    for (int64_t line = 0; line < UNIT * Coded::BITS / 8 / LANE_BYTES; ++line) {
+        U own;
+        std::memcpy(&own, codes + line * 64, sizeof(own));
+        const Fours<Coded> fours(own, above);
+        for (int k = 0; k < fours.COUNT; ++k) std::memcpy(to + (line * fours.COUNT + k) * 64, fours.at + k, 64);
+    }
+    return to;
+}
+
+// What follows a packed row of x, for each unit of inputs: the scale, and the sum of its integers times -OFFSET. If the whole row
+// has one scale, the offset is that of all units of its INTEGER_BLOCK so far, since their products are added as integers.
 struct UnitOfRow {
     float scale;
     int32_t offset;
@@ -88,6 +104,9 @@ template <class Coded> struct InterleavedCodes {
 
     static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }  // of one output
 
+    // Return how many inputs, from i to at most `end`, have one scale of x, and so are added as integers.
+    template <class Panel> static int64_t inputs_of_scale(int64_t i, int64_t end) { return Panel::BY_ROW ? end - i : UNIT; }
+
     // Return the factors of a group's sums. Also prefetch those of the next outputs, so that they arrive in time.
     F scale(int64_t g) const {
         const uint8_t* at = scales + g * INTERLEAVED * own.scale_bytes();
@@ -106,10 +125,12 @@ template <class Coded> struct InterleavedCodes {
 
 // How rows are packed for interleaved codes: integers, followed by the UnitOfRow of each unit. BY_ROW: all units of a row
 // have the row's scale (W8A8).
-template <class Stored_, class Coded_, bool BY_ROW = false> struct InterleavedPanel {
+template <class Stored_, class Coded_, bool BY_ROW_ = false> struct InterleavedPanel {
     using Stored = Stored_;
     using Coded = Coded_;
+    static constexpr bool BY_ROW = BY_ROW_;
     using Number = int8_t;
+    static constexpr int TILE_DEPTH = BY_ROW ? 64 : 32;  // inputs of a row in a tile
     static constexpr bool PACKS = true;
     static int64_t stride(int64_t inputs) {
         const int64_t whole = padded(inputs) + padded(inputs) / UNIT * sizeof(UnitOfRow);
@@ -126,18 +147,27 @@ template <class Stored_, class Coded_, bool BY_ROW = false> struct InterleavedPa
         if (BY_ROW) each([&](const Stored* unit, int64_t) { of_row = std::max(of_row, size_of_unit(unit)); });
         auto* units = reinterpret_cast<UnitOfRow*>(to + padded(inputs));
         each([&](const Stored* unit, int64_t i) {
-            *units++ = round_unit<Coded>(unit, BY_ROW ? of_row : size_of_unit(unit), to + i);
+            UnitOfRow& own = *units++ = round_unit<Coded>(unit, BY_ROW ? of_row : size_of_unit(unit), to + i);
+            if (BY_ROW && i % INTEGER_BLOCK) own.offset += (&own - 1)->offset;
         });
     }
 };
 
+// Tiles read whole tiles of rows.
+template <class Stored, class Coded, bool BY_ROW> struct PanelTraits<InterleavedPanel<Stored, Coded, BY_ROW>> {
+    static constexpr bool PACKS_BLOCKS = false;
+    static int64_t packed_rows(int64_t rows) { return (rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE; }
+};
+
+// Return the number of the last unit of `count` inputs from i on, which may not be whole.
+inline int64_t last_unit(int64_t i, int64_t count) { return (i + count - 1) / UNIT; }
+
 // to[r] += x[r] . W for R rows, over `count` inputs from `first` on. whole: the offset of the units' data in a row. ahead:
 // the distance from the codes to prefetch, or 0 for none.
-template <class Coded, int R>
+template <class Panel, int R, class Coded = typename Panel::Coded>
 inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, const InterleavedCodes<Coded>& w, int64_t first,
                              int64_t count, int64_t ahead, F* to) {
     using Own = Fours<Coded>;
-    constexpr int64_t LINES = w.bytes(UNIT) / LANE_BYTES;
     const uint8_t* codes = w.codes + w.bytes(first) * INTERLEAVED;
     F total[R];
     for (int r = 0; r < R; ++r) total[r] = to[r];
@@ -145,8 +175,9 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
         const F scale = w.scale(g);
         const U above = w.above(g);
         F of_group[R] = {};
-        for (const int64_t end = std::min((g + 1) * w.own.group, first + count); i < end; i += UNIT) {
-            const int8_t* unit = x + whole + i / UNIT * int64_t(sizeof(UnitOfRow));
+        const int64_t end = std::min((g + 1) * w.own.group, first + count);
+        for (const int64_t step = w.template inputs_of_scale<Panel>(i, end); i < end; i += step) {
+            const int8_t* unit = x + whole + last_unit(i, step) * int64_t(sizeof(UnitOfRow));
             __m512i sum[R];
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
@@ -154,8 +185,9 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
                 std::memcpy(&offset, unit + r * x_stride + offsetof(UnitOfRow, offset), sizeof(offset));
                 sum[r] = _mm512_set1_epi32(offset);
             }
+            const int64_t lines = Panel::BY_ROW ? w.bytes(step) / LANE_BYTES : w.bytes(UNIT) / LANE_BYTES;
 #pragma GCC unroll 8
-            for (int64_t line = 0; line < LINES; ++line, codes += 64) {
+            for (int64_t line = 0; line < lines; ++line, codes += 64) {
                 U own;
                 std::memcpy(&own, codes, sizeof(own));
                 if (ahead) prefetch(codes + ahead);
@@ -182,19 +214,70 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
     for (int r = 0; r < R; ++r) to[r] = total[r];
 }
 
+#ifdef TILES
+
+constexpr int64_t LEAST_TILE_ROWS = TILE_SIDE;  // with fewer rows, tiles are not filled, and memory is slower than arithmetic
+inline bool fill_tiles(int64_t rows) { return rows >= LEAST_TILE_ROWS; }
+
+// The same for any number of rows, by tiles, including the steps that round.
+template <class Panel, class Coded = typename Panel::Coded>
+inline void interleaved_tiles(const TileRows<int8_t>& x, int64_t rows, int64_t whole, const InterleavedCodes<Coded>& w, int64_t first,
+                              int64_t count, F* to) {
+    constexpr int DEPTH = Panel::TILE_DEPTH, TILES_AT_ONCE = 4;
+    alignas(64) int32_t sums[TILES_AT_ONCE * TILE_SIDE][TILE_SIDE];
+    alignas(64) uint8_t unpacked[UNIT * INTERLEAVED];
+    F of_group[MAX_ROWS];
+    for (int64_t i = first, g = first / w.own.group; i < first + count; ++g) {
+        const F scale = w.scale(g);
+        const U above = w.above(g);
+        std::fill_n(of_group, rows, F{});
+        const int64_t end = std::min((g + 1) * w.own.group, first + count);
+        for (const int64_t step = w.template inputs_of_scale<Panel>(i, end); i < end; i += step) {
+            const uint8_t* codes = w.codes + w.bytes(i) * INTERLEAVED;
+            prefetch(codes + w.bytes_ahead, w.bytes(step) * INTERLEAVED);
+            if constexpr (Fours<Coded>::COUNT > 1) codes = unpack_unit<Coded>(codes, above, unpacked);
+            for (int64_t r = 0; r < rows; r += TILES_AT_ONCE * TILE_SIDE) {
+                const int64_t there = std::min(rows - r, int64_t(TILES_AT_ONCE * TILE_SIDE));
+                const auto multiply = there > 48   ? multiply_bytes<4, DEPTH>
+                                      : there > 32 ? multiply_bytes<3, DEPTH>
+                                      : there > 16 ? multiply_bytes<2, DEPTH>
+                                                   : multiply_bytes<1, DEPTH>;
+                multiply(x.at + r * x.stride + i, x.stride, codes, step, sums);
+                for (int64_t own = 0; own < there; ++own) {
+                    UnitOfRow unit;
+                    std::memcpy(&unit, x.at + (r + own) * x.stride + whole + last_unit(i, step) * sizeof(unit), sizeof(unit));
+                    I integers;
+                    std::memcpy(&integers, sums[own], sizeof(integers));
+                    of_group[r + own] += __builtin_convertvector(integers + unit.offset, F) * unit.scale;
+                }
+            }
+        }
+        for (int64_t r = 0; r < rows; ++r) to[r] += of_group[r] * scale;
+    }
+}
+
+#endif
+
 // Multiply a block of rows with INTERLEAVED outputs.
-template <class Coded>
+template <class Panel, class Coded = typename Panel::Coded>
 inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedCodes<Coded>& w, int64_t inputs, F* to) {
     constexpr int ROWS = Fours<Coded>::ROWS;
     const int64_t whole = padded(inputs), tiles = (rows + ROWS - 1) / ROWS;
     std::fill_n(to, rows, F{});
+#ifdef TILES
+    if (fill_tiles(rows)) {
+        for (int64_t i = 0; i < whole; i += INTEGER_BLOCK)
+            interleaved_tiles<Panel>(x, rows, whole, w, i, std::min(INTEGER_BLOCK, whole - i), to);
+        return;
+    }
+#endif
     for (int64_t i = 0; i < whole; i += INTEGER_BLOCK) {
         const int64_t count = std::min(INTEGER_BLOCK, whole - i);
         int64_t ahead = rows <= FEW_TO_FETCH_FOR ? PAGE : w.bytes_ahead;
         for (int64_t turn = 0, r = 0; turn < tiles; ++turn, ahead = 0) {
             const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as evenly as possible
             [&]<int... R>(std::integer_sequence<int, R...>) {
-                ((own == R + 1 ? interleaved_tile<Coded, R + 1>(x.at + r * x.stride, x.stride, whole, w, i, count, ahead, to + r)
+                ((own == R + 1 ? interleaved_tile<Panel, R + 1>(x.at + r * x.stride, x.stride, whole, w, i, count, ahead, to + r)
                                : void()),
                  ...);
             }(std::make_integer_sequence<int, ROWS>());
@@ -205,7 +288,7 @@ inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedC
 
 // How a call is cut into items: like Cut of product.h, in whole panels.
 struct InterleavedCut : Cut {
-    InterleavedCut(const Rows& x, int64_t row_bytes) : Cut(x, 1, row_bytes) {
+    InterleavedCut(const Rows& x, int64_t row_bytes) : Cut(x, even_rows(x.count, rows_of_block(x.width, 1)), row_bytes) {
         outputs = (outputs + INTERLEAVED - 1) / INTERLEAVED * INTERLEAVED;
     }
 };
@@ -216,13 +299,20 @@ template <class Panel> struct InterleavedBlock {
     int64_t first, rows, inputs;
     PackedRows<Panel> packed;
     F sums[MAX_ROWS];
+#ifdef TILES
+    std::optional<TilesInUse> in_use;
+#endif
 
     InterleavedBlock(const Rows& x, const Cut& cut, int64_t block)
         : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
-          packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
+          packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {
+#ifdef TILES
+        if (fill_tiles(rows)) in_use.emplace(Panel::TILE_DEPTH);
+#endif
+    }
 
     const F* run(const Matrix& matrix, int64_t output) {
-        multiply(packed, rows, InterleavedCodes<typename Panel::Coded>(matrix, output), inputs, sums);
+        multiply<Panel>(packed, rows, InterleavedCodes<typename Panel::Coded>(matrix, output), inputs, sums);
         if (matrix.bias) {
             const F bias = load(static_cast<const Stored*>(matrix.bias) + output);
             for (int64_t r = 0; r < rows; ++r) sums[r] += bias;

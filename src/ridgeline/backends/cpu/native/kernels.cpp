@@ -12,12 +12,20 @@
 #include "rotary.h"
 #include "router.h"
 #include "sample.h"
+#include "tile_products.h"
 
 namespace {
 
+// The kind of panel of plain matrices.
+#ifdef TILES
+template <class Stored> using PlainPanel = std::conditional_t<std::is_same_v<Stored, bf16>, TilePanel, Panel<Stored>>;
+#else
+template <class Stored> using PlainPanel = Panel<Stored>;
+#endif
+
 // Call call.operator()<P>() with the kind of panel P for rows of type Stored and this matrix.
 template <class Stored, class Call> void with_panels(const Matrix& matrix, Call&& call) {
-    if (!matrix.codes) return call.template operator()<Panel<Stored>>();
+    if (!matrix.codes) return call.template operator()<PlainPanel<Stored>>();
     switch (matrix.codes->code) {
     case INT8: return call.template operator()<CodedPanel<Stored, Bytes>>();
     case INT4: return call.template operator()<CodedPanel<Stored, HalfBytes>>();

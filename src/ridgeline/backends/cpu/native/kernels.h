@@ -202,4 +202,5 @@ struct Kernels {
     void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };
 
-extern const Kernels plain, avx2, avx512, avx512_bf16, neon;
+extern const Kernels plain, avx2, avx512, avx512_bf16, amx, neon;
+extern const Kernels amx_emulated, amx_emulated_avx512;  // only for tests: plain and avx512_bf16 with emulated tiles

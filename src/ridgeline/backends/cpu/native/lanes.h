@@ -247,6 +247,24 @@ inline TwoRegisters by_turns(F a, F b) {
     return {__builtin_shuffle(a, b, first), LANES == 4 ? b : __builtin_shuffle(a, b, first + LANES / 2)};
 }
 
+// Transpose LANES registers: afterwards the i-th has the i-th lane of each.
+inline void transpose(F (&x)[LANES]) {
+#pragma GCC unroll 4
+    for (int apart = 1; apart < LANES; apart *= 2) {
+        I lower, upper;  // the lanes of both registers of a pair whose numbers differ in one bit
+        for (int lane = 0; lane < LANES; ++lane) {
+            lower[lane] = lane & apart ? lane - apart + LANES : lane;
+            upper[lane] = lane & apart ? lane + LANES : lane + apart;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i) {
+            if (i & apart) continue;
+            const F one = x[i], other = x[i + apart];
+            x[i] = __builtin_shuffle(one, other, lower), x[i + apart] = __builtin_shuffle(one, other, upper);
+        }
+    }
+}
+
 // -- functions --------------------------------------------------------------------------------------------------------
 
 // Return e^x for x up to 88, with a relative error of 1e-7. Below -87, where the normal numbers of fp32 end, the result is 0.

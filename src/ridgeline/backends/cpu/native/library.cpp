@@ -1,6 +1,7 @@
 // The C functions that Python calls. They run the kernels of the chosen instruction set on the pool of threads.
 #include "kernels.h"
 #include "pool.h"
+#include "tile_permission.h"
 
 #include <atomic>
 #include <cstring>
@@ -16,7 +17,7 @@ namespace {
 
 struct Candidate {
     const Kernels* kernels;
-    bool runs;
+    bool runs, tiles = false;  // tiles: whether the set also needs the system's permission for tiles
 };
 
 #ifdef __x86_64__
@@ -26,16 +27,24 @@ const bool runs_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports(
 const bool runs_avx512 = runs_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+const bool runs_amx = runs_avx512_bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                      __builtin_cpu_supports("amx-int8");
 #endif
 
 // The instruction sets, best first, and whether this processor runs them.
 const Candidate candidates[] = {
+#ifdef EMULATED_TILES
 #ifdef __x86_64__
+    {&amx_emulated_avx512, runs_avx512_bf16, true},
+#endif
+    {&amx_emulated, true, true},
+#elif defined __x86_64__
+    {&amx, runs_amx, true},
     {&avx512_bf16, runs_avx512_bf16},
     {&avx512, runs_avx512},
     {&avx2, runs_avx2},
 #endif
-#ifdef __aarch64__
+#if defined __aarch64__ && !defined EMULATED_TILES
     {&neon, true},
 #else
     {&plain, true},
@@ -87,13 +96,25 @@ template <class Call> int refusable(Call&& call) {
 EXPORTED const char* ridgeline_use(const char* name) {
     static const int once = pthread_atfork(nullptr, nullptr, forget_pool);
     (void)once;
-    for (auto& [own, runs] : candidates)
-        if (runs && (!*name || !std::strcmp(own->name, name))) {
+    for (auto& [own, runs, tiles] : candidates)
+        if (runs && (!*name || !std::strcmp(own->name, name)) && !(tiles && tiles_refused())) {
             kernels = own;
             return own->name;
         }
     return nullptr;
 }
+
+// Return the error number with which the system refused tiles that this processor has, or 0.
+EXPORTED int ridgeline_tiles_refused() {
+    for (auto& [own, runs, tiles] : candidates)
+        if (runs && tiles) return tiles_refused();
+    return 0;
+}
+
+#ifdef EMULATED_TILES
+// Let the system refuse tiles with this error number, or permit them with 0.
+EXPORTED void ridgeline_refuse_tiles(int error) { refusal_of_tests = error; }
+#endif
 
 // Return the digest of the sources from which the library was compiled (kernel_sources.py).
 EXPORTED const char* ridgeline_sources() { return SOURCES; }

@@ -127,6 +127,19 @@ template <class Number> constexpr int64_t spread(int64_t stride) {
     return stride % NUMBERS ? stride : stride + NUMBERS / 2;
 }
 
+// What the calls below need to know of a kind of panel, besides its members. These are the values for panels of 8 outputs;
+// tile_products.h has others.
+template <class Panel> struct PanelTraits;
+
+// Pack rows of x, of which row_of(r) is the r-th, for one kind of panel.
+template <class Panel, class RowOf>
+inline void pack_rows(const RowOf& row_of, int64_t rows, int64_t inputs, int64_t stride, typename Panel::Number* to) {
+    if constexpr (PanelTraits<Panel>::PACKS_BLOCKS)
+        Panel::pack_rows(row_of, rows, inputs, to);
+    else
+        for (int64_t r = 0; r < rows; ++r) Panel::pack(row_of(r), inputs, to + r * stride);
+}
+
 // The rows of x of a call, for one kind of panel: where they are, or packed in the scratch memory of the thread.
 template <class Panel, class Number = typename Panel::Number> struct PackedRows : TileRows<Number> {
     using Stored = typename Panel::Stored;
@@ -142,10 +155,10 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
         thread_local uint64_t held_call;
         thread_local int64_t held_block;
         stride = Panel::stride(inputs);
-        Number* to = scratch.of(rows * stride);
+        Number* to = scratch.of(PanelTraits<Panel>::packed_rows(rows) * stride);
         at = to;
         if (held_call == call && held_block == block) return;
-        for (int64_t r = 0; r < rows; ++r) Panel::pack(x + r * x_stride, inputs, to + r * stride);
+        pack_rows<Panel>([&](int64_t r) { return x + r * x_stride; }, rows, inputs, stride, to);
         held_call = call, held_block = block;
     }
 };
@@ -244,10 +257,9 @@ struct Cut {
     int64_t rows, outputs, blocks;
     uint64_t call = next_call();
 
-    // number_bytes: the size of a packed number of x. row_bytes: the size of all rows of W that one output needs.
-    Cut(const Rows& x, int64_t number_bytes, int64_t row_bytes)
-        : rows(even_rows(x.count, rows_of_block(x.width, number_bytes))),
-          outputs(std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL), blocks((x.count + rows - 1) / rows) {}
+    // rows: those of a block. row_bytes: the size of all rows of W that one output needs.
+    Cut(const Rows& x, int64_t rows, int64_t row_bytes)
+        : rows(rows), outputs(std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL), blocks((x.count + rows - 1) / rows) {}
     int64_t slices(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
@@ -275,13 +287,15 @@ template <class Stored> struct Sums {
 };
 
 // A block of rows of x, ready to be multiplied with one kind of panel.
-template <class Panel, class Stored = typename Panel::Stored> struct Block : Sums<Stored> {
-    using Sums<Stored>::rows, Sums<Stored>::at;
+template <class Panel, class Sums = typename PanelTraits<Panel>::Sums> struct Block : Sums {
+    using Stored = typename Panel::Stored;
+    using Sums::rows, Sums::at;
     int64_t first, inputs;
     PackedRows<Panel> packed;
+    [[no_unique_address]] typename PanelTraits<Panel>::InUse in_use;
 
     Block(const Rows& x, const Cut& cut, int64_t block)
-        : Sums<Stored>(std::min(cut.rows, x.count - block * cut.rows)), first(block * cut.rows), inputs(x.width),
+        : Sums(std::min(cut.rows, x.count - block * cut.rows)), first(block * cut.rows), inputs(x.width),
           packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
     void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
@@ -294,8 +308,14 @@ template <class Out> struct Lines {
     int64_t held = 0;  // outputs collected for each row
     alignas(64) Out at[(MAX_ROWS + SUMS) * WIDTH];
 
-    // Add the first `count` outputs of HALVES halves of a panel.
-    template <int HALVES, class Stored> void add(const Sums<Stored>& sums, int64_t count) {
+    // Add the outputs from `output` on, `count` of them, of HALVES halves of a panel. end: the output after the item's last.
+    template <int HALVES, class Block> void add(const Block& block, const Matrix& matrix, int64_t output, int64_t count, int64_t end) {
+        collect<HALVES>(block, count);
+        if (held == WIDTH || output + count == end) put_out(block, matrix, output + count);
+    }
+
+  private:
+    template <int HALVES, class Sums> void collect(const Sums& sums, int64_t count) {
         for (int64_t r = 0; r < sums.rows; r += SUMS) {  // values after the last row are undefined and dropped
             alignas(64) Out stored[HALVES * LANES];
             const F half = load(sums.at + r * OUTPUTS);
@@ -311,7 +331,7 @@ template <class Out> struct Lines {
         held += count;
     }
     // Write the outputs to their place in the matrix's results. `end` is the output after the last one.
-    template <class Panel> void put_out(const Block<Panel>& block, const Matrix& matrix, int64_t end) {
+    template <class Block> void put_out(const Block& block, const Matrix& matrix, int64_t end) {
         Out* y = static_cast<Out*>(matrix.y) + block.first * matrix.y_stride + end - held;
         for (int64_t r = 0; r < block.rows; ++r, y += matrix.y_stride) {
             if (held == WIDTH)
@@ -323,37 +343,53 @@ template <class Out> struct Lines {
     }
 };
 
+template <class Panel> struct PanelTraits {
+    using Sums = ::Sums<typename Panel::Stored>;
+    template <class Out> using Lines = ::Lines<Out>;
+    struct Cut : ::Cut {
+        Cut(const Rows& x, int64_t row_bytes) : ::Cut(x, even_rows(x.count, rows_of_block(x.width)), row_bytes) {}
+    };
+    struct InUse {};  // what a thread has to set up for an item: nothing
+    static constexpr int64_t HALF_OUTPUTS = OUTPUTS;   // outputs of half a panel
+    static constexpr bool PACKS_BLOCKS = false;        // whether rows are packed together, not one by one
+    static int64_t rows_of_block(int64_t inputs) { return ::rows_of_block(inputs, sizeof(typename Panel::Number)); }
+    static int64_t packed_rows(int64_t rows) { return rows; }
+};
+
 template <class Panel, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
-    const Cut cut(x, sizeof(typename Panel::Number), Panel::bytes(x.width));
+    using Traits = PanelTraits<Panel>;
+    constexpr int64_t HALF_OUTPUTS = Traits::HALF_OUTPUTS, OUTPUTS = 2 * HALF_OUTPUTS;
+    const typename Traits::Cut cut(x, Panel::bytes(x.width));
     int64_t all = 0;
     for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
-        Lines<Out> lines;
+        typename Traits::template Lines<Out> lines;
         const Matrix* matrix = matrices;
         int64_t slice = item % all;
         for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
         const int64_t end = std::min((slice + 1) * cut.outputs, matrix->outputs);
-        for (int64_t o = slice * cut.outputs; o < end; o += PANEL) {
-            const int64_t there = std::min<int64_t>(PANEL, end - o);
-            Panel panel(there > OUTPUTS ? 2 : 1, PANEL * matrix->weight_stride);
+        for (int64_t o = slice * cut.outputs; o < end; o += OUTPUTS) {
+            const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
+            Panel panel(there > HALF_OUTPUTS ? 2 : 1, OUTPUTS * matrix->weight_stride);
             for (int half = 0; half < panel.halves; ++half)
-                panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
+                panel.fill(half, *matrix, o + half * HALF_OUTPUTS, there - half * HALF_OUTPUTS);
             block.run(panel);
             block.add_bias(*matrix, o, there, 0);
-            lines.template add<2>(block, there);
-            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, *matrix, o + there);
+            lines.template add<2>(block, *matrix, o, there, end);
         }
     });
 }
 
 template <class Panel>
 void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
-    const Cut cut(x, sizeof(typename Panel::Number), 2 * Panel::bytes(x.width));
+    using Traits = PanelTraits<Panel>;
+    constexpr int64_t OUTPUTS = Traits::HALF_OUTPUTS;
+    const typename Traits::Cut cut(x, 2 * Panel::bytes(x.width));
     const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Panel> block(x, cut, item / all);
-        Lines<typename Panel::Stored> lines;
+        typename Traits::template Lines<typename Panel::Stored> lines;
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
@@ -362,8 +398,7 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, 1);
             block.gate(by);
-            lines.template add<1>(block, there);
-            if (lines.held == lines.WIDTH || o + there == end) lines.put_out(block, gate, o + there);
+            lines.template add<1>(block, gate, o, there, end);
         }
     });
 }
