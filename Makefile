@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip install $(PIP_SHOWS) --disable-pip-version-check --co
 # On Linux, a plain `pip install torch` downloads gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench bench-gpu test slow real check sanitize guide guide-check guide-update formulas clean
+.PHONY: demo bench bench-gpu emulated test slow real check sanitize guide guide-check guide-update formulas clean
 
 # A new user waits for this target, so pip shows its progress. In the other targets it only shows errors.
 demo: PIP_SHOWS :=
@@ -41,8 +41,15 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/ridgeline calibrate --device cuda
 	$(BIN)/python benchmarks/gpu.py --write
 
+# Kernels with emulated AMX tiles, for tests on processors without AMX.
+emulated: build/emulated/.built
+
+build/emulated/.built: $(wildcard src/ridgeline/backends/cpu/native/*) setup.py | $(VENV)/.dev
+	RIDGELINE_EMULATED_TILES=1 $(BIN)/python setup.py --quiet build_py --build-lib build/emulated
+	@touch $@
+
 # Tests start dozens of processes. With PYTHONDONTWRITEBYTECODE, each of them would compile every module.
-test: check
+test: check emulated
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow and not guide and not real"
 
 slow: $(VENV)/.dev
@@ -57,7 +64,9 @@ real: $(VENV)/.real
 sanitize: $(VENV)/.dev
 	CXXFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined' \
 		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized
-	PYTHONPATH=build/sanitized ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	CXXFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined' RIDGELINE_EMULATED_TILES=1 \
+		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized/emulated
+	PYTHONPATH=build/sanitized RIDGELINE_EMULATED=build/sanitized/emulated ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
 

@@ -16,7 +16,7 @@ from ridgeline.insight.calibrate import estimate
 from ridgeline.insight.calibrate.estimate import probed
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import Device
-from support.kernels import SETS, back_to_the_best, load
+from support.kernels import EMULATED_SETS, SETS, back_to_the_best, load
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for cards; before anything imports triton
@@ -70,9 +70,9 @@ def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.cache_clear()
 
 
-@pytest.fixture(params=SETS)
+@pytest.fixture(params=[*SETS, *EMULATED_SETS])
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """Our kernels for each instruction set that this processor runs, on one thread at first."""
+    """Our kernels for each instruction set that this processor runs or that is emulated, on one thread at first."""
     yield load(request.param)
     back_to_the_best()
 

@@ -130,7 +130,7 @@ def test_a_compiler_with_arguments_is_taken_as_a_shell_would(tree: Path, tmp_pat
 
 @pytest.mark.parametrize(
     ("processor", "sets"),
-    [("x86_64", {"plain", "avx2", "avx512", "avx512_bf16"}), ("aarch64", {"neon"}), ("", {"plain"})],
+    [("x86_64", {"plain", "avx2", "avx512", "avx512_bf16", "amx"}), ("aarch64", {"neon"}), ("", {"plain"})],
 )
 def test_instruction_sets_are_of_the_processor_that_is_compiled_for(
     tree: Path, tmp_path: Path, stand_in: Path, processor: str, sets: set[str]

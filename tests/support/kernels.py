@@ -1,11 +1,13 @@
 """The instruction sets for which there are kernels of ours, as far as this processor runs them."""
 
+import os
 from pathlib import Path
 
 from ridgeline.backends.cpu.kernel_sources import unusable
 from ridgeline.backends.cpu.library import PATH, Library, library
 
-EMULATED_PATH = Path(__file__).parents[2] / "build" / "emulated" / "ridgeline" / "backends" / "cpu" / PATH.name
+EMULATED_FOLDER = Path(os.environ.get("RIDGELINE_EMULATED", Path(__file__).parents[2] / "build" / "emulated"))
+EMULATED_PATH = EMULATED_FOLDER / "ridgeline" / "backends" / "cpu" / PATH.name
 """The library of `make emulated`, whose sets compute with emulated AMX tiles."""
 
 
@@ -38,16 +40,26 @@ def instruction_sets() -> tuple[str, ...]:
     if not PATH.exists():
         return ()
     assert not (why := unusable(PATH)), why
-    names = ["plain", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
-    if EMULATED_PATH.exists():
-        why = unusable(EMULATED_PATH, PATH.with_name("native"))
-        assert not why, f"build/emulated: {why}: run make emulated"
-        names = ["amx_emulated", "amx_emulated_avx512", *names]
-    found = tuple(name for name in names if _runs(name))
+    found = tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16", "amx", "neon") if _runs(name))
+    back_to_the_best()
+    return found
+
+
+def emulated_sets() -> tuple[str, ...]:
+    """Return the sets with emulated tiles, or none if `make emulated` was not run.
+
+    Sets of other sources would test code that is not this tree's, so they end the tests.
+    """
+    if not EMULATED_PATH.exists():
+        return ()
+    why = unusable(EMULATED_PATH, PATH.with_name("native"))
+    assert not why, f"{EMULATED_PATH}: {why}: run make emulated"
+    found = tuple(name for name in ("amx_emulated", "amx_emulated_avx512") if _runs(name))
     back_to_the_best()
     return found
 
 
 SETS = instruction_sets()
-BF16_SETS = tuple(name for name in SETS if name in ("amx_emulated_avx512", "avx512_bf16", "amx"))
+EMULATED_SETS = emulated_sets()
+BF16_SETS = tuple(name for name in (*EMULATED_SETS, *SETS) if name in ("amx_emulated_avx512", "avx512_bf16", "amx"))
 """Those that multiply bf16 numbers and interleaved codes of integers."""

@@ -76,9 +76,10 @@ class Library:
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
         self._c.ridgeline_tiles_refused.restype, self._c.ridgeline_tiles_refused.argtypes = c_int, ()
         chosen = self._c.ridgeline_use(name.encode())
-        self.tiles_refused = _refusal(self._c.ridgeline_tiles_refused())
+        self.tiles_refused: str = _refusal(self._c.ridgeline_tiles_refused())
         if chosen is None:
-            why = self.tiles_refused if name == AMX and self.tiles_refused else "which this CPU does not support"
+            refused_tiles = name.startswith(AMX) and self.tiles_refused
+            why = f"but {refused_tiles}" if refused_tiles else "which this CPU does not support"
             raise ValueError(f"{VARIABLE} is {name}, {why}; unset it, or set it to off")
         self.name: str = chosen.decode()
         self._kept = _KeptCalls()
@@ -234,7 +235,7 @@ def _refusal(error: int) -> str:
         errno.EPERM: "a container may forbid the system call arch_prctl",
     }
     hint = f"; {hints[error]}" if error in hints else ""
-    return f"but the system refuses this process AMX tiles ({os.strerror(error)}{hint})"
+    return f"the system refuses this process AMX tiles ({os.strerror(error)}{hint})"
 
 
 def refused() -> MemoryError:
@@ -295,7 +296,7 @@ def _missing(path: Path) -> str:
 def state() -> str:
     """Return a description of the CPU kernels that this process uses, and the fix if there are none."""
     if (kernels := library()) is not None:
-        return f"{kernels.name}, {kernels.tiles_refused}" if kernels.tiles_refused else kernels.name
+        return f"{kernels.name}, because {kernels.tiles_refused}" if kernels.tiles_refused else kernels.name
     return f"torch's: {why}" if (why := missing()) else f"torch's ({VARIABLE}=off)"
 
 
