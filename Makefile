@@ -1,6 +1,7 @@
 # make demo: run the built-in model, show where its time went (predicted and measured), and plan a known model.
 # make test: linters, types and tests. make check: linters and types only. make slow: tests that take minutes.
 # make real: compare trained models from PyPI with transformers, sentence-transformers, PEFT and llama.cpp, in minutes.
+# make emulated: compile the kernels with emulated AMX tiles, which the tests use on any processor.
 # make sanitize: run the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make guide: build the guide as a site, in guide/index.html. make guide-check: check its numbers, code blocks, questions
 # and links, in minutes. make guide-update: renew its numbers and outputs.
@@ -41,7 +42,6 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/ridgeline calibrate --device cuda
 	$(BIN)/python benchmarks/gpu.py --write
 
-# Kernels with emulated AMX tiles, for tests on processors without AMX.
 emulated: build/emulated/.built
 
 build/emulated/.built: $(wildcard src/ridgeline/backends/cpu/native/*) setup.py | $(VENV)/.dev
@@ -68,7 +68,7 @@ sanitize: $(VENV)/.dev
 		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized/emulated
 	PYTHONPATH=build/sanitized RIDGELINE_EMULATED=build/sanitized/emulated ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
+		$(BIN)/python -m pytest tests/ops/test_kernels*.py tests/ops/test_tiles.py tests/ops/test_interleaved.py tests/sampling/test_sampling_native.py
 
 # Build from scratch, so that no page of a deleted chapter remains.
 guide: $(VENV)/.docs

@@ -108,6 +108,13 @@ def words(variable: str) -> list[str]:
         raise OSError(f"cannot split ${variable} into words: {error}; correct its quotation marks") from None
 
 
+def sets_of(processor: str, *, emulated: bool) -> dict[str, str]:
+    """Return the instruction sets to compile for an architecture, with the compiler's flags."""
+    if emulated:
+        return EMULATED_SETS[""] | EMULATED_SETS.get(processor, {})
+    return SETS.get(processor, PLAIN)
+
+
 def compile_kernels(source: Path, library: Path) -> None:
     """Compile the kernels for each instruction set and link them. $CXXFLAGS follows our own flags.
 
@@ -117,12 +124,12 @@ def compile_kernels(source: Path, library: Path) -> None:
     """
     (cxx, processor), added = compiler(), words("CXXFLAGS")
     emulated = bool(os.environ.get("RIDGELINE_EMULATED_TILES"))
-    sets = EMULATED_SETS[""] | EMULATED_SETS.get(processor, {}) if emulated else SETS.get(processor, PLAIN)
     digest = runpy.run_path(str(source.parent / "kernel_sources.py"))["digest_of"](source)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {Path(folder, "library.o"): (source / "library.cpp", [f'-DSOURCES="{digest}"', *["-DEMULATED_TILES"] * emulated])}
+        own = [f'-DSOURCES="{digest}"', *["-DEMULATED_TILES"] * emulated]
+        jobs = {Path(folder, "library.o"): (source / "library.cpp", own)}
         jobs[Path(folder, "pool.o")] = source / "pool.cpp", []
-        for name, flags in sets.items():
+        for name, flags in sets_of(processor, emulated=emulated).items():
             own = [*flags.split(), f"-DNAME={name}", f'-DNAME_IN_QUOTES="{name}"']
             jobs[Path(folder, f"{name}.o")] = source / "kernels.cpp", own
         always = [*cxx, *FLAGS]

@@ -72,7 +72,7 @@ def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(params=[*SETS, *EMULATED_SETS])
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """Our kernels for each instruction set that this processor runs or that is emulated, on one thread at first."""
+    """Load our kernels for each instruction set that this processor runs or that is emulated, on one thread."""
     yield load(request.param)
     back_to_the_best()
 

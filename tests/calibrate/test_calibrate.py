@@ -13,6 +13,7 @@ import torch
 
 from ridgeline import backends, price
 from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu import cpu_launches
 from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS
 from ridgeline.backends.cpu.library import library
 from ridgeline.cli.bench_serve import _why_unpredicted
@@ -329,8 +330,10 @@ def test_a_recorded_step_is_timed_call_by_call(tiny: Model) -> None:
     assert stage.prepare(prefill(2)).recording is None
 
 
-def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
-    """Of one size nobody could tell what a launch takes from what a byte does."""
+@pytest.mark.parametrize("tiles", [False, True])
+def test_each_class_of_codes_is_timed_in_several_sizes(monkeypatch: pytest.MonkeyPatch, *, tiles: bool) -> None:
+    """Check for several sizes: one does not tell the time of a launch from that of a byte. AMX tiles have them too."""
+    monkeypatch.setattr(cpu_launches, "multiplies_tiles", lambda: tiles)
     sizes: dict[str, set[tuple[float, ...]]] = {}
     for trial in TRIALS:
         model = build(Fields(trial.config, trial.name), torch.bfloat16, recipe=trial.recipe)
@@ -346,7 +349,8 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
             for own in (f"linear.{rows}.{kind}", f"head.{rows}.{kind}"):
                 # In bf16, and where the processor multiplies bytes, codes lie side by side.
                 assert len(sizes.get(f"{own}.interleaved", sizes.get(own, set()))) >= 3, own
-    for own in ("linear.one", "linear.two", "linear.few", "linear.many", "head.one", "head.two"):
+    two = "diagonal" if tiles else "two"
+    for own in ("linear.one", f"linear.{two}", "linear.few", "linear.many", "head.one", f"head.{two}"):
         assert len(sizes[own]) >= 3, own
     for kept in (kept.code for kept in KV_FORMATS if kept.code):
         for dim in (32, 64, 128):

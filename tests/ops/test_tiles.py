@@ -1,5 +1,5 @@
-"""Kernels with AMX tiles, emulated or real: the order of their sums, the same bits in every set that has them, and a system
-that refuses tiles."""
+"""Kernels with AMX tiles, emulated or real: the order of their sums, the same bits in all sets that have them, and a
+system that refuses tiles."""
 
 import ctypes
 import errno
@@ -62,7 +62,7 @@ def summed(x_I: Tensor, w_I: Tensor) -> float:
 @pytest.mark.parametrize("name", TILED)
 @pytest.mark.parametrize("rows", [1, 3, 5, 17])
 def test_sums_are_in_the_order_of_the_instruction(name: str, rows: int) -> None:
-    """Bit for bit against exact fractions that are rounded at each step, with numbers near the smallest ones too."""
+    """Compare bits with exact fractions that are rounded at each step, with numbers near the smallest ones too."""
     x_TI, w_OI = normal(rows, 1100), normal(3, 1100, seed=1)
     x_TI[:, 40:300] *= 2.0**-70
     w_OI[:, 40:300] *= 2.0**-58
@@ -76,7 +76,7 @@ def test_sums_are_in_the_order_of_the_instruction(name: str, rows: int) -> None:
 @pytest.mark.skipif(len(TILED) < 2, reason="only one set has tiles here")
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (33, 15), (1024, 31), (1100, 130), (512, 64), (31, 48)])
 def test_all_sets_with_tiles_have_the_same_bits(inputs: int, outputs: int) -> None:
-    """Of products; gated ones differ by the instructions of their activation."""
+    """Compare the bits of products. Gated products differ by the instructions of their activation."""
     first, second, bias = normal(outputs, inputs), normal(outputs, inputs, seed=2), normal(outputs, seed=3)
     for rows in (1, 4, 5, 16, 33, 130):
         x_TI = normal(rows, inputs, seed=rows)
@@ -85,7 +85,8 @@ def test_all_sets_with_tiles_have_the_same_bits(inputs: int, outputs: int) -> No
             kernels = load(name)
             found.append(kernels.products(x_TI, [Operands(first, bias), Operands(second, None)], torch.float32))
             gated.append(kernels.gated_products(x_TI, Operands(first, bias), Operands(second, None), "silu"))
-        exact = ACTIVATIONS["silu"](x_TI.double() @ first.double().T + bias.double()) * (x_TI.double() @ second.double().T)
+        x = x_TI.double()
+        exact = ACTIVATIONS["silu"](x @ first.double().T + bias.double()) * (x @ second.double().T)
         for own in found[1:]:
             assert all(torch.equal(one, other) for one, other in zip(found[0], own, strict=True))
         for numbers in gated:
@@ -106,7 +107,7 @@ def refusal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("refusal")
 def test_without_permission_the_next_set_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The description, which `ridgeline env` prints, gives the reason."""
+    """Check the description that `ridgeline env` prints: it gives the reason."""
     assert Library(EMULATED_PATH).name == "plain"
     monkeypatch.setattr(library_module, "PATH", EMULATED_PATH)
     monkeypatch.delenv("RIDGELINE_KERNELS", raising=False)
@@ -119,7 +120,8 @@ def test_without_permission_the_next_set_is_used(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("refusal")
 def test_a_set_without_permission_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match=r"is amx_emulated, but the system refuses .* signal stack is too small.*; unset it"):
+    why = r"is amx_emulated, but the system refuses .* signal stack is too small.*; unset it"
+    with pytest.raises(ValueError, match=why):
         Library(EMULATED_PATH, "amx_emulated")
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.backends import priced_backend
+from ridgeline.backends.cpu import cpu_launches
 from ridgeline.backends.cpu.cpu_coverage import attends
 from ridgeline.backends.cpu.recorded_steps import records
 from ridgeline.core.checkpoint import read_config
@@ -59,6 +60,14 @@ def lane_sums(op: Op, rows: int) -> float:
     )
 
 
+def rest_of_tiles(op: Op, rows: int) -> float:
+    """Return the FLOPs of tiles over rows that do not exist: a tile has 16, and up to four rows have a tile each."""
+    if not isinstance(op, MatrixOp) or any(own.operands is None or own.spec.dtype.itemsize != 2 for own in op.matrices):
+        return lane_sums(op, rows)
+    computed = 16 * rows if rows <= 4 else 16 * math.ceil(rows / 16)
+    return sum(2.0 * (computed - rows) * own.outputs * own.inputs for own in op.matrices)
+
+
 def block_rest(op: Op, work: Work) -> float:
     """FLOPs of our attention over keys that a query does not see, and of what it takes for itself: as of 48 keys."""
     if not isinstance(op, Attention) or not attends(op):
@@ -67,17 +76,26 @@ def block_rest(op: Op, work: Work) -> float:
     return 48 * work.attention[op.attention_pattern].total.queries * op.heads * each
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["lanes", "tiles"])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Price steps without and with AMX tiles, whatever this processor has."""
+    monkeypatch.setattr(cpu_launches, "multiplies_tiles", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("natively", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> None:
+def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool, tiles: bool) -> None:
     model = build(read_config(name))
     work = work_of(model, STEPS[step])
     count = 0
     for _, op, space in traced_calls(model):
         kernels, cost = (CPU if natively else REFERENCE).launches(op, work, space), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
-        beside = lane_sums(op, work.rows.get(space, 0)) + block_rest(op, work) if natively else 0.0
+        rows = work.rows.get(space, 0)
+        products = rest_of_tiles(op, rows) if tiles else lane_sums(op, rows)
+        beside = products + block_rest(op, work) if natively else 0.0
         assert total.total_flops == pytest.approx(cost.total_flops + beside)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
         # What one kernel hands to the next goes through memory; one that does all of a boundary keeps it.
@@ -90,7 +108,7 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> Non
     assert count > 10
 
 
-def test_ours_are_fewer_and_classes_of_their_own() -> None:
+def test_ours_are_fewer_and_classes_of_their_own(tiles: bool) -> None:
     """One for all matrices of the same rows, one for a boundary, one attention for whoever asks; what torch computes,
     rows stored the other way say, is torch's there too."""
     model = build(read_config("qwen3-0.6b"))
@@ -105,9 +123,10 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     everywhere = {"attention.paged.128", "elementwise.rotate.128", "elementwise.angles", "embedding", "norm.rms"}
     assert names["alone"] - everywhere == {"linear.one", "head.one"}
     assert names["five"] - everywhere == {"linear.few", "head.few"}
-    assert names["decode"] - everywhere == {"linear.two", "head.two"}
+    two = "diagonal" if tiles else "two"
+    assert names["decode"] - everywhere == {f"linear.{two}", f"head.{two}"}
     assert names["sixteen"] - everywhere == {"linear.many", "head.many"}
-    assert names["mixed"] - everywhere == {"linear.many", "head.few"}
+    assert names["mixed"] - everywhere == {"linear.many", "head.diagonal" if tiles else "head.few"}
     other = build(read_config("gpt2"))
     work = work_of(other, STEPS["decode"])
     found = {k.name for _, op, space in traced_calls(other) for k in CPU.launches(op, work, space)}

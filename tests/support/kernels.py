@@ -62,4 +62,4 @@ def emulated_sets() -> tuple[str, ...]:
 SETS = instruction_sets()
 EMULATED_SETS = emulated_sets()
 BF16_SETS = tuple(name for name in (*EMULATED_SETS, *SETS) if name in ("amx_emulated_avx512", "avx512_bf16", "amx"))
-"""Those that multiply bf16 numbers and interleaved codes of integers."""
+"""The sets that multiply bf16 numbers and interleaved codes of integers."""

@@ -6,12 +6,13 @@ from msgspec import structs
 
 from ridgeline.backends.cpu.cpu_coverage import attends, fuses, in_one_call
 from ridgeline.backends.cpu.cpu_weight_layout import interleaves
+from ridgeline.backends.cpu.library import AMX, library
 from ridgeline.backends.kernel_support import has_operands, own_product, product_class, suffixed
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import MatrixOp
-from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.number_formats import BF16, format_of
 from ridgeline.core.ops.op import Launch, Op, kernel_by_head_dim, stored_name
 from ridgeline.core.ops.work import RowAxis, Work
 
@@ -27,6 +28,12 @@ WHOLE_TILE = 4
 Tiles of two or three rows are limited by loads and prefetches and take as long as four rows. They have a kernel class
 of their own, named "two".
 """
+
+TILE_ROWS = 16
+"""The number of rows of an AMX tile (native/tiles.h)."""
+
+DIAGONAL_ROWS = 4
+"""The maximum number of rows that are multiplied by diagonals of tiles, one by one (native/tile_products.h)."""
 
 ROW_KEYS = 48
 """The number of additional keys per query that account for the overhead of the attention kernel.
@@ -103,8 +110,8 @@ def _own(op: MatrixOp, launch: Launch) -> Launch:
     """Return the launch of our CPU kernel that replaces PyTorch's matrix product.
 
     It computes in integers if the codes are interleaved. For plain matrices it adds up vector lanes, which for many
-    rows with few inputs is as much work as the products. A launch without matrices that our kernels support is returned
-    unchanged.
+    rows with few inputs is as much work as the products, or it multiplies whole tiles. A launch without matrices that
+    our kernels support is returned unchanged.
     """
     if not launch.matrices or not has_operands(op):
         return launch
@@ -115,12 +122,30 @@ def _own(op: MatrixOp, launch: Launch) -> Launch:
         flops[INTEGERS] = flops.get(INTEGERS, 0.0) + products
         cost = structs.replace(own.cost, flops=flops)
         own = structs.replace(own, name=f"{own.name}.interleaved", number_format=INTEGERS, cost=cost)
+    elif first.stored is None and own.number_format == BF16.name and multiplies_tiles():
+        name = f"{op.kind}.diagonal" if 1 < launch.rows <= DIAGONAL_ROWS else own.name
+        products = own.cost.flops[first.number_format]
+        unused = Cost({own.number_format: products * (tile_factor(launch.rows) - 1)})
+        own = structs.replace(own, name=name, cost=own.cost + unused)
     elif first.stored is None and own.number_format in _LANE_SUMS:
         name = f"{op.kind}.two" if 1 < launch.rows < WHOLE_TILE else own.name
         sums = launch.rows * sum(matrix.outputs for matrix in launch.matrices) * -(-first.inputs // _BLOCK)
         lanes = Cost({own.number_format: sums * _LANE_SUMS[own.number_format]})
         own = structs.replace(own, name=name, cost=own.cost + lanes)
     return suffixed(op, own)
+
+
+def tile_factor(rows: int) -> float:
+    """Return the FLOPs of the tiles that multiply this number of rows, relative to the FLOPs of the rows alone."""
+    if rows <= DIAGONAL_ROWS:
+        return TILE_ROWS
+    return -(-rows // TILE_ROWS) * TILE_ROWS / rows
+
+
+def multiplies_tiles() -> bool:
+    """Return whether this CPU's kernels multiply bf16 matrices by AMX tiles."""
+    kernels = library()
+    return kernels is not None and kernels.name == AMX
 
 
 def _experts(op: Experts, rows: int) -> Launch:

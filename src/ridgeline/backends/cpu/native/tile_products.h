@@ -1,10 +1,10 @@
 // Products of bf16 by tiles (tiles.h). W stays as checkpoints store it, because 32 inputs of 16 of its rows are a tile. Rows of
 // x are packed once per block, as the second operand of a product: [pair of inputs][row][2].
 //
-// The sum of an output is a chain over its inputs, 32 at a time. The same chain results if W is read in another way: 32 x 16
-// inputs of one row of W are a contiguous kilobyte, and if row i of a tile is the i-th piece of it, and column i of the other
-// tile the i-th piece of x, then the diagonal of their product has the terms of the chain. So one row of x is multiplied while
-// memory is read as one stream, and its result is the same, bit for bit, as in any batch.
+// The sum of an output is a chain over its inputs, 32 at a time. The same chain results if W is read in another way. 32 x 16
+// inputs of one row of W are a contiguous kilobyte. If row i of a tile is its i-th piece of 32, and column i of the other tile
+// the i-th piece of x, then the diagonal of their product has the terms of the chain. So one row of x is multiplied while memory
+// is read as one stream, and its result is the same, bit for bit, as in any batch.
 #pragma once
 
 #include "product.h"
