@@ -15,7 +15,7 @@ from ridgeline import backends, price
 from ridgeline.backends import priced_backend
 from ridgeline.backends.cpu import cpu_launches
 from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS
-from ridgeline.backends.cpu.library import library
+from ridgeline.backends.cpu.library import Library, library
 from ridgeline.cli.bench_serve import _why_unpredicted
 from ridgeline.cli.options import why_uncalibrated
 from ridgeline.core import ops
@@ -28,6 +28,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.kv_context import Uncached
+from ridgeline.core.ops.matrix import QuantisedMatrix
 from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.pixel_grid import PixelGrid
@@ -369,18 +370,45 @@ def test_the_faster_of_two_products_is_the_roof(monkeypatch: pytest.MonkeyPatch)
     clock, shared = Clock(), list[int]()
 
     def taking(seconds: float) -> Callable[..., object]:
-        return lambda *_: setattr(clock, "time", clock.time + seconds)
+        return lambda *_: lambda: setattr(clock, "time", clock.time + seconds)
 
     monkeypatch.setattr(roofs, "share_threads", lambda: shared.append(1))  # ours have as many as torch has
-    monkeypatch.setattr(roofs, "_multiply", lambda *_: [taking(4e-3), taking(1e-3)] if shared else [])
-    assert products(Timer(CPU, 1, clock, wall=clock), 1e-3)["fp32"] == pytest.approx(2 * 512**3 / 1e-3)
+    monkeypatch.setattr(roofs, "_ways", lambda *_: [taking(4e-3), taking(1e-3)] if shared else [])
+    found = products(Timer(CPU, 1, clock, wall=clock), 1e-3)
+    assert found == {name: pytest.approx(2 * 512**3 / 1e-3) for name in ("fp32", "bf16", "int8")}
     monkeypatch.undo()
-    for dtype, count in ((torch.float32, 2), (torch.bfloat16, 2), (torch.int8, 1)):
-        assert len(roofs._multiply(dtype, CPU)) == (count if library() is not None else 1)
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        assert len(roofs._ways(dtype, CPU)) == (2 if library() is not None else 1)
     a, b = torch.randn(2, 40, 40)
-    first, *ours = roofs._multiply(torch.float32, CPU)
+    first, *ours = roofs._ways(torch.float32, CPU)
     for each in ours:
-        torch.testing.assert_close(each(a, b.T.contiguous())[0], first(a, b))  # type: ignore[index]
+        torch.testing.assert_close(each(a, b.T.contiguous())()[0], first(a, b)())  # type: ignore[index]
+
+
+def test_our_integer_product_is_that_of_the_engine(kernels: Library) -> None:
+    """Compare with torch's integer product, rounded to bf16 at the end.
+
+    Our kernel rounds rows to int8, which changes nothing if the largest number of each row is 127.
+    """
+    a, b = (torch.randint(-127, 128, (96, 96), dtype=torch.int8) for _ in range(2))
+    a[:, 5] = 127
+    exact = torch._int_mm(a, b.T.contiguous())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roofs, "library", lambda: kernels)
+        _, own = roofs._ways(torch.int8, CPU)
+    assert torch.equal(own(a, b)()[0], exact.to(torch.bfloat16))  # type: ignore[index]
+
+
+def test_the_layout_of_the_integer_product_is_that_of_a_loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the layouts: a roof of another one would be that of instructions that no model runs."""
+    kernels, seen = library(), list[bool]()
+    if kernels is None:
+        pytest.skip("no kernels of ours")
+    monkeypatch.setattr(kernels, "products", lambda _, matrices: seen.append(matrices[0].codes.interleaved))
+    roofs._ways(torch.int8, CPU)[1](*torch.zeros(2, 32, 32, dtype=torch.int8))()
+    trial = next(trial for trial in TRIALS if trial.name == "tiny w8a8")
+    loaded = trial.model(torch.bfloat16, CPU)
+    assert seen == [any(module.interleaved for module in loaded.modules() if isinstance(module, QuantisedMatrix))]
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ridgeline.backends.cpu.library import library, share_threads
-from ridgeline.core.ops.matrix.operands import DTYPES, Operands
+from ridgeline.backends.cpu.library import Library, library, share_threads
+from ridgeline.core.ops.matrix.interleaved import codes_side_by_side, scales_side_by_side
+from ridgeline.core.ops.matrix.operands import DTYPES, Codes, Operands
+from ridgeline.core.ops.matrix.packed_words import SIGN_BIT
+from ridgeline.core.ops.matrix.quantised import MIDDLE
 from ridgeline.core.ops.number_formats import FORMATS, FP32
 from ridgeline.insight.calibrate.timer import Timer, undisturbed
 from ridgeline.price.device import Cache
@@ -26,7 +29,9 @@ _FASTEST = 50e9  # bytes per second, an estimate that only determines the number
 _EDGES = (512, 1024, 2048)
 _GPU_EDGES = (2048, 4096, 8192)
 _COLUMNS = 1024
-_Multiply = Callable[[Tensor, Tensor], object]
+_Product = Callable[[], object]
+_Prepare = Callable[[Tensor, Tensor], _Product]
+"""A function that prepares the product of two square matrices, and returns the call that multiplies them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,30 +147,47 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
     measured: dict[str, float] = {}
     dtypes = {f.name: f.dtype for f in FORMATS if f.dtype != torch.float16 or timer.device.type == "cuda"}
     for name, dtype in {**dtypes, "int8": torch.int8}.items():
-        ways, share = _multiply(dtype, timer.device), budget / (len(dtypes) + 1)
+        ways, share = _ways(dtype, timer.device), budget / (len(dtypes) + 1)
         if best := max(_rate(timer, way, dtype, share / len(ways)) for way in ways):
             measured[name] = best
     return measured
 
 
-def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
-    """Return the available functions that multiply two matrices: torch's, and our own kernel if it applies.
+def _ways(dtype: torch.dtype, device: torch.device) -> list[_Prepare]:
+    """Return the available ways to multiply two matrices of a dtype: torch's, and that of our own kernels.
 
     Torch's library is not always the fastest: in fp32 it reaches half of what the widest instructions of a Zen 5 can
-    do.
+    do. And its integer products may use other instructions than ours.
     """
-    kernels = library() if device.type == "cpu" and dtype in DTYPES else None
-    ours: list[_Multiply] = [] if kernels is None else [lambda a, b: kernels.products(a, [Operands(b, None)])]
-    return [torch._int_mm if dtype == torch.int8 else torch.matmul, *ours]
+    theirs = torch._int_mm if dtype == torch.int8 else torch.matmul
+    ways: list[_Prepare] = [partial(partial, theirs)]
+    kernels = library() if device.type == "cpu" else None
+    if kernels is not None and dtype in DTYPES:
+        ways.append(lambda a, b: partial(kernels.products, a, [Operands(b, None)]))
+    elif kernels is not None and dtype == torch.int8:
+        ways.append(partial(_integer_product, kernels))
+    return ways
 
 
-def _rate(timer: Timer, multiply: _Multiply, dtype: torch.dtype, budget: float) -> float:
+def _integer_product(kernels: Library, a_TI: Tensor, b_OI: Tensor) -> _Product:
+    """Prepare the product of our W8A8 kernels, in the layout that they are fastest with; they round rows of bf16."""
+    codes_OI, scales_OG = b_OI.view(torch.uint8) ^ SIGN_BIT, torch.ones(len(b_OI), 1, device=b_OI.device)
+    if kernels.interleaves:
+        codes_OI, scales_OG = (
+            interleave(held).reshape(held.shape)
+            for interleave, held in ((codes_side_by_side, codes_OI), (scales_side_by_side, scales_OG))
+        )
+    codes = Codes("w8a8", b_OI.shape[1], scales_OG, float(MIDDLE["int8"]), interleaved=kernels.interleaves)
+    return partial(kernels.products, a_TI.to(torch.bfloat16), [Operands(codes_OI, None, codes)])
+
+
+def _rate(timer: Timer, prepare: _Prepare, dtype: torch.dtype, budget: float) -> float:
     """Return the FLOP/s of the best product of square matrices; 0 if the device has none."""
     best = 0.0
     for edge in _EDGES if timer.device.type == "cpu" else _GPU_EDGES:
         a, b = ((64 * torch.randn(edge, edge, device=timer.device)).to(dtype) for _ in range(2))
         try:
-            seconds = undisturbed(timer.each(partial(multiply, a, b), budget / len(_EDGES)))
+            seconds = undisturbed(timer.each(prepare(a, b), budget / len(_EDGES)))
         except RuntimeError:  # the GPU or its library has no such product
             break
         best = max(best, 2 * edge**3 / seconds)
