@@ -116,6 +116,32 @@ def test_memory_is_what_the_driver_shows(name: str, mib: int) -> None:
     assert CARDS[name].memory == mib * 2**20
 
 
+@pytest.mark.parametrize("name", [name for name, device in CARDS.items() if device.kind == "cpu"])
+def test_peaks_of_processors_are_cores_times_clock_times_operations_a_cycle(name: str) -> None:
+    """Compare each peak with the factors that its source spells out."""
+    device = CARDS[name]
+    for number, peak in device.peaks.items():
+        text = device.sources[f"tflops.{number}"]
+        factors = re.search(r"(\d+) cores x ([\d.]+) GHz", text)
+        assert factors, text
+        operations = [int(count) for count in re.findall(r"(\d+) \(", text[factors.end() :])]
+        assert any(
+            math.isclose(peak, int(factors[1]) * float(factors[2]) * 1e9 * each, rel_tol=0.005) for each in operations
+        ), (number, text)
+
+
+@pytest.mark.parametrize("name", [name for name, device in CARDS.items() if device.kind == "cpu"])
+def test_shares_of_processors_are_those_of_their_instructions(name: str) -> None:
+    """Check that a narrower format is no slower by its own instructions, and attention no better than products."""
+    device = CARDS[name]
+    shares = {number: device.efficiency_of("linear", number).compute for number in ("fp32", "bf16", "int8")}
+    rates = [device.peak(number) * share for number, share in shares.items()]
+    assert rates == sorted(rates)
+    assert len(set(shares.values())) == len(shares)
+    for number in ("fp32", "bf16"):
+        assert device.efficiency_of("attention.prefill", number).compute <= shares[number]
+
+
 def test_apple_gpus_compute_halves_at_the_rate_of_singles() -> None:
     apple = [device for device in CARDS.values() if device.title.startswith("Apple")]
     assert len(apple) >= 5
