@@ -160,7 +160,7 @@ def _ways(dtype: torch.dtype, device: torch.device) -> list[_Prepare]:
     do. And its integer products may use other instructions than ours.
     """
     theirs = torch._int_mm if dtype == torch.int8 else torch.matmul
-    ways: list[_Prepare] = [partial(partial, theirs)]
+    ways: list[_Prepare] = [lambda a, b: partial(theirs, a, b)]
     kernels = library() if device.type == "cpu" else None
     if kernels is not None and dtype in DTYPES:
         ways.append(lambda a, b: partial(kernels.products, a, [Operands(b, None)]))
