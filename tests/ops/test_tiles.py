@@ -93,6 +93,22 @@ def test_all_sets_with_tiles_have_the_same_bits(inputs: int, outputs: int) -> No
             assert float((numbers.double() - exact).abs().max() / exact.abs().max()) < 2**-7
 
 
+@pytest.mark.parametrize(("depth", "count"), [(32, 32), (32, 128), (64, 64), (64, 96), (64, 1024)])
+def test_products_of_bytes(depth: int, count: int) -> None:
+    """Compare 64 rows and 16 outputs with torch, with the largest bytes, from rows that do not touch."""
+    random = torch.Generator().manual_seed(count)
+    x_RI = torch.randint(-128, 128, (64, count + 64), generator=random, dtype=torch.int8)
+    codes_IOP = torch.randint(0, 256, (count // 4, 16, 4), generator=random, dtype=torch.uint8)
+    x_RI[0, :count], codes_IOP[:, 0] = -128, 255
+    found_RO = torch.full((64, 16), 7, dtype=torch.int32)
+    ctypes.CDLL(str(EMULATED_PATH)).ridgeline_multiply_bytes(
+        ctypes.c_void_p(x_RI.data_ptr()), ctypes.c_int64(x_RI.stride(0)), ctypes.c_void_p(codes_IOP.data_ptr()),
+        ctypes.c_int64(count), depth, ctypes.c_void_p(found_RO.data_ptr()),
+    )  # fmt: skip
+    codes_IO = codes_IOP.transpose(1, 2).reshape(count, 16)
+    assert torch.equal(found_RO.long(), x_RI[:, :count].long() @ codes_IO.long())
+
+
 def refuse(error: int) -> None:
     """Let the emulated library's system refuse tiles with an error number; 0 permits them."""
     ctypes.CDLL(str(EMULATED_PATH)).ridgeline_refuse_tiles(error)

@@ -159,8 +159,8 @@ template <class Stored, class Coded, bool BY_ROW> struct PanelTraits<Interleaved
     static int64_t packed_rows(int64_t rows) { return (rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE; }
 };
 
-// Return the number of the last unit of `count` inputs from i on, which may not be whole.
-inline int64_t last_unit(int64_t i, int64_t count) { return (i + count - 1) / UNIT; }
+// Return the index of the last unit of `count` inputs from i on.
+inline int64_t last_unit(int64_t i, int64_t count) { return (i + count) / UNIT - 1; }
 
 // to[r] += x[r] . W for R rows, over `count` inputs from `first` on. whole: the offset of the units' data in a row. ahead:
 // the distance from the codes to prefetch, or 0 for none.
@@ -168,6 +168,7 @@ template <class Panel, int R, class Coded = typename Panel::Coded>
 inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, const InterleavedCodes<Coded>& w, int64_t first,
                              int64_t count, int64_t ahead, F* to) {
     using Own = Fours<Coded>;
+    constexpr int64_t LINES = w.bytes(UNIT) / LANE_BYTES;
     const uint8_t* codes = w.codes + w.bytes(first) * INTERLEAVED;
     F total[R];
     for (int r = 0; r < R; ++r) total[r] = to[r];
@@ -176,7 +177,7 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
         const U above = w.above(g);
         F of_group[R] = {};
         const int64_t end = std::min((g + 1) * w.own.group, first + count);
-        for (const int64_t step = w.template inputs_of_scale<Panel>(i, end); i < end; i += step) {
+        for (const int64_t step = w.template inputs_of_scale<Panel>(i, end); i < end;) {
             const int8_t* unit = x + whole + last_unit(i, step) * int64_t(sizeof(UnitOfRow));
             __m512i sum[R];
 #pragma GCC unroll 12
@@ -185,21 +186,28 @@ inline void interleaved_tile(const int8_t* x, int64_t x_stride, int64_t whole, c
                 std::memcpy(&offset, unit + r * x_stride + offsetof(UnitOfRow, offset), sizeof(offset));
                 sum[r] = _mm512_set1_epi32(offset);
             }
-            const int64_t lines = Panel::BY_ROW ? w.bytes(step) / LANE_BYTES : w.bytes(UNIT) / LANE_BYTES;
-#pragma GCC unroll 8
-            for (int64_t line = 0; line < lines; ++line, codes += 64) {
-                U own;
-                std::memcpy(&own, codes, sizeof(own));
-                if (ahead) prefetch(codes + ahead);
-                const Own fours(own, above);
-#pragma GCC unroll 2
-                for (int k = 0; k < Own::COUNT; ++k)
+            for (const int64_t last = i + step; i < last; i += UNIT) {
+                // Each unit of a row with one scale has a chain of its own, because one chain would wait for each instruction.
+                __m512i chain[R];
 #pragma GCC unroll 12
-                    for (int r = 0; r < R; ++r) {
-                        int32_t four;
-                        std::memcpy(&four, x + r * x_stride + i + (line * Own::COUNT + k) * 4, sizeof(four));
-                        sum[r] = _mm512_dpbusd_epi32(sum[r], reinterpret_cast<__m512i>(fours.at[k]), _mm512_set1_epi32(four));
-                    }
+                for (int r = 0; r < R; ++r) chain[r] = Panel::BY_ROW ? _mm512_setzero_si512() : sum[r];
+#pragma GCC unroll 8
+                for (int64_t line = 0; line < LINES; ++line, codes += 64) {
+                    U own;
+                    std::memcpy(&own, codes, sizeof(own));
+                    if (ahead) prefetch(codes + ahead);
+                    const Own fours(own, above);
+#pragma GCC unroll 2
+                    for (int k = 0; k < Own::COUNT; ++k)
+#pragma GCC unroll 12
+                        for (int r = 0; r < R; ++r) {
+                            int32_t four;
+                            std::memcpy(&four, x + r * x_stride + i + (line * Own::COUNT + k) * 4, sizeof(four));
+                            chain[r] = _mm512_dpbusd_epi32(chain[r], reinterpret_cast<__m512i>(fours.at[k]), _mm512_set1_epi32(four));
+                        }
+                }
+#pragma GCC unroll 12
+                for (int r = 0; r < R; ++r) sum[r] = Panel::BY_ROW ? _mm512_add_epi32(sum[r], chain[r]) : chain[r];
             }
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {

@@ -2,6 +2,7 @@
 #include "kernels.h"
 #include "pool.h"
 #include "tile_permission.h"
+#include "tiles.h"
 
 #include <atomic>
 #include <cstring>
@@ -114,6 +115,12 @@ EXPORTED int ridgeline_tiles_refused() {
 #ifdef EMULATED_TILES
 // Let the system refuse tiles with this error number, or permit them with 0.
 EXPORTED void ridgeline_refuse_tiles(int error) { refusal_of_tests = error; }
+
+// Call multiply_bytes for 64 rows. Kernels that use it need AVX-512.
+EXPORTED void ridgeline_multiply_bytes(const int8_t* x, int64_t x_stride, const uint8_t* codes, int64_t count, int depth, int32_t* to) {
+    const TilesInUse in_use(depth);
+    (depth == 64 ? multiply_bytes<4, 64> : multiply_bytes<4, 32>)(x, x_stride, codes, count, reinterpret_cast<int32_t(*)[TILE_SIDE]>(to));
+}
 #endif
 
 // Return the digest of the sources from which the library was compiled (kernel_sources.py).
