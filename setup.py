@@ -60,7 +60,7 @@ EMULATED_SETS = {
 }
 """The sets that are built for tests with RIDGELINE_EMULATED_TILES=1, for every architecture and for one more.
 
-They compute on any processor what `amx` computes.
+They compute what Intel's manual specifies for the tiles of `amx`, on any processor.
 """
 
 PROBE = """

@@ -166,7 +166,8 @@ template <class Panel> class RunExperts {
     void add_block(size_t number, int64_t from, int64_t count, float* totals) const {
         const Block& block = blocks[number];
         const Matrix& down = layer.experts[block.expert].down;
-        const TileRows<Number> rows = Traits::PACKS_BLOCKS ? packed_blocks[number] : TileRows<Number>{gated_rows + block.first * stride, stride};
+        TileRows<Number> rows{gated_rows + block.first * stride, stride};
+        if constexpr (Traits::PACKS_BLOCKS) rows = packed_blocks[number];
         typename Traits::Sums sums(block.count);
         for (int64_t o = 0; o < count; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, count - o);

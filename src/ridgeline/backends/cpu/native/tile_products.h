@@ -4,7 +4,7 @@
 // The sum of an output is a chain over its inputs, 32 at a time. The same chain results if W is read in another way. 32 x 16
 // inputs of one row of W are a contiguous kilobyte. If row i of a tile is its i-th piece of 32, and column i of the other tile
 // the i-th piece of x, then the diagonal of their product has the terms of the chain. So one row of x is multiplied while memory
-// is read as one stream, and its result is the same, bit for bit, as in any batch.
+// is read as one stream, and its result is the same, bit for bit, as in any batch. Only a zero may have another sign.
 #pragma once
 
 #include "product.h"
@@ -15,9 +15,11 @@
 namespace {
 
 constexpr int64_t TILE_NUMBERS = TILE_SIDE * TILE_INPUTS;  // bf16 numbers of a tile
-// Inputs of a panel of W that stay in the first-level cache while rows pass; also those of a diagonal.
+// Inputs of a panel of W that pass by all rows before the next ones; also those of a diagonal. They fit in the first-level cache,
+// unless rows of W are a multiple of 4 KB apart.
 constexpr int64_t TILE_BLOCK = TILE_NUMBERS;
-// Up to this number of rows, a tile for each row and kilobyte of W takes less time than memory needs for the kilobyte.
+// Maximum number of rows for diagonals. Each of them takes a tile for a kilobyte of W, which should take less time than memory
+// needs for the kilobyte; this was never measured.
 constexpr int64_t DIAGONAL_ROWS = 4;
 constexpr int64_t TILE_HALF = TILE_SIDE * MAX_ROWS;  // sums of half a panel
 constexpr int64_t TILE_ROW_BYTES = 1 << 20;          // size of a block of x: processors with tiles have 2 MB of L2 per core
@@ -170,12 +172,13 @@ inline void multiply_by_diagonals(const TileRows<bf16>& x, int64_t rows, const T
 inline void multiply(const TileRows<bf16>& x, int64_t rows, const TilePanel& panel, int64_t inputs, float* to) {
     if (rows <= DIAGONAL_ROWS) return multiply_by_diagonals(x, rows, panel, inputs, to);
     const int64_t tiles = (rows + TILE_SIDE - 1) / TILE_SIDE;
-    for (int64_t first = 0; first < inputs; first += TILE_BLOCK)
+    const int64_t block = tiles <= 2 ? inputs : TILE_BLOCK;  // W passes by two tiles of rows only once
+    for (int64_t first = 0; first < inputs; first += block)
         for (int64_t tile = 0; tile < tiles; tile += 2) {
             const bool two = tile + 1 < tiles;
             const auto own = panel.halves == 2 ? (two ? multiply_tiles<2, 2> : multiply_tiles<2, 1>)
                                                : (two ? multiply_tiles<1, 2> : multiply_tiles<1, 1>);
-            own(x.at + tile * TILE_NUMBERS, tiles * TILE_NUMBERS, panel, first, std::min(first + TILE_BLOCK, inputs), inputs,
+            own(x.at + tile * TILE_NUMBERS, tiles * TILE_NUMBERS, panel, first, std::min(first + block, inputs), inputs,
                 tile == 0, to + tile * TILE_SIDE);
         }
 }
@@ -230,7 +233,9 @@ template <class Out> struct TileLines {
 // How a call is cut into items: like Cut of product.h, in whole tiles.
 struct TileCut : Cut {
     TileCut(const Rows& x, int64_t row_bytes) : Cut(x, even_tiles(x.count, rows_of_tile_block(x.width)), row_bytes) {
-        outputs = (outputs + 2 * TILE_SIDE - 1) / (2 * TILE_SIDE) * 2 * TILE_SIDE;
+        // With many rows, two tiles of outputs keep the units busy. With few, memory is the limit, and all threads need items.
+        const int64_t unit = x.count > 2 * TILE_SIDE ? 2 * TILE_SIDE : TILE_SIDE;
+        outputs = (outputs + unit - 1) / unit * unit;
     }
 
     static int64_t rows_of_tile_block(int64_t inputs) {

@@ -1,6 +1,6 @@
 // AMX: eight registers of up to 16 rows of 64 bytes, called tiles, and the instructions that add the product of two tiles to a
 // third ("Intel Advanced Matrix Extensions" in Intel's Architecture Instruction Set Extensions Programming Reference). With
-// EMULATED_TILES, plain C++ computes the same bits, so that the kernels for tiles can be tested on any processor.
+// EMULATED_TILES, plain C++ computes what the reference specifies, so that the kernels can be tested on any processor.
 //
 // This file knows nothing of vector registers (lanes.h).
 #pragma once
@@ -10,6 +10,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#ifdef EMULATED_TILES
+#include <cstdlib>
+#endif
 
 namespace {
 
@@ -39,19 +42,38 @@ inline float without_subnormals(float x) { return std::fabs(x) < FLT_MIN ? std::
 #ifdef EMULATED_TILES
 
 struct EmulatedTiles {
-    TileShapes shapes{64};
+    TileShapes shapes{0};
+    bool configured = false;
     alignas(64) uint8_t at[8][TILE_SIDE][TILE_BYTES];
 };
-inline EmulatedTiles& emulated_tiles() {
+// A processor raises an exception where this aborts: tiles that are not configured, or whose shapes do not fit.
+inline void require(bool valid) {
+    if (!valid) std::abort();
+}
+inline EmulatedTiles& tiles_of_thread() {
     thread_local EmulatedTiles tiles;
+    return tiles;
+}
+inline EmulatedTiles& emulated_tiles() {
+    require(tiles_of_thread().configured);
+    return tiles_of_thread();
+}
+// Return the tiles for a product, after the checks of the instruction.
+template <int SUM, int FIRST, int SECOND> inline EmulatedTiles& tiles_of_product() {
+    static_assert(SUM != FIRST && SUM != SECOND && FIRST != SECOND);
+    EmulatedTiles& tiles = emulated_tiles();
+    const TileShapes& shapes = tiles.shapes;
+    require(shapes.row_bytes[FIRST] > 0 && shapes.rows[FIRST] == shapes.rows[SUM] && shapes.row_bytes[SECOND] == shapes.row_bytes[SUM] &&
+            shapes.rows[SECOND] * 4 == shapes.row_bytes[FIRST]);
     return tiles;
 }
 
 inline void configure_tiles(const TileShapes& shapes) {
-    emulated_tiles().shapes = shapes;
-    std::memset(emulated_tiles().at, 0, sizeof(emulated_tiles().at));
+    EmulatedTiles& tiles = tiles_of_thread();
+    tiles.shapes = shapes, tiles.configured = true;
+    std::memset(tiles.at, 0, sizeof(tiles.at));
 }
-inline void release_tiles() { emulated_tiles().shapes = TileShapes(0); }
+inline void release_tiles() { tiles_of_thread().configured = false; }
 
 template <int TILE> inline void zero_tile() { std::memset(emulated_tiles().at[TILE], 0, sizeof(emulated_tiles().at[TILE])); }
 template <int TILE> inline void load_tile(const void* from, int64_t stride) {
@@ -77,7 +99,7 @@ inline float tile_number(const uint8_t* bf16) {
 // TDPBF16PS. The instruction adds the products of numbers at even places in one chain and those at odd places in another, both
 // from 0 on, then one chain to the other, and that to the sum. Each step rounds to nearest.
 template <int SUM, int FIRST, int SECOND> inline void add_bf16_products() {
-    EmulatedTiles& tiles = emulated_tiles();
+    EmulatedTiles& tiles = tiles_of_product<SUM, FIRST, SECOND>();
     const int pairs = tiles.shapes.row_bytes[FIRST] / 4;
     for (int row = 0; row < tiles.shapes.rows[FIRST]; ++row)
         for (int column = 0; column < TILE_SIDE; ++column) {
@@ -95,7 +117,7 @@ template <int SUM, int FIRST, int SECOND> inline void add_bf16_products() {
 
 // TDPBSUD: signed bytes by unsigned ones, summed in 32 bits.
 template <int SUM, int FIRST, int SECOND> inline void add_byte_products() {
-    EmulatedTiles& tiles = emulated_tiles();
+    EmulatedTiles& tiles = tiles_of_product<SUM, FIRST, SECOND>();
     for (int row = 0; row < tiles.shapes.rows[FIRST]; ++row)
         for (int column = 0; column < TILE_SIDE; ++column) {
             uint32_t sum;  // unsigned, because it may wrap around
