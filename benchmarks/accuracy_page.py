@@ -10,6 +10,7 @@ import accuracy_memory as memory
 import accuracy_pictures as pictures
 from accuracy_findings import Findings, Result
 from accuracy_replay import MEASURED, UNITS, Row, published, published_as
+from published_rows import published_section, read_published
 from ridgeline.price.accuracy import METRICS
 from ridgeline.price.engine_profile import load_engine
 
@@ -49,6 +50,8 @@ constant. If only such a row could determine a constant, the row keeps its error
 {constants_section()}
 
 {unpriced_section(found.unpriced)}
+
+{published_section(read_published())}
 """
 
 
