@@ -461,6 +461,11 @@ def test_show_as_json(ridgeline: Run, folder: Path) -> None:
     assert ridgeline("show", folder / "config.json", "--json").json == ended.json
 
 
+def test_show_with_a_scaled_context(ridgeline: Run) -> None:
+    assert ridgeline("show", "qwen3-32b", "--rope", "yarn:4", "--json").json["context"] == 131_072
+    assert_one_line(ridgeline("show", "llama-3.1-8b", "--rope", "yarn:4"), USAGE, "already scales the context")
+
+
 def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("show", folder)
     assert (ended.code, ended.err) == (OK, "")

@@ -428,6 +428,13 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--input", "-5"), "--input is '-5'"),
         ((*CARD, "--output", "0"), "--output is '0'"),
         ((*CARD, "--input", "8k"), "the model's context is 8,192; give, for example, --input 7944 --output 248"),
+        ((*CARD, "--input", "8k"), "or extend the context with --rope yarn:1.04 (8,192 positions x 1.04)"),
+        (
+            (*CARD, "--input", "32k"),
+            "--rope yarn:4.04 (8,192 positions x 4.04), or with --rope yarn:4 and --input 32512",
+        ),
+        ((*CARD, "--input", "32k", "--rope", "yarn:4"), "the model's context is 32,768; give"),
+        ((*CARD, "--rope", "linear:4"), "--rope is 'linear:4'; write yarn:FACTOR"),
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),
         ((*CARD, "--price", "-2"), "--price is"),
@@ -460,6 +467,24 @@ def test_a_mistake_is_one_line_and_code_2(plan: Any, model: str, words: tuple[st
     assert err.count("\n") == 1
     assert err.startswith("ridgeline: ")
     assert said in err
+
+
+def test_rope_extends_the_context_of_every_deployment(plan: Any) -> None:
+    asked = ("qwen3-8b", *CARD, "--input", "100k", "--json")
+    code, _, err = plan(*asked)
+    assert (code, "--rope yarn:3.14 (32,768 positions x 3.14)" in err) == (2, True)
+    code, out, _ = plan(*asked, "--rope", "yarn:3.14")
+    longer = json.loads(out)
+    assert (code, longer["model"]["name"]) == (0, "qwen3-8b with --rope yarn:3.14")
+    code, out, _ = plan(*asked, "--rope", "yarn:4", "--compare-devices", "l40s", "--weights", "fp8")
+    assert code == 0
+    # The scaling changes angles only: a length within the usual context costs what it cost without.
+    for words in (("--input", "8k"), ("--input", "8k", "--kv", "fp8")):
+        plain, scaled = (
+            json.loads(plan("qwen3-8b", *CARD, *words, *more, "--json")[1]) for more in ((), ("--rope", "yarn:4"))
+        )
+        for part in ("prefill", "decode"):
+            assert plain[part] == scaled[part]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,15 @@ def test_the_answer_is_twelve_lines(ridgeline: Run, model: str, trace: str, tmp_
     assert_one_line(again, USAGE, "exists")
 
 
+def test_rope_admits_prompts_beyond_the_configs_context(ridgeline: Run, model: str) -> None:
+    asked = ("simulate", model, *QUICK, "--rate", "5", "--requests", "4", "--input", "9k", "--output", "4")
+    assert "the model's context is 8192" in " ".join(ridgeline(*asked).out.split())
+    kept = ridgeline(*asked, "--rope", "yarn:2")
+    assert kept.code == OK, kept.err
+    assert "4 of 4 requests answered" in kept.out
+    assert "with --rope yarn:2 on" in kept.out
+
+
 def test_a_requirement_that_is_not_kept_fails(ridgeline: Run, model: str) -> None:
     asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
     kept = ridgeline(*asked, "--require", "ttft_p50<1s", "--require", "requests_per_second>10", "--json")
@@ -342,6 +351,7 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--trace", "TRACE", "--keep", "1.5"), "--keep is 1.5"),
         (("--trace", "nowhere.csv"), "cannot be read"),
         (("--rate", "5", "--context", "1M"), "the model's context is 8,192"),
+        (("--rate", "5", "--rope", "yarn:1"), "the factor must be a finite number above 1"),
         (("--rate", "5", "--pages", "0"), "--pages is 0"),
         (("--rate", "5", "--price-error", "12"), "write a share"),
         (("--rate", "5", "--require", "speed>1"), "names the unknown figure 'speed'"),

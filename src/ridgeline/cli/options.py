@@ -23,6 +23,8 @@ from ridgeline.util.times import parse_time
 if TYPE_CHECKING:
     import torch
 
+    from ridgeline.core.checkpoint.source import ModelSource
+
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
 _MODEL = (
@@ -133,8 +135,33 @@ DpAttention = Annotated[
         "--enable-dp-attention",
     ),
 ]
+Rope = Annotated[
+    str | None,
+    _setup(
+        "Extend the context of a model with rotary positions, as many model cards say: yarn:4 is YaRN with factor 4, "
+        "from the context on which the model was trained; yarn:4:32768 also states that context.",
+        metavar="yarn:FACTOR[:ORIGINAL]",
+    ),
+]
 Input = Annotated[str, _workload("The length of the prompt in tokens; 1k is 1,024.")]
 Batch = Annotated[int, _workload("The batch size.")]
+
+
+def scaled_source(source: "ModelSource", rope: str | None) -> "ModelSource":
+    """Return the source with the scaled context that --rope describes; the same source without the option.
+
+    Raises:
+        ValueError: If the option is malformed, or if the model's context cannot be scaled.
+    """
+    if rope is None:
+        return source
+    from ridgeline.core.models.rope_override import parse_rope
+
+    if source.pipeline:
+        raise ValueError(f"--rope is for language models, but {source.title} is a diffusion pipeline; leave it out")
+    override = parse_rope(rope)
+    return source.with_config(override.of(source.config), f"--rope {override}")
+
 
 # -- adapters ----------------------------------------------------------------------------------------------------------
 

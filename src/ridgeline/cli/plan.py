@@ -9,7 +9,7 @@ from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
 from ridgeline.cli.plan_options import DisplayFlags, MoneyFlags, PlanFlags, add_adapters_of, listed_options, sections_of
 from ridgeline.core.checkpoint.embedding_config import read_embedding
-from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.price.device import Device
 from ridgeline.price.devices import catalogue_devices
@@ -47,7 +47,7 @@ def plan(flags: PlanFlags) -> None:
         raise ValueError(
             f"{missing} is missing; for example: {EXAMPLES['plan']}; `ridgeline plan --list` shows all names"
         )
-    source = open_source(catalogue_name(model) or model)
+    source = setup.source(model)
     if source.pipeline:
         _refuse_short(source.title, shown)
         from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model

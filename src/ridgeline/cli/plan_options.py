@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ridgeline.cli import options
 from ridgeline.cli.flags import given_flags, panel
-from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
+from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens, scaled_source
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
-from ridgeline.core.checkpoint.source import ModelSource
+from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.device import Device, HourlyPrice
@@ -65,6 +65,7 @@ class SetupFlags:
     devices: options.Devices = 1
     weights: options.Weights = None
     kv: options.KV = None
+    rope: options.Rope = None
     engine: str | None = _setup(
         f"The engine whose speed is predicted: {', '.join(engines())}. Default: {DEFAULT_ENGINE}, and ridgeline for "
         "`this`."
@@ -72,6 +73,15 @@ class SetupFlags:
     enable_dp_attention: options.DpAttention = False
     memory_utilization: float = _setup("The share of a device's memory that may be used.", default=0.9)
     max_batch_tokens: options.MaxBatchTokens = "2k"
+
+    def source(self, model: str) -> ModelSource:
+        """Return the model that the user names, with the context that --rope gives it.
+
+        Raises:
+            ModelRefused: If there is no such model.
+            ValueError: If --rope is malformed or does not suit the model.
+        """
+        return scaled_source(open_source(catalogue_name(model) or model), self.rope)
 
     def setup(self, device: Device) -> Deployment:
         """Return the deployment on a given device.

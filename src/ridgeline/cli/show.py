@@ -27,10 +27,11 @@ from ridgeline.util.json_data import json_data, json_object, json_select
 def show(
     model: options.ConfigName,
     lora: options.PricedLora = None,
+    rope: options.Rope = None,
     as_json: options.Json = False,
 ) -> None:
     """Show a model's architecture, sizes and parameter counts from its config.json, without its weights."""
-    source = open_source(catalogue_name(model) or model)
+    source = options.scaled_source(open_source(catalogue_name(model) or model), rope)
     fields, embedding = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None
     try:

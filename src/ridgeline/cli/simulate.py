@@ -24,7 +24,7 @@ from ridgeline.cli.simulate_progress import SimulationProgress, run_count, simul
 from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.cli.simulate_worker import AdviceWorker, Trial
 from ridgeline.core.checkpoint.embedding_config import read_embedding
-from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.adviser import SHARES, advise, evaluate_log, trial
@@ -177,7 +177,7 @@ class _SimulationQuery:
         made = traffic.offered()
         if setup.device is None:
             raise ValueError("--device is missing; `ridgeline plan --list` shows all devices")
-        source = open_source(catalogue_name(self.model) or self.model)
+        source = setup.source(self.model)
         check_continues(source)
         device = with_price(device_named(setup.device).with_calibration_slowdown(), self.money)  # the run lasts minutes
         put = setup.setup(device)

@@ -220,6 +220,7 @@ class PricedTraceFlags:
     devices: options.Devices = 1
     weights: options.Weights = None
     kv: options.KV = None
+    rope: options.Rope = None
 
     def trace(self, model: str, lora: Sequence[str] | None) -> PricedTrace:
         """Return the trace that these options describe.
@@ -232,7 +233,7 @@ class PricedTraceFlags:
         device = device_named(self.priced)
         setup = Deployment(device, self.devices, self.weights, self.kv, engine=default_engine(device))
         check_devices(setup)
-        source = open_source(catalogue_name(model) or model)
+        source = options.scaled_source(open_source(catalogue_name(model) or model), self.rope)
         models = ModelCache(
             source.config, add_adapters_of(source, lora), partial(with_pooling, embedding=read_embedding(source))
         )

@@ -80,13 +80,21 @@ class ModelSource:
     """The class of a pipeline with several components, or "" for a single model."""
     gguf: GGUFHeader | None = None
     """The header of the GGUF file, if the model is one."""
+    change: str = ""
+    """The option by which the user changed the config, like `--rope yarn:4`; "" for the config as it is."""
 
     @property
     def title(self) -> str:
         """The short name of a model: the name as given, or for a path the name of its folder or file.
 
-        A path to a config.json gives the name of its folder, and a path to another file its name without the suffix.
+        A path to a config.json gives the name of its folder, and a path to another file its name without the suffix. An
+        option that changes the config follows.
         """
+        return f"{self._short_name} with {self.change}" if self.change else self._short_name
+
+    @property
+    def _short_name(self) -> str:
+        """The short name of the model without the option that changes its config."""
         path = Path(self.name).resolve()
         if not path.exists() or _yields_to_known_model(self.name):
             return self.name
@@ -123,6 +131,16 @@ class ModelSource:
         config = self.model.config
         assert config is not None
         return config
+
+    def with_config(self, config: Fields, change: str) -> "ModelSource":
+        """Return the same source with another config of its only model.
+
+        Args:
+            config: The config.
+            change: The option by which the user requested it.
+        """
+        model = replace(self.model, config=config)
+        return replace(self, components={**self.components, MODEL: model}, change=change)
 
     @property
     def has_weights(self) -> bool:

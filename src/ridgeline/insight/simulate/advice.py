@@ -86,7 +86,9 @@ def advice(findings: SimulationFindings) -> str:
 def _room(findings: SimulationFindings) -> str:
     """Return the suggestion for requests that are too long for the context."""
     machine = findings.query.machine
-    return "use a model with a longer context" if machine.context == machine.case.model.context else "raise --context"
+    if machine.context < machine.case.model.context:
+        return "raise --context"
+    return "use a model with a longer context, or extend it with --rope"
 
 
 def _few_places(metrics: SimulationMetrics) -> bool:

@@ -104,7 +104,7 @@ def compare(
     """
     whole = models.whole(setup)
     workload = workload.of(whole.model)
-    check_context(whole, workload)
+    check_context(whole, workload, models.fields)
     once: dict[str, Offer] = {}  # by device name, at any price
     able = []
     for device in devices:

@@ -1,11 +1,13 @@
 """The plan of a deployment: all figures that follow from a model, a device and a workload."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ridgeline.core.models import Fields
 from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, parameter_breakdown
+from ridgeline.core.models.rope_override import offered_rope
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
@@ -316,7 +318,7 @@ def make_plan(
     models = ModelCache(fields, add_adapters)
     case = models.scenario(setup)
     workload = workload.of(case.model)
-    check_context(case, workload)
+    check_context(case, workload, fields)
     serving = LoadEstimator(case, workload)
     _check_batch(serving)
     return DeploymentPlan(name, models, serving, others, demand or Demand(), stated_bytes, batches)
@@ -334,8 +336,14 @@ def check_devices(setup: Deployment) -> None:
         )
 
 
-def check_context(case: Scenario, workload: PlanWorkload) -> None:
-    """Raise ValueError for requests that exceed the model's context, or whose images do not fit the model or input."""
+def check_context(case: Scenario, workload: PlanWorkload, fields: Fields) -> None:
+    """Raise ValueError for requests that exceed the model's context, or whose images do not fit the model or input.
+
+    Args:
+        case: The deployment.
+        workload: The requests.
+        fields: The model's config, which says whether --rope can extend the context.
+    """
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
             f"the input has {workload.encoded:,} tokens, but the model's encoder accepts "
@@ -356,8 +364,23 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
             fitting = " a shorter --input or --output"
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}, but the "
-            f"model's context is {context:,}; give{fitting}"
+            f"model's context is {context:,}; give{fitting}{_longer_context(fields, workload)}"
         )
+
+
+def _longer_context(fields: Fields, workload: PlanWorkload) -> str:
+    """Return a suggestion of a scaled context that holds the requests; "" if the model's context cannot be scaled."""
+    offered = offered_rope(fields, workload.tokens)
+    if offered is None:
+        return ""
+    override, original = offered
+    how = f", or extend the context with --rope {override} ({original:,} positions x {override.factor:g})"
+    whole = math.floor(override.factor)
+    left = whole * original - workload.output
+    # A prompt of 128k and its output exceed 4 x 32k by the output only.
+    if whole > 1 and whole < override.factor and 0 < workload.input - left <= workload.output:
+        how += f", or with --rope yarn:{whole} and --input {left}"
+    return how
 
 
 def _check_batch(serving: LoadEstimator) -> None:

@@ -83,6 +83,8 @@ class Family:
     """Whether an fp16 model runs in fp32, because its hidden states exceed the range of fp16."""
     prefixes: tuple[tuple[str, str], ...] = ()
     """Pairs of a prefix of the checkpoint's names and the model's prefix; any of the pairs may apply to a name."""
+    trained_contexts: tuple[tuple[int, int], ...] = ()
+    """Pairs of the context in configs and the shorter one on which models were trained, as their cards state it."""
 
     def builds(self, architecture: str) -> bool:
         """Return whether this model family builds models of an architecture."""

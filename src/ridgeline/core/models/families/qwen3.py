@@ -60,7 +60,11 @@ def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
+# Model cards of Qwen3, "Processing Long Texts": trained on 32,768 positions, of which YaRN makes 131,072. The config's
+# 40,960 are 32,768 for the output and 8,192 for a prompt.
+_TRAINED = ((40_960, 32_768),)
+
 FAMILIES = (
-    Family("Qwen3ForCausalLM", "qwen3", build, also=("Qwen3Model",)),
-    Family("Qwen3MoeForCausalLM", "qwen3_moe", build_mixture),
+    Family("Qwen3ForCausalLM", "qwen3", build, also=("Qwen3Model",), trained_contexts=_TRAINED),
+    Family("Qwen3MoeForCausalLM", "qwen3_moe", build_mixture, trained_contexts=_TRAINED),
 )
