@@ -22,7 +22,7 @@ from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import REQUEST, STEPS, to_perfetto
 from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report, summarise_step
 from ridgeline.insight.trace.views.table import op_table
-from ridgeline.insight.trace.views.trace_export import COLUMNS, to_csv, to_json
+from ridgeline.insight.trace.views.trace_export import COLUMNS, steps_json, to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary
 from ridgeline.price.device import Cache, HostTime
 from ridgeline.price.device_roofline import roofline
@@ -104,6 +104,9 @@ def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     assert rows[names[4]][1] == "not known"
     assert rows["one token"][1].startswith("over ")
     text = plain(summary(ledger), WIDTH)
+    ops = ledger.ops("decode")
+    alike = f"{humanize.say_seconds(ops.expected)} predicted, {humanize.say_seconds(ops.measured)} measured ("
+    assert f"The ops alone: {alike}{humanize.say_difference(ops.difference)})" in " ".join(text.split())
     assert "\non Slate 2 (not calibrated" in text, "no bullet: it is one line"
     assert "impossible" not in text
 
@@ -275,7 +278,17 @@ def test_a_step_is_compared_with_a_prediction_of_all_of_it_alone(ledger: Ledger)
     for name, sentence in said.items():
         ops = humanize.say_seconds(ledger.ops(name).measured)
         assert f", its ops {ops} ({humanize.say_seconds(ledger.step(name).expected)} expected, " in sentence
-        assert "its ops" not in summarise_step(known, known.step(name))
+        assert "; not compared, because it is not predicted: batch, between ops, sampling; slowest" in sentence
+        assert "its ops" not in (full := summarise_step(known, known.step(name)))
+        assert "not compared" not in full
+        step = steps_json(ledger)["steps"][name]
+        assert (step["difference"], step["not_predicted"]) == (None, ["batch", "between ops", "sampling"])
+        assert step["ops"]["difference"] == pytest.approx(step["ops"]["measured_s"] / step["ops"]["expected_s"] - 1)
+        step = steps_json(known)["steps"][name]
+        assert step["difference"] == pytest.approx(step["measured_s"] / step["expected_s"] - 1)
+        assert step["not_predicted"] == []
+    assert "covers the scheduler too" in " ".join(lines_of(op_table(known)))
+    assert "covers the scheduler too" not in " ".join(lines_of(op_table(ledger)))
 
 
 def test_rests_are_compared_where_the_device_knows_them(ledger: Ledger) -> None:

@@ -95,6 +95,8 @@ class LedgerTotal:
     limit: str
     impossible: int
     """The number of entries that were measured faster than physics allows."""
+    covered: bool = True
+    """Whether `expected` covers everything that `measured` does."""
 
     @classmethod
     def of(cls, entries: Iterable[LedgerEntry]) -> "LedgerTotal":
@@ -123,8 +125,11 @@ class LedgerTotal:
 
     @property
     def difference(self) -> float | None:
-        """The relative excess of measured over expected time (0.5: 50 % longer); None without an expectation."""
-        return self.measured / self.expected - 1 if self.expected else None
+        """The relative excess of measured over expected time (0.5: 50 % longer).
+
+        It is None without an expectation, and if the expectation covers only a part of what was measured.
+        """
+        return self.measured / self.expected - 1 if self.expected and self.covered else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +248,13 @@ class StepLedger:
     def total(self, step: str) -> LedgerTotal:
         """Return the cost of a whole step, with overheads, as one total."""
         of, whole = self.step(step), self.whole(step)
-        impossible = self.at_hand and under_floor(whole, of.floor)
-        return LedgerTotal(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
+        impossible = int(self.at_hand and under_floor(whole, of.floor))
+        covered = not self.not_predicted(step)
+        return LedgerTotal(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, impossible, covered)
+
+    def not_predicted(self, step: str) -> tuple[str, ...]:
+        """Return the names of the overheads of a step that were measured but that its expected time does not cover."""
+        return () if self.predicts_whole else tuple(overhead.name for overhead in self.step(step).overheads)
 
     def groups(self, rows: Iterable[OpRow] | None = None) -> list[OpGroup]:
         """Return the totals of rows (all by default) grouped by their role in a layer, in order of first appearance."""

@@ -37,7 +37,10 @@ STAGES = {
 }
 """The headings of the stages of an image or video request."""
 
-_OPS_ONLY = "expected: the ops alone; measured: with the time around them, which this device's data do not predict"
+_OPS_ONLY = (
+    "expected: the ops alone; measured: with the time around them, which this device's data do not predict; diff: of "
+    "the ops alone"
+)
 
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
@@ -114,6 +117,8 @@ class _ImageStep:
     count: int
     expected: float
     measured: float
+    compared: float | None
+    """The measured seconds of what `expected` covers: the step or its ops. None if they were not measured."""
     roof: str
 
     @property
@@ -130,9 +135,13 @@ def _runs(ledger: ImageLedger) -> list[_ImageStep]:
         for step in stage.steps:
             ops = stage.ops(step.name)
             roof = f"{humanize.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
-            runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
+            whole = stage.whole(step.name)
+            compared = whole if stage.predicts_whole else ops.measured
+            runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, whole, compared, roof))
     if (decode := ledger.borrowed) is not None:
-        runs.append(_ImageStep("decode", 1, decode.expected, decode.measured, "diffusers' VAE, measured as a whole"))
+        compared = decode.measured if ledger.denoise.predicts_whole else None
+        roof = "diffusers' VAE, measured as a whole"
+        runs.append(_ImageStep("decode", 1, decode.expected, decode.measured, compared, roof))
     return runs
 
 
@@ -144,7 +153,9 @@ def _times_table(ledger: ImageLedger) -> DocumentTable:
         for run in runs
     ]
     expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
-    rows.append(TableRow(("all", "", "", *_cells(expected, measured), ""), "strong"))
+    parts = [None if run.compared is None else run.count * run.compared for run in runs]
+    compared = None if None in parts else sum(part or 0.0 for part in parts)
+    rows.append(TableRow(("all", "", "", *_cells(expected, measured, compared), ""), "strong"))
     notes = [f"all {ledger.plan.schedule.steps} steps are assumed to be like the traced one"]
     if not ledger.denoise.predicts_whole:
         notes.append(_OPS_ONLY)
@@ -156,11 +167,13 @@ def _times_table(ledger: ImageLedger) -> DocumentTable:
 
 
 def _beside(run: _ImageStep) -> tuple[str, str, str]:
-    return _cells(run.count * run.expected, run.seconds)
+    compared = None if run.compared is None else run.count * run.compared
+    return _cells(run.count * run.expected, run.seconds, compared)
 
 
-def _cells(expected: float, measured: float) -> tuple[str, str, str]:
-    difference = humanize.say_difference(measured / expected - 1 if expected else None)
+def _cells(expected: float, measured: float, compared: float | None) -> tuple[str, str, str]:
+    """Return the expected and the measured time as text, with the difference of what was `compared`."""
+    difference = humanize.say_difference(compared / expected - 1 if expected and compared is not None else None)
     return humanize.say_seconds(expected), humanize.say_seconds(measured), difference
 
 

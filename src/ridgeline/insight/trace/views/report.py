@@ -122,7 +122,9 @@ def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
     if not ledger.predicts_whole:
         took = f"{took}, its ops {humanize.say_seconds(ledger.ops(step.name).measured)}"
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
-    return f"{step.name} took {took} ({beside}); {slowest(ledger, step.name)}"
+    names = ", ".join(ledger.not_predicted(step.name))
+    left = f"; not compared, because it is not predicted: {names}" if names else ""
+    return f"{step.name} took {took} ({beside}){left}; {slowest(ledger, step.name)}"
 
 
 def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:

@@ -25,6 +25,11 @@ _LEGEND = (
 
 _OPS_ONLY = "The whole step has no exp.: this device's data predict ops, but not the time around them."
 
+_HOST = (
+    "The exp. of all but ops was calibrated in the engine: it covers the scheduler too, which is not measured here, "
+    "and sampling is greedy there."
+)
+
 
 def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTable:
     """Return the table of predicted and measured op times in a ledger.
@@ -41,6 +46,8 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTabl
     notes = [_LEGEND, *_left_to_pytorch(ledger)]
     if not ledger.predicts_whole:
         notes.insert(1, _OPS_ONLY)
+    elif any(step.host for step in ledger.steps):
+        notes.insert(1, _HOST)
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
     return DocumentTable(tuple(columns), rows, tuple(notes), dense=True)
 

@@ -57,6 +57,7 @@ def _step(ledger: StepLedger, step: LedgerStep) -> dict[str, Any]:
         **json_select(step, "rows", "work.logit_rows", "work.sequences", "working_set", "place=memory_level"),
         **json_object(ledger.total(step.name)),
         "host_s": step.host,
+        "not_predicted": list(ledger.not_predicted(step.name)),
         "ops": json_object(ledger.ops(step.name)),
         "overheads": {overhead.name: overhead.seconds for overhead in step.overheads},
         **json_select(step, "unhooked_s=unhooked", "hooks_s=hooks", "interruptions_s=interruptions", "recorded"),

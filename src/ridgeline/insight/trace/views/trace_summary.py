@@ -28,7 +28,9 @@ def summary(ledger: Ledger) -> Document:
     step = ledger.steps[-1]
     what = "one token" if step.name == "decode" else "the prompt"
     rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
-    table = DocumentTable(columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step),))
+    table = DocumentTable(
+        columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step), *_alike(ledger, step))
+    )
     blocks: list[DocumentBlock] = [table, Paragraph(f"on {describe_device(ledger)}")]
     if doubts := tuple(list_doubts(ledger, step)):
         blocks.append(Bullets(doubts))
@@ -41,6 +43,17 @@ def _legend(step: LedgerStep) -> str:
     return (
         f"at best: with perfect kernels and {held}; predicted: with Ridgeline's kernels, from this device's "
         f"calibration or data sheet; measured: the median of {step.repeats} steps"
+    )
+
+
+def _alike(ledger: Ledger, step: LedgerStep) -> Iterator[str]:
+    """Yield a comparison of the ops alone if the time around them is not predicted."""
+    if not (names := ledger.not_predicted(step.name)):
+        return
+    ops = ledger.ops(step.name)
+    yield (
+        f"The ops alone: {humanize.say_seconds(ops.expected)} predicted, {humanize.say_seconds(ops.measured)} measured "
+        f"({humanize.say_difference(ops.difference)}). {', '.join(names)}: predicted only for a calibrated device."
     )
 
 
