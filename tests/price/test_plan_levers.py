@@ -17,8 +17,9 @@ from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.demand import Demand
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.plan_answer import answer
 from ridgeline.price.plan.plan_export import plan_json
-from ridgeline.price.plan.plan_text import verdict, without_kernels
+from ridgeline.price.plan.plan_text import scarcest, verdict, without_kernels
 from ridgeline.price.plan.scenario import ModelCache
 from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
 
@@ -147,12 +148,36 @@ def test_joined_cards_have_a_link_to_double() -> None:
     assert 1.5 < gains["twice the link bandwidth"] <= 2
 
 
+def test_levers_are_ordered_by_what_they_bring(plan_8b: DeploymentPlan) -> None:
+    """Check int8 KV (x 1.14 tokens) against int8 weights (x 1.10), which stood above it: a single user gains more."""
+    own = [change for change in plan_8b.levers if change.outcome.device_name == "text-a100"]
+    gains = [change.throughput or 0 for change in own]
+    assert gains == sorted(gains, reverse=True)
+    weights, kv = (next(change for change in own if change.name == f"int8 {what}") for what in ("weights", "KV"))
+    assert weights.faster > kv.faster
+    assert (kv.users or 0) > (weights.users or 0)
+    assert (kv.throughput or 0) > (weights.throughput or 0)
+    line = dict(answer(plan_8b))["lever"]
+    assert line.startswith("int8 KV: ")
+    assert scarcest(plan_8b).name == "twice the FLOP/s"  # type: ignore[union-attr]
+    assert "(saves memory and bandwidth, not FLOP/s; " in line
+
+
+def test_a_lever_that_saves_the_scarce_resource_does_not_deny_it() -> None:
+    """Check a device that is short of memory: narrower weights are what its limit asks for."""
+    plan = planned(LLAMA_3_8B, Deployment(card(memory=24e9)))
+    assert scarcest(plan).name == "twice the memory"  # type: ignore[union-attr]
+    assert "(saves memory and bandwidth; " in dict(answer(plan))["lever"]
+
+
 @pytest.mark.parametrize("kv", [None, "fp32"])
 def test_a_model_in_fp32_is_offered_bf16(kv: str | None) -> None:
     plan = planned(LLAMA_3_8B, Deployment(card(), weights="fp32", kv=kv))
     names = [change.name for change in plan.levers if change.outcome.device_name == "text-a100"]
-    assert names == ["bf16 weights and KV", "int8 weights", "w8a8 weights", "int4 weights", "int8 KV", "2 devices"]
-    changed = plan.levers[0].outcome
+    assert sorted(names) == sorted(
+        ["bf16 weights and KV", "int8 weights", "w8a8 weights", "int4 weights", "int8 KV", "2 devices"]
+    )
+    changed = next(change.outcome for change in plan.levers if change.name == "bf16 weights and KV")
     assert (changed.weights, changed.kv) == ("bf16", "bf16")
     small = planned(LLAMA_3_8B, Deployment(card(memory=24e9), weights="fp32", kv=kv))
     assert not small.memory.fits

@@ -216,6 +216,12 @@ class Change:
         """The larger of two factors: on total tokens per second, and on one user's tokens per second."""
         return max(self.throughput or 0.0, self.faster)
 
+    @property
+    def benefit(self) -> tuple[float, float, float]:
+        """The sort key of what a change brings at full load: users where there were none, total tokens, users."""
+        newly = float(self.outcome.users) if self.throughput is None else 0.0
+        return newly, self.throughput or 0.0, self.users or 0.0
+
 
 def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list[Change]:
     """Return the named outcomes as changes relative to the plan as requested."""

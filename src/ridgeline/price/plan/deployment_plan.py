@@ -268,8 +268,9 @@ class DeploymentPlan:
 
     @cached_property
     def levers(self) -> tuple[Change, ...]:
-        """The possible changes to the deployment, including other devices."""
-        return (*levers(self.models, self.serving, self.outcome), *self.other_devices)
+        """The possible changes to the deployment, including other devices. Each kind begins with the most useful."""
+        own = levers(self.models, self.serving, self.outcome)
+        return (*sorted(own, key=lambda change: change.benefit, reverse=True), *self.other_devices)
 
     @cached_property
     def sensitivities(self) -> tuple[Change, ...]:

@@ -215,8 +215,8 @@ def _lever(plan: DeploymentPlan) -> str:
     if not plan.memory.fits:
         return ""
     helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
-    best = max(helps, key=_worth, default=None)
-    parts = [] if best is None else [_narrower(best, plan.audio)]
+    best = max(helps, key=lambda change: change.benefit, default=None)
+    parts = [] if best is None else [_narrower(plan, best)]
     cheaper = plan.cheaper_device
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
@@ -225,21 +225,29 @@ def _lever(plan: DeploymentPlan) -> str:
     return "; ".join(parts)
 
 
-def _narrower(change: Change, sound: AudioWorkload | None) -> str:
+def _narrower(plan: DeploymentPlan, change: Change) -> str:
     """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 per million (...)`."""
     outcome = change.outcome
+    remark = f"({_saved(plan, change)}; quality is not predicted)"
     if change.throughput is None:
-        return (
-            f"{change.name}: {describe_users(outcome.users)} within the targets (the effect on quality is not "
-            "predicted)"
-        )
+        return f"{change.name}: {describe_users(outcome.users)} within the targets {remark}"
     cost = outcome.dollars_per_million
-    dollars = "" if cost is None else f", {describe_cost(cost, sound)}"
+    dollars = "" if cost is None else f", {describe_cost(cost, plan.audio)}"
     users = f"x {three_digits(change.users)} users, " if change.users is not None else ""
-    return (
-        f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} (the effect on quality is not "
-        "predicted)"
-    )
+    return f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} {remark}"
+
+
+def _saved(plan: DeploymentPlan, change: Change) -> str:
+    """Return what a narrower format saves, such as `saves memory and bandwidth, not FLOP/s`.
+
+    If it does not save the resource that the line `limit` names, the text says so.
+    """
+    saved = ["memory", "bandwidth"]
+    if plan.prefill.limit == "compute" and change.first >= NOTICED:
+        saved = ["memory, bandwidth", "FLOP/s"]
+    text, scarce = f"saves {' and '.join(saved)}", scarcest(plan)
+    resource = "" if scarce is None else scarce.name.removeprefix("twice the ")
+    return text if not resource or resource in ", ".join(saved).split(", ") else f"{text}, not {resource}"
 
 
 def _cheaper(plan: DeploymentPlan, change: Change) -> str:
@@ -255,8 +263,8 @@ def _cheaper(plan: DeploymentPlan, change: Change) -> str:
 
 
 def _worth(change: Change) -> float:
-    """Return the gain of a change, or the number of users if there were none before."""
-    return float(change.outcome.users) if change.throughput is None else change.gain
+    """Return the factor on total tokens per second, or the number of users if there were none before."""
+    return float(change.outcome.users) if change.throughput is None else change.throughput
 
 
 def _trust(plan: DeploymentPlan) -> str:

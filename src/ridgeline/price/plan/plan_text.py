@@ -205,7 +205,7 @@ def _resource(change: Change) -> str:
 def _levers(plan: DeploymentPlan) -> Iterator[str]:
     helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
     same = [change for change in helps if change.outcome.device_name == plan.case.device.name]
-    same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
+    same.sort(key=lambda change: change.benefit, reverse=True)
     others = [change for change in helps if change.outcome.device_name != plan.case.device.name]
     for where, changes in (("With the same kind of device", same), ("With another device", others)):
         if changes:
