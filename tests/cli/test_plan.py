@@ -16,6 +16,7 @@ from ridgeline.insight.simulate import tail_latency
 from ridgeline.price.devices import device_names
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.price.plan.plan_document import SECTIONS
+from ridgeline.util.document.humanize import say_seconds
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -154,7 +155,7 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
         r"\d+ concurrent, [\d.]+ requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
     )
     users, each = re.match(
-        r"(\d+) users: TTFT [\d.]+ ms \([\d.]+ s if all arrive at once\), then ([\d.]+) tok/s each", said["speed"]
+        r"(\d+) users: mean TTFT [\d.]+ ms \([\d.]+ s if all arrive at once\), then ([\d.]+) tok/s each", said["speed"]
     ).groups()  # type: ignore[union-attr]
     assert 20 <= float(each) < 21
     assert f"{users} concurrent" in said["users"]
@@ -162,6 +163,19 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     tags = {name: re.findall(r"\[(\w+)\]", line) for name, line in said.items()}
     assert (tags["fits"], tags["users"], tags["cost"]) == (["memory"], ["serving", "memory"], ["serving"])
     assert tags["speed"] == ["serving", "prefill", "decode"]
+
+
+def test_all_first_tokens_of_a_line_are_means(plan: Any) -> None:
+    """Check the one statistic of the line: a mean for one load stood next to the last request's TTFT of another."""
+    asked = ("llama-3-8b", *CARD, "--batch", "32")
+    said, told = answered(plan(*asked)[1])["speed"], json.loads(plan(*asked, "--json")[1])
+    mean, last = told["load"]["asked"]["ttft_marching"]["expected"], told["answer"]["ttft"]["expected"]
+    assert mean < 0.7 * last
+    assert f"; 32 requests at once: mean TTFT {say_seconds(mean)} [prefill]" in said
+    assert len(re.findall("mean TTFT", said)) == len(re.findall("TTFT", said)) == 2
+    table = plan(*asked, "--section", "time")[1]
+    assert re.search(rf"^mean TTFT, 32 prompts at once .* {say_seconds(mean)}  prefill$", table, re.M)
+    assert re.search(rf"^TTFT of the last, 32 prompts at once .* {say_seconds(last)}  prefill$", table, re.M)
 
 
 def test_a_short_plan_is_five_lines_with_the_figures_of_the_answer(plan: Any) -> None:
@@ -347,7 +361,7 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
     assert (count > 1) == (demand not in ((), ("--rate", "1")))
     total = fleet.get("tokens_per_second", load["tokens_per_second"]["expected"])
     said = answered(plan(*words)[1])
-    assert said["speed"].startswith(f"{load['users']} users{each}: TTFT ")
+    assert said["speed"].startswith(f"{load['users']} users{each}: mean TTFT ")
     whole = f" {total:,.0f} in total{f' on {count} replicas' * (count > 1)} [serving]"
     assert whole in said["speed"]
     assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]

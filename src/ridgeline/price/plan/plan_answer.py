@@ -139,10 +139,10 @@ def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
 
 def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.reported_load, plan.workload.batch
-    first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
-    alone = "a single user" if batch == 1 else f"{batch:,} requests at once"
+    first, step = plan.load.ttft_synchronised.expected, plan.decode.seconds.expected
+    alone, mean = ("a single user", "") if batch == 1 else (f"{batch:,} requests at once", "mean ")
     line = (
-        f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three_digits(1 / step)} tok/s"
+        f"{alone}: {mean}TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three_digits(1 / step)} tok/s"
         f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
     )
     if not plan.memory.fits:
@@ -150,7 +150,7 @@ def _speed(plan: DeploymentPlan) -> str:
     if not plan.capacity.users or load.users == batch == 1:
         return line
     return (
-        f"{describe_users(load.users)}{on_each_replica(plan)}: TTFT {_ttft(plan)}, then "
+        f"{describe_users(load.users)}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
         f"{three_digits(load.tokens_per_user.expected)} tok/s each{_waits(load)}, {total_tokens(plan)}"
         f"{_tag(plan, 'serving')}; {line}"
     )
@@ -174,9 +174,9 @@ def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
 
 
 def _ttft(plan: DeploymentPlan) -> str:
-    """Return the time to first token and its maximum, `88.8 ms (1.40 s if all arrive at once)`.
+    """Return the mean time to first token and its maximum, `88.8 ms (1.40 s if all arrive at once)`.
 
-    The arrivals determine the actual value between the two.
+    Both are means over the requests. The arrivals determine the actual mean between the two.
     """
     load = plan.reported_load
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_synchronised.expected)

@@ -192,7 +192,10 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
     batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
     prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
     step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
-    yield _seconds(f"TTFT, {prompts} of {workload.given:,}", plan.prefill.seconds, class_of("prefill", devices))
+    prefill, last = class_of("prefill", devices), "" if batch == 1 else " of the last"
+    if batch > 1:
+        yield _seconds(f"mean TTFT, {prompts} of {workload.given:,}", plan.load.ttft_synchronised, prefill)
+    yield _seconds(f"TTFT{last}, {prompts} of {workload.given:,}", plan.prefill.seconds, prefill)
     yield _seconds(f"ITL, batch {batch:,}", step, decode)
     yield _rate("tok/s per user", step.per_second(1), decode)
     if batch > 1:
@@ -204,8 +207,8 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
     users = f"{describe_users(load.users)}{on_each_replica(plan)}"
-    yield _seconds(f"TTFT, {users}, steady state", load.ttft, serving)
-    yield _seconds("TTFT, if all arrive at once", load.ttft_synchronised, serving)
+    yield _seconds(f"mean TTFT, {users}, steady state", load.ttft, serving)
+    yield _seconds("mean TTFT, if all arrive at once", load.ttft_synchronised, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
     if load.waits is not None:
@@ -409,6 +412,8 @@ def _changes(plan: DeploymentPlan) -> DocumentTable:
     notes = ("users, tok/s in total: of one replica with the most users within the targets",) * bool(
         on_each_replica(plan)
     )
+    if plan.workload.batch > 1:
+        notes += (f"TTFT: of the last of {plan.workload.batch:,} requests that arrive at once",)
     return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows), notes)
 
 
