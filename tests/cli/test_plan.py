@@ -798,3 +798,17 @@ def test_a_state_is_of_a_request_and_its_pages_of_bytes(plan: Any) -> None:
     text = " ".join(plan("nemotron-h-8b", *CARD, "--section", "memory")[1].split())
     assert f"a state of {memory['state_bytes']:,.0f} bytes a request of any length" in text
     assert f"{memory['pages']:,} pages of {memory['page_bytes']:,} bytes" in text
+
+
+def test_the_headline_counts_queues(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check replicas that the even arrivals fill up: their headline claimed the target, which the queue missed."""
+    monkeypatch.setattr(tail_latency, "TOKENS", 100_000)
+    asked = ("llama-3.1-8b", "--device", "a100-sxm-80gb", "--rate", "30", "--input", "4k", "--slo", "ttft=300ms")
+    said, told = answered(plan(*asked)[1]), json.loads(plan(*asked, "--json")[1])
+    mean = told["queue"]["metrics"]["latencies"]["ttft"]["mean"]
+    assert told["fleet"]["load"]["ttft"]["expected"] <= 0.3 < mean
+    assert " replicas of one device would miss TTFT because of queues (targets: TTFT 300 ms), " in said["users"]
+    monkeypatch.setattr(tail_latency, "TOKENS", 10_000)
+    relaxed = answered(plan("llama-3.1-8b", *CARD, "--rate", "1")[1])["users"]
+    assert "because of queues" not in relaxed
+    assert " within TTFT 1 s and TPOT 50 ms, " in relaxed

@@ -79,7 +79,7 @@ def plan(flags: PlanFlags) -> None:
     else:
         assert made is not None
         tail = _tail(made) if sections is None or "users" in sections else None
-        show(plan_document(made, sections, "" if tail is None else str(tail)))
+        show(plan_document(made, sections, None if tail is None else tail.queue(made.workload)))
 
 
 def _refuse_short(title: str, shown: DisplayFlags) -> None:

@@ -13,8 +13,9 @@ from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
-from ridgeline.price.plan.demand import Demand, ReplicaCount
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue
 from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.json_data import json_shape
 
@@ -49,6 +50,16 @@ class TailEstimate:
         return (
             f"{comes}: TTFT {ttft}; TPOT {tpot} (simulated, {self.metrics.counts['ok']:,} requests; ridgeline simulate)"
         )
+
+    def queue(self, workload: PlanWorkload) -> SimulatedQueue:
+        """Return what a plan says of the simulated queue: its latencies, and the targets that their means miss."""
+        targets = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
+        wanted = {name: seconds for name, seconds in targets if seconds is not None}
+        if self.metrics.overloaded:
+            return SimulatedQueue(str(self), tuple(wanted))
+        found = {name: self.metrics.latencies[name] for name in wanted}
+        missed = (name for name, seen in found.items() if seen is not None and seen.mean > wanted[name])
+        return SimulatedQueue(str(self), tuple(missed))
 
     def _percentiles(self, name: str) -> str:
         found = self.metrics.latencies[name]

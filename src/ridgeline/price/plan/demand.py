@@ -65,6 +65,16 @@ class ReplicaCount:
     """The dollars per million output tokens; None if the price is unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedQueue:
+    """The result of simulating one replica of a demand, queues included. It overrules the steady state."""
+
+    text: str
+    """The load and its latency percentiles."""
+    missed: tuple[str, ...]
+    """The names of the latency targets that the simulated means miss, such as "TTFT"."""
+
+
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
     """Return the fewest replicas that serve a demand within the targets, or None if a replica cannot serve one user."""
     assert demand, "there is nothing to serve"

@@ -7,7 +7,7 @@ of an accuracy metric in brackets, such as `[serving]`. The line `trust` states 
 from collections.abc import Iterator
 
 from ridgeline.price.plan.alternatives import Change
-from ridgeline.price.plan.demand import ReplicaCount
+from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_audio import AudioWorkload, describe_cost
@@ -27,7 +27,7 @@ from ridgeline.price.plan.trust import class_of, describe_trust
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 
-def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
+def answer(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line of the summary.
 
     Args:
@@ -36,12 +36,12 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
     """
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", f"{describe_demand(plan)}{_tag(plan, 'serving')}"
+        yield "users", f"{describe_demand(plan, queue)}{_tag(plan, 'serving')}"
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
     if queue:
-        yield "queue", f"one replica, {queue}" if on_each_replica(plan) else queue
+        yield "queue", f"one replica, {queue.text}" if on_each_replica(plan) else queue.text
     if plan.audio is not None and plan.memory.fits:
         yield "sound", _sound(plan, plan.audio)
     yield "limit", _limit(plan)
@@ -116,8 +116,11 @@ def stops(plan: DeploymentPlan) -> str:
     )
 
 
-def describe_demand(plan: DeploymentPlan) -> str:
-    """Return a text that says what serves the demand of a plan, and at what utilisation."""
+def describe_demand(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -> str:
+    """Return a text that says what serves the demand of a plan, and at what utilisation.
+
+    If the simulated queue misses a target, the text says so instead of claiming that the replicas meet all targets.
+    """
     fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
     demand_text = (
         f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
@@ -127,6 +130,8 @@ def describe_demand(plan: DeploymentPlan) -> str:
     if fleet is None:
         return f"{demand_text}: no number of devices can serve this; {stops(plan)}"
     within = f" within {targets}" if targets else ""
+    if queue is not None and queue.missed:
+        within = f" would miss {' and '.join(queue.missed)} because of queues (targets: {targets})"
     each = f"{describe_users(fleet.load.users)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
     return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
 

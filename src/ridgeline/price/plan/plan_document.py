@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from ridgeline.price.cold_start import ColdStart, disks
 from ridgeline.price.plan.alternatives import Change
+from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_answer import answer, describe_targets
@@ -36,7 +37,9 @@ from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, sa
 _MORE = "more: --full, --section NAME; other devices: --compare; replicas: --users N, --rate R; JSON: --json"
 
 
-def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
+def plan_document(
+    plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: SimulatedQueue | None = None
+) -> Document:
     """Return the summary of a plan, or the given sections.
 
     With all sections in the order of `SECTIONS`, the summary comes first.
@@ -45,7 +48,7 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
         plan: The plan.
         sections: The names of the sections; None for the summary, followed by the batch sweep if the plan has batch
             sizes.
-        queue: The result of a simulation of the demand, for the summary.
+        queue: The result of a simulation of the demand, for the summary; None without one.
 
     Raises:
         ValueError: If there is no section of that name. The message lists the known ones.
@@ -57,7 +60,7 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
         blocks += SECTIONS[name](plan)
     if names is None:
         blocks.append(Paragraph(_MORE, "dim"))
-    lead = _lead(plan, simulated=bool(queue)) if names is None or whole else ""
+    lead = _lead(plan, simulated=queue is not None) if names is None or whole else ""
     return Document(_title(plan), tuple(blocks), lead)
 
 
