@@ -88,6 +88,15 @@ OptionalConfigName = Annotated[
 ]
 Devices = Annotated[int, typer.Option(help="The number of devices that every layer is split over: 1, 2, 4 or 8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Emit = Annotated[
+    str | None,
+    typer.Option(
+        help="Print only the command or manifest that launches what was priced: vllm, sglang, llama.cpp or kubernetes "
+        "(vLLM). The engine that it launches is then the default of --engine.",
+        metavar="ENGINE",
+        rich_help_panel="Output",
+    ),
+]
 
 # -- what is priced ---------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """`ridgeline plan` predicts fit, users, speed, limits and cost of a model on a device without reading weights."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.console import print_json, say
+from ridgeline.cli.emit import check_plan_emit, emitted_plan, refuse_emit, with_engine
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.plan_embedding import plan_embedding
@@ -35,6 +37,8 @@ def plan(flags: PlanFlags) -> None:
     priced at the mean context, input + output / 2. For a diffusion pipeline the plan has seconds and dollars per image
     or video, stage by stage.
     """
+    check_plan_emit(flags)
+    flags = replace(flags, setup=with_engine(flags.setup, flags.shown.emit))
     setup, shown, model = flags.setup, flags.shown, flags.model
     flags.check_short()
     if shown.listed:
@@ -50,6 +54,7 @@ def plan(flags: PlanFlags) -> None:
     source = setup.source(model)
     if source.pipeline:
         _refuse_short(source.title, shown)
+        refuse_emit(source.title, shown)
         from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model
 
         plan_diffusion(source, flags)
@@ -62,6 +67,7 @@ def plan(flags: PlanFlags) -> None:
     embedding = read_embedding(source)
     if embedding is not None or not family_of(source.config).generates:
         _refuse_short(source.title, shown)
+        refuse_emit(source.title, shown)
         plan_embedding(source, embedding, flags)
         return
     sections = sections_of(shown, SECTIONS)
@@ -69,7 +75,10 @@ def plan(flags: PlanFlags) -> None:
     made = None if setup.device is None else _plan(source, flags, add_adapters)
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)
     _say_unknown(flags.money, made, compared)
-    if flags.as_json:
+    if shown.emit is not None:
+        assert made is not None
+        print(emitted_plan(made, shown.emit, model), end="")
+    elif flags.as_json:
         print_json(_json(made, compared))
     elif compared is not None:
         show(compare_document(compared))

@@ -262,6 +262,7 @@ class DisplayFlags:
     )
     compare: bool = _shown("Compare all devices of the catalogue, and those of --compare-devices.", default=False)
     compare_devices: str | None = _shown("Compare these devices: names or files, like l40s,h100-sxm,my.toml.")
+    emit: options.Emit = None
     listed: bool = _shown("List the models and devices of the catalogue instead of a plan.", "--list", default=False)
 
 

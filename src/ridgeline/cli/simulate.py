@@ -13,6 +13,8 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.console import say
+from ridgeline.cli.emit import with_engine
+from ridgeline.cli.emit_simulation import check_simulate_emit, emitted_simulation
 from ridgeline.cli.engine_flags import step_limits
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
@@ -75,6 +77,8 @@ def simulate(
     """
     _check_pairs(setup, fleet, limits, judged)
     _check_money(money, fleet)
+    check_simulate_emit(fleet, judged, output)
+    setup = with_engine(setup, output.emit)
     traffic = _checked(traffic, judged)
     required = judged.requirements()
     check_outputs({"--out": output.out, "--report": output.report}, overwrite=output.force)
@@ -93,7 +97,7 @@ def simulate(
         found = _at_capacity(query, traffic, progress, runs) if judged.capacity else _found(query, traffic, progress)
         took = time.monotonic() - started
         found = _compared(found, question, on, progress, long=took > _LONG)
-    _write(found, output)
+    _write(found, output, "" if output.emit is None else emitted_simulation(found, limits, output.emit, model))
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
         say(why)
@@ -317,8 +321,8 @@ def check_continues(source: ModelSource) -> None:
         raise ValueError(f"{source.title} does not generate text; use ridgeline plan")
 
 
-def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
-    """Write the simulation's findings to files and to standard output."""
+def _write(found: SimulationFindings, output: SimulationOutputFlags, command: str) -> None:
+    """Write the simulation's findings to files, and to standard output them or the command of --emit."""
     if output.out is not None or output.as_json:
         text = json.dumps(json_data(findings_json(found)))
         if output.out is not None:
@@ -329,5 +333,7 @@ def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
     if output.report is not None:
         write_whole(output.report, html(document(found, with_charts=True)))
         say(f"report written to {output.report}")
-    if not output.as_json:
+    if command:
+        print(command, end="")
+    elif not output.as_json:
         show(document(found))

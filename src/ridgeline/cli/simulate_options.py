@@ -139,4 +139,5 @@ class SimulationOutputFlags:
     out: Path | None = _output("Write the result as JSON to this file, which the web page can open.")
     report: Path | None = _output("Write the result with charts to this HTML file.")
     force: bool = _output("Overwrite existing files.", default=False)
+    emit: options.Emit = None
     as_json: options.Json = False

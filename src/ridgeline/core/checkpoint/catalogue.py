@@ -17,6 +17,7 @@ from ridgeline.core.models.common.fields import Fields, read_object
 CATALOGUE = Path(__file__).resolve().parents[2] / "data" / "catalogue"
 """The folder of the catalogue, which has the configs of model releases."""
 _PIPELINES, _PARAMETERS = CATALOGUE / "pipelines", CATALOGUE / "parameters.toml"
+_REPOSITORIES = CATALOGUE / "repositories.toml"
 # Words in release names that do not change the shape of a model.
 _ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 
@@ -79,6 +80,11 @@ def parameter_counts() -> Mapping[str, tuple[int, int]]:
     """
     entries = tomllib.loads(_PARAMETERS.read_text(encoding="utf-8"))
     return {name: (counts[0], counts[-1]) for name, counts in entries.items()}
+
+
+def repository_of(name: str) -> str | None:
+    """Return the Hugging Face repository of a language model of the catalogue, or None if it is not known."""
+    return tomllib.loads(_REPOSITORIES.read_text(encoding="utf-8")).get(name)
 
 
 def _letters(name: str) -> str:

@@ -1,0 +1,119 @@
+"""`--emit` of `plan` and `simulate`: standard output is the command and nothing else, mistakes are one line."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.running import REFUSED, USAGE
+from ridgeline.cli.main import main
+from ridgeline.core.checkpoint.catalogue import CATALOGUE
+
+CARD = ("--device", "h100-sxm")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`run(*words)` runs the command line: exit code, standard output, standard error."""
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["ridgeline", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return ran
+
+
+def words_of(text: str) -> list[str]:
+    return shlex.split(text.replace("\\\n", " "), comments=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "start"),
+    [
+        ("vllm", ["vllm", "serve", "Qwen/Qwen3-8B"]),
+        ("sglang", ["python", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B"]),
+        ("llama.cpp", ["llama-server", "--model", "Qwen3-8B-BF16.gguf"]),
+    ],
+)
+def test_plan_prints_the_command_alone_and_prices_its_engine(run: Any, target: str, start: list[str]) -> None:
+    code, out, err = run("plan", "qwen3-8b", *CARD, "--emit", target)
+    assert (code, err) == (0, "")
+    assert words_of(out)[: len(start)] == start
+    # The engine of the command is the one that was priced, as with --engine.
+    priced = json.loads(run("plan", "qwen3-8b", *CARD, "--engine", target, "--json")[1])
+    users = priced["answer"]["users"]
+    assert f"expected with {users:,} running requests" in out
+
+
+def test_plan_emits_a_manifest(run: Any) -> None:
+    code, out, _ = run("plan", "Qwen/Qwen3-8B", *CARD, "--users", "1000", "--emit", "kubernetes")
+    assert code == 0
+    assert [each["kind"] for each in yaml.safe_load_all(out)] == ["Deployment", "Service"]
+
+
+def test_a_folder_is_what_the_engine_loads(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    (folder / "config.json").write_text((CATALOGUE / "qwen3-8b.json").read_text())
+    for named in (folder, folder / "config.json"):
+        code, out, _ = run("plan", str(named), *CARD, "--emit", "vllm")
+        assert (code, words_of(out)[2]) == (0, str(folder))
+    code, out, err = run("plan", str(folder), *CARD, "--emit", "kubernetes")
+    assert code in {USAGE, REFUSED}
+    assert out == ""
+    assert "a pod cannot load" in err
+
+
+def test_simulate_prints_the_limits_that_it_simulated(run: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    code, out, _ = run(
+        "simulate", "qwen3-8b", *CARD, "--rate", "4", "--requests", "60", "--input", "256", "--output", "16",
+        "--context", "4k", "--max-requests", "32", "--chunk", "512", "--replicas", "2", "--emit", "vllm", "--out",
+        str(result), "--price-error", "0%",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(result.read_text())
+    words = words_of(out)
+    for flag, value in (
+        ("--max-model-len", "4096"), ("--max-num-seqs", "32"), ("--long-prefill-token-threshold", "512"),
+    ):  # fmt: skip
+        assert words[words.index(flag) + 1] == value
+    assert "--enable-prefix-caching" in words
+    assert "# replicas: 2 " in out
+    assert "simulated with Poisson arrivals, 4 per second" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("plan", "qwen3-8b", *CARD, "--emit", "trt"), "give one of vllm, sglang, llama.cpp, kubernetes"),
+        (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--json"), "leave out --json"),
+        (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--compare"), "leave out --compare"),
+        (("plan", "qwen3-8b", *CARD, "--emit", "sglang", "--engine", "vllm"), "but vllm was priced"),
+        (("plan", "bge-m3", *CARD, "--emit", "vllm"), "does not"),
+        (("plan", "t5-small", *CARD, "--input", "256", "--emit", "vllm"), "models that continue a text"),
+        (("plan", "mistral-small-3.1-24b", *CARD, "--emit", "vllm"), "ORGANISATION/NAME"),
+        (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--ttft", "1ms", "--users", "2"), "no number of replicas"),
+        (("simulate", "qwen3-8b", *CARD, "--rate", "1", "--emit", "vllm", "--json"), "leave out --json"),
+        (("simulate", "qwen3-8b", *CARD, "--rate", "1", "--emit", "vllm", "--split", "1:1"), "leave out --split"),
+        (
+            ("simulate", "qwen3-8b", *CARD, "--rate", "1", "--slo", "ttft=1s", "--advise", "--emit", "vllm"),
+            "leave out --advise",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(run: Any, words: tuple[str, ...], says: str) -> None:
+    code, out, err = run(*words)
+    assert code in {USAGE, REFUSED}
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
