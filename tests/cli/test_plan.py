@@ -587,10 +587,10 @@ def ranked(out: str) -> list[tuple[str, list[str]]]:
     """The cards of a comparison under the seller by whose prices they are ranked."""
     found: list[tuple[str, list[str]]] = []
     for line in out.splitlines():
-        if re.search(r"cheapest|fastest first", line):
+        if re.search(r": (cheapest( tokens)?|fastest) first", line):
             found.append((line, []))
-        elif found and (row := re.match(r"(?:(\d+) x )?([a-z][\w-]+)  +[\d,]+  ", line)):
-            found[-1][1].append(row[2])
+        elif found and (row := re.match(r"([a-z][\w-]+) +(?:\d+ x )?\d+ +\S+/\S+ ", line)):
+            found[-1][1].extend({row[1]} - {*found[-1][1]})  # one of them also in the stored formats
     return found
 
 

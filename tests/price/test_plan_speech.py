@@ -60,7 +60,8 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     facts = dict(answer(plan))
     assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} per hour of audio")
     assert "per million" not in " ".join((*facts.values(), verdict(plan)))
-    compared = compare("w", ModelCache(fields), Deployment(device), asked, (device, half), Demand())
+    stated = Deployment(device, weights=plan.case.weights, kv=plan.case.kv)
+    compared = compare("w", ModelCache(fields), stated, asked, (device, half), Demand(), counts=(1,))
     offers = {offer["card"]: offer for offer in comparison_json(compared)["cards"]}
     assert offers["text-a100"]["sound"] == told
     shown = plain(compare_document(compared))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.console import print_json, say
+from ridgeline.cli.console import counting_bar, print_json, say
 from ridgeline.cli.emit import check_plan_emit, emitted_plan, refuse_emit, with_engine
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import given_flags, with_flags
@@ -133,7 +133,11 @@ def _compare(
     quoted, unpriced = flags.quoted_devices(devices)
     requested, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
     models = ModelCache(source.config, add_adapters)
-    return compare(source.title, models, requested, wanted, quoted, workload.demand(), unpriced)
+    with counting_bar("devices compared", len(quoted)) as on_progress:
+        return compare(
+            source.title, models, requested, wanted, quoted, workload.demand(), unpriced, setup.compared_counts,
+            on_progress,
+        )  # fmt: skip
 
 
 def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: DeviceComparison | None) -> None:

@@ -32,13 +32,13 @@ def plan_diffusion(source: ModelSource, flags: PlanFlags) -> None:
     request = build_from(diffusion, PipelineOptions, size=size)
 
     def planned(gpu: Device) -> PipelinePlan:
-        placed = (gpu, request, setup.devices, setup.memory_utilization)
+        placed = (gpu, request, setup.device_count, setup.memory_utilization)
         return PipelinePlan(source.title, price, usual, *placed, eager=diffusion.eager)
 
     devices = flags.compared_devices()
     if devices is not None:
         quoted, unpriced = flags.quoted_devices(devices)
-        plans = [planned(each) for each in quoted if setup.devices == 1 or each.link is not None]
+        plans = [planned(each) for each in quoted if setup.device_count == 1 or each.link is not None]
         if not plans:
             raise ValueError("none of these devices has a link; give --devices 1, or devices with a link")
         shown_there = compare_pipeline_document(plans, unpriced)

@@ -32,6 +32,7 @@ from ridgeline.price.hourly_prices import (
     with_prices,
 )
 from ridgeline.price.plan import Demand, Deployment, PlanWorkload
+from ridgeline.price.plan.alternatives import DEVICES
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.plan_document import SECTIONS, check_sections
 from ridgeline.price.plan.scenario import AddAdapters
@@ -62,7 +63,10 @@ class SetupFlags:
     """The options for the deployment: device, formats and engine."""
 
     device: str | None = _setup(options.DEVICE, "--device", "--card")
-    devices: options.Devices = 1
+    devices: int | None = _setup(
+        "The number of devices that every layer is split over: 1, 2, 4 or 8. Default: 1; a comparison of models that "
+        "generate text tries all four."
+    )
     weights: options.Weights = None
     kv: options.KV = None
     rope: options.Rope = None
@@ -83,6 +87,16 @@ class SetupFlags:
         """
         return scaled_source(open_source(catalogue_name(model) or model), self.rope)
 
+    @property
+    def device_count(self) -> int:
+        """The number of devices of a replica, one unless --devices is given."""
+        return 1 if self.devices is None else self.devices
+
+    @property
+    def compared_counts(self) -> tuple[int, ...]:
+        """The numbers of devices per replica that a comparison tries: that of --devices, or all."""
+        return DEVICES if self.devices is None else (self.devices,)
+
     def setup(self, device: Device) -> Deployment:
         """Return the deployment on a given device.
 
@@ -91,14 +105,14 @@ class SetupFlags:
         """
         usual = self.engine is None and not self.enable_dp_attention
         return Deployment(
-            device, self.devices, self.weights, self.kv, self.memory_utilization, self._driven(device), usual
+            device, self.device_count, self.weights, self.kv, self.memory_utilization, self._driven(device), usual
         )
 
     def _driven(self, device: Device) -> EngineProfile:
         engine = default_engine(device) if self.engine is None else offered_engine(self.engine)
         if not self.enable_dp_attention:
             return engine
-        if self.devices == 1:
+        if self.device_count == 1:
             raise ValueError("--enable-dp-attention divides requests among devices; give --devices 2 or more")
         return with_own_attention(engine)
 

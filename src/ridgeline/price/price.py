@@ -16,6 +16,7 @@ from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import Backend, ReplayShape
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.matrix.operands import DTYPES
+from ridgeline.core.ops.number_formats import KVFormat
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import LOGITS, TOKENS, RowAxis, Work
 from ridgeline.price.bounded_cache import put
@@ -124,6 +125,16 @@ class Price:
         found = copy(self)
         found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
         found._reset_caches()
+        return found
+
+    def with_kv_format(self, stored: KVFormat | None) -> "Price":
+        """Return the price of the same model with another KV format. Both share what does not depend on the KV cache.
+
+        Formats whose scales are in the checkpoint are weights too, so a model with them has to be built.
+        """
+        found = copy(self)
+        found.ops = tuple(replace(priced, op=priced.op.with_kv_format(stored)) for priced in self.ops)
+        found._context_ops = tuple((i, found.ops[i]) for i, _ in self._context_ops)
         return found
 
     def _reset_caches(self) -> None:

@@ -9,6 +9,7 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -21,7 +22,7 @@ from typing_extensions import override
 from ridgeline.core.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.kv_quantisation import NO_SCALES
-from ridgeline.core.ops.number_formats import format_of
+from ridgeline.core.ops.number_formats import KVFormat, format_of
 from ridgeline.core.ops.op import Launch, OpBackend, TypedOp, kernel_by_head_dim
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.shard import WHOLE, Shard
@@ -147,6 +148,13 @@ class Attention(TypedOp):
     @override
     def cache_spec(self) -> KVSpec | None:
         return self.spec if self.spec.is_cached else None
+
+    @override
+    def with_kv_format(self, stored: KVFormat | None) -> "Attention":
+        other = copy(self)
+        other.spec = replace(self.spec, stored=stored)
+        other._position = other.spec.slot_bytes
+        return other
 
     @override
     def disable_kv_cache(self) -> None:

@@ -13,7 +13,7 @@ from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts, Feature
 from ridgeline.core.ops.kv_layout import CacheSpec
 from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
-from ridgeline.core.ops.number_formats import WeightFormat, format_of
+from ridgeline.core.ops.number_formats import KVFormat, WeightFormat, format_of
 from ridgeline.core.ops.stored_module import StoredModule
 from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
@@ -204,6 +204,10 @@ class Op(StoredModule, ABC):
     def cache_spec(self) -> CacheSpec | None:
         """The format of an op's KV cache or recurrent state; None if later steps read nothing of this op."""
         return None
+
+    def with_kv_format(self, stored: KVFormat | None) -> "Op":
+        """Return a copy of the op that caches keys and values in another format, to be priced; or the op itself."""
+        return self
 
     def disable_kv_cache(self) -> None:
         """Stop writing keys and values to a KV cache: every sequence runs whole in one step from now on."""

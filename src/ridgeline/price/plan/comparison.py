@@ -1,19 +1,31 @@
-"""A comparison of a deployment on many devices, with one ranking per seller.
+"""A comparison of a model's cheapest deployments on many devices, with one ranking per seller.
 
 Prices of different sellers say nothing about the hardware, so they are not ranked together.
 """
 
-from collections.abc import Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ridgeline.price.device import Device
-from ridgeline.price.plan.alternatives import CaseOutcome, fewest_devices, outcome_of
-from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
+from ridgeline.price.plan.alternatives import DEVICES, CaseOutcome, outcome_of
+from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.deployment_plan import check_context
-from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, dollars_per_million
+from ridgeline.price.plan.deployment_search import Served, search
+from ridgeline.price.plan.load_estimate import LoadEstimate, dollars_per_million
 from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
+from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.price.plan.trust import Trust, class_of, trust_in
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMargins:
+    """The shares of the latency targets that are left by expected times; None without a target."""
+
+    ttft: float | None
+    tpot: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,7 @@ class Offer:
     """The replicas for the demand; None if there is no demand or it cannot be served."""
     trust: Trust
     """The accuracy of predictions for the device under load."""
+    margins: TargetMargins
 
     @property
     def serves(self) -> bool:
@@ -43,6 +56,15 @@ class Ranking:
     date: str
     source: str
     offers: tuple[Offer, ...]
+    as_stored: Offer | None
+    """The best offer in the formats of the model's config, or in the formats that the user stated."""
+
+    @property
+    def rows(self) -> tuple[Offer, ...]:
+        """The offers, and among them the best one in the stored formats, the best first."""
+        if self.as_stored is None or self.as_stored in self.offers:
+            return self.offers
+        return tuple(sorted((*self.offers, self.as_stored), key=_cost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +78,14 @@ class Unpriced:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFormats:
+    """The weight and KV formats of the compared model's config, or those that the user stated."""
+
+    weights: str
+    kv: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceComparison:
     """The devices that serve users within the targets, ranked by seller, and those that serve none."""
 
@@ -66,6 +96,9 @@ class DeviceComparison:
     """The seconds of audio per request and the tokens they yield; None if the model reads no audio."""
     demand: Demand
     setup: Deployment
+    stored: StoredFormats
+    counts: tuple[int, ...]
+    """The numbers of devices per replica that were tried."""
     rankings: tuple[Ranking, ...]
     """The rankings of devices: the seller with the most offers first, devices without a price last."""
     unable: tuple[Offer, ...]
@@ -84,20 +117,24 @@ def compare(
     models: ModelCache,
     setup: Deployment,
     workload: PlanWorkload,
-    devices: Iterable[Device],
+    devices: Sequence[Device],
     demand: Demand,
     unpriced: Unpriced = Unpriced("No price known"),
+    counts: tuple[int, ...] = DEVICES,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> DeviceComparison:
-    """Compare devices, each with the deployment's number of them or the fewest that hold the model.
+    """Compare devices, each with its cheapest deployment of those that `deployment_search.py` tries.
 
     Args:
         name: The name of the model.
         models: The cache of priced models.
-        setup: The deployment to repeat on each device.
+        setup: The deployment to vary. Formats that it states are kept, and its number of devices is ignored.
         workload: The requests.
         devices: The devices, each once per price.
         demand: The load to serve, which may be empty.
         unpriced: The description of the devices without a price.
+        counts: The numbers of devices per replica to try, in ascending order.
+        on_progress: A function that is called with the number of the devices that have been priced.
 
     Raises:
         ValueError: If the requests exceed the model's context.
@@ -105,16 +142,39 @@ def compare(
     whole = models.whole(setup)
     workload = workload.of(whole.model)
     check_context(whole, workload, models.fields)
-    once: dict[str, Offer] = {}  # by device name, at any price
-    able = []
-    for device in devices:
-        if device.name not in once:
-            once[device.name] = _offer(models, setup.on(device), workload, demand)
-        if once[device.name].serves:
-            able.append(_at_price(once[device.name], device))
-    unable = sorted((o for o in once.values() if not o.serves), key=lambda offer: offer.outcome.missing_bytes)
-    sound = audio_workload(whole.model, workload)
-    return DeviceComparison(name, workload, sound, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
+    once: dict[str, _DeviceOffers] = {}  # by device name, at any price
+    with _uncollected():
+        for done, device in enumerate(devices):
+            on_progress(done)
+            if device.name not in once:
+                once[device.name] = _offers_on(models, setup.on(device), workload, demand, counts)
+    able = [(once[device.name].best, once[device.name].as_stored, device) for device in devices]
+    rankings = _rankings(
+        [
+            (_at_price(best, device), None if stored is None else _at_price(stored, device))
+            for best, stored, device in able
+            if best.serves
+        ]
+    )
+    unable = sorted(
+        (each.best for each in once.values() if not each.best.serves), key=lambda offer: offer.outcome.missing_bytes
+    )
+    sound, stored = audio_workload(whole.model, workload), StoredFormats(whole.weights, whole.kv)
+    return DeviceComparison(
+        name, workload, sound, demand, setup, stored, counts, tuple(rankings), tuple(unable), unpriced
+    )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Disable the garbage collector, which takes a third of the time of building models, inside the context."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _at_price(offer: Offer, device: Device) -> Offer:
@@ -130,26 +190,50 @@ def _at_price(offer: Offer, device: Device) -> Offer:
     return replace(offer, device=device, outcome=outcome, fleet=fleet)
 
 
-def _offer(models: ModelCache, setup: Deployment, workload: PlanWorkload, demand: Demand) -> Offer:
-    if setup.devices > 1 and setup.device.link is None:
-        setup = replace(setup, devices=1)
-    serving = LoadEstimator(models.scenario(setup), workload)
-    if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
-        serving = LoadEstimator(models.scenario(fewest), workload)
-    fleet = fleet_for(serving, demand) if demand else None
+@dataclass(frozen=True, slots=True)
+class _DeviceOffers:
+    """The offers of one device: the best, and the best in the stored formats, or None."""
+
+    best: Offer
+    as_stored: Offer | None
+
+
+def _offers_on(
+    models: ModelCache, setup: Deployment, workload: PlanWorkload, demand: Demand, counts: tuple[int, ...]
+) -> _DeviceOffers:
+    found = search(models, setup, workload, demand, counts)
+    if found.best is None:
+        return _DeviceOffers(_offer(Served(found.unable, None)), None)
+    return _DeviceOffers(_offer(found.best), None if found.as_stored is None else _offer(found.as_stored))
+
+
+def _offer(served: Served) -> Offer:
+    serving, fleet = served.serving, served.fleet
+    setup, workload = serving.case.setup, serving.workload
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
     trust = trust_in(setup.device.name, setup.engine.name, class_of("serving", outcome.devices))
-    return Offer(setup.device, outcome, load, fleet, trust)
+    margins = TargetMargins(_left(load.ttft, workload.ttft), _left(load.tpot, workload.tpot))
+    return Offer(setup.device, outcome, load, fleet, trust, margins)
 
 
-def _rankings(offers: Sequence[Offer]) -> list[Ranking]:
-    by_seller: dict[tuple[str, str, str], list[Offer]] = {}
-    for offer in offers:
-        price = offer.outcome.price
+def _left(seconds: Estimate, target: float | None) -> float | None:
+    return None if target is None else 1 - seconds.expected / target
+
+
+def _rankings(offers: Sequence[tuple[Offer, Offer | None]]) -> list[Ranking]:
+    """Return the rankings of pairs of a device's best offer and its best one in the stored formats."""
+    by_seller: dict[tuple[str, str, str], list[tuple[Offer, Offer | None]]] = {}
+    for pair in offers:
+        price = pair[0].outcome.price
         key = ("", "", "") if price is None else (price.asked_by, price.date, price.source)
-        by_seller.setdefault(key, []).append(offer)
+        by_seller.setdefault(key, []).append(pair)
     order = sorted(by_seller, key=lambda key: (key[0] == "", -len(by_seller[key])))
-    return [Ranking(*key, tuple(sorted(by_seller[key], key=_cost))) for key in order]
+    return [_ranking(key, by_seller[key]) for key in order]
+
+
+def _ranking(key: tuple[str, str, str], pairs: Sequence[tuple[Offer, Offer | None]]) -> Ranking:
+    stored = min((offer for _, offer in pairs if offer is not None), key=_cost, default=None)
+    return Ranking(*key, tuple(sorted((offer for offer, _ in pairs), key=_cost)), stored)
 
 
 def _cost(offer: Offer) -> tuple[float, float]:

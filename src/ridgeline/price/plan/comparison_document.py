@@ -1,10 +1,10 @@
 """The comparison of devices as a document: one table with a ranking per seller and the accuracy in each row."""
 
+import math
 from collections.abc import Iterator
 
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.plan_answer import describe_targets
-from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
@@ -16,9 +16,9 @@ _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE",
 
 def compare_document(comparison: DeviceComparison) -> Document:
     """Return a document that ranks devices per seller, the best first, with notes on those that cannot serve."""
-    workload, any_of_them = comparison.workload, comparison.offers[0].outcome
+    workload, stored = comparison.workload, comparison.stored
     title = (
-        f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
+        f"{comparison.name}: {stored.weights} weights, {stored.kv} KV{' or narrower' * _narrows(comparison)}, "
         f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
     )
     targets = describe_targets(workload)
@@ -27,7 +27,7 @@ def compare_document(comparison: DeviceComparison) -> Document:
     rows: list[TableRow | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
-        rows += [_row(offer, comparison.sound) for offer in ranking.offers]
+        rows += [_row(offer, comparison) for offer in ranking.rows]
     return Document(title, (DocumentTable(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
 
 
@@ -54,23 +54,33 @@ def _heading(comparison: DeviceComparison, ranking: Ranking) -> str:
     return f"{ranking.seller} ({ranking.date}): {by}"
 
 
+def _narrows(comparison: DeviceComparison) -> bool:
+    """Return whether the comparison was free to choose a format."""
+    return comparison.setup.weights is None or comparison.setup.kv is None
+
+
 def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
     rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("audio hours/h", "$/h of audio")
+    demand, workload = bool(comparison.demand), comparison.workload
     return (
-        Column("devices", words=True, whole=True),
-        Column("users each" if comparison.demand else "users"),
-        Column("TTFT"),
+        Column("device", words=True, whole=True),
+        Column("replicas x devices" if demand else "devices", words=demand),
+        Column("weights/KV", words=True, whole=True),
+        Column("users each" if demand else "users"),
+        Column("TTFT", group="" if workload.ttft is None else "margin"),
+        *([] if workload.tpot is None else [Column("TPOT", group="" if workload.ttft is None else "margin")]),
         Column("each", group=rate),
         Column("all", group=rate),
-        Column("$/h"),
-        Column(cost),
-        Column("kernels", words=True, whole=True),
-        Column("off by", words=True, whole=True),
+        Column("$/h", group="cost"),
+        *([] if demand and comparison.sound is None else [Column(cost, group="cost")]),
+        Column("kernels", words=True, whole=True, group="accuracy"),
+        Column("off by", words=True, whole=True, group="accuracy"),
     )
 
 
-def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
+def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
     outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
+    sound, margins = comparison.sound, offer.margins
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
     total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
@@ -78,17 +88,25 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
     if sound is not None:
         each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
         million = None if million is None else sound.dollars(million)
+    cost = "" if million is None else three_digits(million)
     return TableRow((
-        _devices_text(outcome.device_name, outcome.devices if fleet is None else fleet.devices),
+        outcome.device_name,
+        f"{outcome.devices}" if fleet is None else f"{fleet.replicas} x {outcome.devices}",
+        f"{outcome.weights}/{outcome.kv}",
         f"{load.users:,}",
-        say_seconds(load.ttft.expected),
+        say_seconds(load.ttft.expected) if margins.ttft is None else _percent(margins.ttft),
+        *([] if margins.tpot is None else [_percent(margins.tpot)]),
         three_digits(each),
         three_digits(total),
         "" if hourly is None else f"{hourly:.2f}",
-        "" if million is None else three_digits(million),
+        *([] if comparison.demand and sound is None else [cost]),
         _MARKS[basis_of(offer.device)],
         "?" if trust.median is None else f"{trust.median:.0%} ({trust.rows})",
     ))  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return f"{math.floor(100 * share)}%"
 
 
 def _devices_text(name: str, count: int) -> str:
@@ -97,7 +115,10 @@ def _devices_text(name: str, count: int) -> str:
 
 
 def _notes(comparison: DeviceComparison) -> Iterator[str]:
-    cost = "$/M: dollars per million output tokens, prompts included"
+    if comparison.demand:
+        cost = "$/h: of all replicas, prompts included"
+    else:
+        cost = "$/M: dollars per million output tokens, prompts included"
     if comparison.sound is not None:
         windows = f"in windows of {comparison.sound.window:g} s with {comparison.sound.tokens:,} tokens each"
         cost = f"audio hours/h and $/h of audio: hours of audio per hour, and dollars per hour of audio, {windows}"
@@ -110,16 +131,7 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         "constants of its kind are used (+-50 %). off by: the median error of predictions for this device under load "
         "(number of measurements); ?: no measurements."
     )
-    if comparison.demand:
-        yield (
-            "devices, tok/s of all and $/h: of all replicas; users, TTFT and tok/s of each: on the fullest replica, "
-            "which is one device unless the model is divided over several"
-        )
-    if comparison.demand and any(offer.outcome.devices > comparison.setup.devices for offer in comparison.offers):
-        yield (
-            "a model that does not fit is divided over the fewest devices that hold it; if it is divided over more "
-            "(--devices 2, 4 or 8), fewer devices in total may serve the rate"
-        )
+    yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:
         yield (
             "other sellers offer some of the devices without a price: --seller "
@@ -141,5 +153,34 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
 
 
+def _search_notes(comparison: DeviceComparison) -> Iterator[str]:
+    """Yield what was tried for each device, and what the columns mean that follow from it."""
+    narrow = _narrows(comparison)
+    tried = [
+        *(
+            [f"{_listed(comparison.counts)} devices{' per replica' * bool(comparison.demand)}"]
+            if len(comparison.counts) > 1
+            else []
+        ),
+        *(["the stored formats and the narrower ones that the device runs"] if narrow else []),
+    ]
+    if tried:
+        fixed = "--devices, --weights and --kv restrict this"
+        yield f"each device has its cheapest combination of {', and of '.join(tried)}; {fixed}"
+    if narrow:
+        yield (
+            "the effect of narrower formats on quality is not predicted; each ranking also has the cheapest "
+            f"deployment in the stored formats ({comparison.stored.weights}/{comparison.stored.kv})"
+        )
+    if comparison.demand:
+        yield "users, margins and tok/s of each: on the fullest replica; tok/s of all: of all replicas"
+    if comparison.workload.ttft is not None or comparison.workload.tpot is not None:
+        yield "margin: the share of the target that is left by expected mean times"
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    return f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
+
+
 def _missed(offer: Offer) -> str:
-    return f"{_devices_text(offer.outcome.device_name, offer.outcome.devices)} ({offer.outcome.limit.upper()})"
+    return f"{offer.outcome.device_name} ({offer.outcome.limit.upper()})"

@@ -247,6 +247,10 @@ class LoadEstimator:
         users, limit = most_users(self.memory.users, self.memory.limit, self._missed)
         return UserCapacity(users, limit, self.load(max(1, users)))
 
+    def serves(self, users: int) -> bool:
+        """Return whether memory, a step and the latency targets allow this number of users, by expected times."""
+        return users <= self.memory.users and self._missed(users) is None
+
     def _missed(self, users: int) -> str | None:
         """Return the name of the latency target that `users` users would miss, or None."""
         ttft, tpot = self.workload.ttft, self.workload.tpot

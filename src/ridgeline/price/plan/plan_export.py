@@ -60,10 +60,15 @@ def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
         "model": {"name": comparison.name},
         **json_select(comparison, "workload", "demand"),
         "sellers": [
-            json_select(ranking, "seller", "date", "source") | {"cards": len(ranking.offers)}
+            json_select(ranking, "seller", "date", "source")
+            | {
+                "cards": len(ranking.offers),
+                "as_stored": None if ranking.as_stored is None else _offer(ranking.as_stored, comparison.sound),
+            }
             for ranking in comparison.rankings
         ],
         **json_select(comparison, "unpriced"),
+        "searched": json_select(comparison, "devices=counts", "stored"),
         "cards": [_offer(offer, comparison.sound) for offer in comparison.offers],
     }
 
@@ -72,7 +77,7 @@ def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
     return {
         **json_select(offer, "*outcome", "seller=outcome.price.asked_by", "load"),
         "sound": None if sound is None else _sound(sound, offer.load, offer.outcome.dollars_per_million),
-        **json_select(offer, "fleet"),
+        **json_select(offer, "fleet", "margins"),
         "kernels": basis_of(offer.device),
         **json_select(offer, "trust"),
     }

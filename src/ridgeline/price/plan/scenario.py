@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -20,6 +21,7 @@ from ridgeline.core.models.common.recipes import (
     runnable_format_names,
 )
 from ridgeline.core.models.registry import family_of
+from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.number_formats import (
     BF16,
     FORMATS,
@@ -177,7 +179,7 @@ class Deployment:
         return dataclasses.replace(self, device=device, engine=engine)
 
 
-_Key = tuple[int, str | None, str | None, torch.dtype, str, bool]
+_Key = tuple[int, str | None, str | None, torch.dtype, str, bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ class Scenario:
         return format_of(self.model.storage.dtype).name if stored is None else stored.name
 
 
+_Built = tuple[Model, Price, Recipe, int]  # and the number of adapters
 AddAdapters = Callable[[Model], int]
 """A function that adds LoRA adapters to a model on the meta device and returns how many."""
 WrapModel = Callable[[Model], Model]
@@ -295,7 +298,7 @@ class ModelCache:
             around: Wraps each model that is built.
         """
         self.fields, self._add_adapters, self._around = fields, add_adapters, around
-        self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
+        self._built: dict[_Key, _Built] = {}
 
     def scenario(self, setup: Deployment) -> Scenario:
         """Return the scenario of a deployment, with its model.
@@ -306,7 +309,10 @@ class ModelCache:
         """
         requested_dtype = self._dtype(setup)
         dtype, stated = self.stored(setup)
-        key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention)
+        native = setup.device.native and setup.kv is not None
+        key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention, native)
+        if key not in self._built and (other := self._with_kv_format(setup, key)) is not None:
+            self._built[key] = other
         if key not in self._built:
             recipe = self._recipe(setup, self._stated(setup.device), dtype)
             model = one_device_part(self.fields, dtype, recipe, setup)
@@ -318,6 +324,26 @@ class ModelCache:
         model, price, recipe, adapters = self._built[key]
         case = Scenario(setup, model, price, recipe, adapters=adapters)
         return dataclasses.replace(case, notes=tuple(self._notes(case, requested_dtype)))
+
+    def _with_kv_format(self, setup: Deployment, key: _Key) -> _Built | None:
+        """Return a model that has been built in the dtype's KV format with the KV format of `setup`, or None.
+
+        It is made in a hundredth of the time that a model takes. Its KV specs and its price are those of the new
+        format; its modules are those of the other model. So it does not serve for devices that run it.
+        """
+        known = self._built.get((*key[:2], None, *key[3:]))
+        if known is None or setup.kv not in {each.name for each in KV_FORMATS} or setup.device.native:
+            return None
+        model, price, recipe, adapters = known
+        stored = kv_format_named(setup.kv)
+        if recipe.kv is not None or stored.scales_in_checkpoint:
+            return None
+        other = copy(model)
+        other.storage = dataclasses.replace(model.storage, kv=stored)
+        other.kv_specs = tuple(
+            dataclasses.replace(spec, stored=stored) if isinstance(spec, KVSpec) else spec for spec in model.kv_specs
+        )
+        return other, price.with_kv_format(stored), dataclasses.replace(recipe, kv=stored), adapters
 
     def whole(self, setup: Deployment) -> Scenario:
         """Return the scenario of the same deployment on a single device, with the undivided model."""
