@@ -26,7 +26,7 @@ _FILES: Mapping[str, str] = {
     "sglang": r"sglang/srt/(server_args|arg_groups/(choices|fields/\w+))\.py",
     "llama.cpp": r"[^/]+/(vendor/llama\.cpp/common/arg\.cpp|CHANGELOG\.md)",
 }
-"""By engine, a pattern of the files that are read from its archive."""
+"""A pattern of the files that are read from the archive of each engine."""
 
 
 def files_in(archive: Path, wanted: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ CARD = ("--device", "h100-sxm")
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`run(*words)` runs the command line: exit code, standard output, standard error."""
+    """Return a function that runs the command line and returns its exit code, standard output and standard error."""
 
     def ran(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["ridgeline", *words])

@@ -26,13 +26,13 @@ OTHER_NAMES = {"command-a-111b", "command-r-35b", "command-r-plus-104b", "comman
 
 
 def known_flags(engine: str) -> dict[str, list[str]]:
-    """The flags of an engine's server with the values that it lists."""
+    """Return the flags of an engine's server with the values that it lists."""
     lines = (LISTS / f"{engine}.txt").read_text(encoding="utf-8").splitlines()
     return {flag: values for flag, *values in (line.split() for line in lines if not line.startswith("#"))}
 
 
 def planned(name: str, device: str, engine: str, **more: Any) -> DeploymentPlan:
-    """A plan of a model of the catalogue."""
+    """Return a plan of a model of the catalogue."""
     workload = more.pop("workload", PlanWorkload(1024, 256, tpot=0.05))
     demand = more.pop("demand", None)
     profile = offered_engine(engine)
@@ -47,12 +47,12 @@ def config_of(name: str, device: str, engine: str, **more: Any) -> LaunchConfig:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a command as a shell reads them."""
+    """Return the words of a command as a shell reads them."""
     return shlex.split(text.replace("\\\n", " "), comments=True)
 
 
 def flags_of(words: list[str]) -> dict[str, str]:
-    """The flags of a command with their values."""
+    """Return the flags of a command with their values."""
     found: dict[str, str] = {}
     for at, word in enumerate(words):
         if word.startswith("-"):
@@ -63,7 +63,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
 
 
 def assert_known(flags: dict[str, str], engine: str) -> None:
-    """Every flag is in the engine's list, and every value of a flag with listed values."""
+    """Check that the engine's list has every flag, and every value of a flag with listed values."""
     known = known_flags(engine)
     assert flags
     for flag, value in flags.items():
@@ -133,7 +133,7 @@ def test_the_limits_are_those_of_the_plan() -> None:
 
 
 def test_sglang_gets_the_share_of_weights_and_kv() -> None:
-    """Activations are not in SGLang's static share, so it is below the share of everything by what they take."""
+    """Check the static share of SGLang, which is smaller than the share of everything because it has no activations."""
     plan = planned("qwen3-8b", "h100-sxm", "sglang")
     flags = flags_of(words_of(launch_text("sglang", launch_of_plan(plan, "Qwen/Qwen3-8B"))))
     share = (plan.memory.budget - plan.memory.activations - plan.memory.overhead) / plan.memory.total
@@ -207,7 +207,7 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_name_cannot_end_a_comment_or_a_word() -> None:
-    """A folder may have any name; the command names it and runs nothing else."""
+    """Check that the command of a folder with any name runs nothing else."""
     name = "a b\n$(touch x)"
     text = launch_text("vllm", replace(config_of("qwen3-8b", "h100-sxm", "vllm"), title=name, model=name))
     words = words_of(text)

@@ -33,7 +33,7 @@ def config(name: str) -> Any:
 
 
 def cheapest(name: str, devices: tuple[Device, ...], workload: PlanWorkload, demand: Demand) -> dict[bool, float]:
-    """The least dollars per hour for a demand, else per million tokens, by whether only stored formats count."""
+    """Return the least dollars per hour for a demand, else per million tokens, by whether only stored formats count."""
     found: dict[bool, list[float]] = {True: [], False: []}
     for device, count in product(devices, (1, 2, 4, 8)):
         narrow = "fp8" if "fp8" in device.peaks else "int8"
@@ -80,7 +80,7 @@ def test_the_winner_is_the_cheapest_of_all_combinations(name: str, workload: Pla
 
 
 def test_the_number_of_devices_decides() -> None:
-    """Three B200 stood first, at one GPU per replica, where two H100 per replica were cheaper."""
+    """Check a case in which two H100 per replica are cheaper than three B200 with one per replica."""
     workload = PlanWorkload(2048, 500, ttft=1.0, tpot=0.04)
     stored = Deployment(DEVICES[0], weights="bf16", kv="bf16")
     some = tuple(device for device in DEVICES if device.name in ("h100-sxm", "b200", "a100-sxm-80gb"))
@@ -118,7 +118,7 @@ def test_json_has_the_best_in_the_stored_formats() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "deepseek-v2", "gemma-3-1b", "gpt2"])
 def test_a_derived_kv_format_prices_as_a_built_one(name: str) -> None:
-    """A model of another KV format is not built anew: everything that a plan reads of it is as if it were."""
+    """Compare everything that a plan reads of a model whose KV format was changed with that of a new model."""
     device, workload = DEVICES[-1], PlanWorkload(500, 100, tpot=0.05)
     for kv in ("fp8", "int8"):
         both = ModelCache(config(name))

@@ -54,7 +54,7 @@ def test_every_class_has_rows_of_several_sources(rows: list[PublishedRow], *, is
 
 
 def test_sources_are_divided_by_their_names(rows: list[PublishedRow]) -> None:
-    """Repeat the division, which nobody can have chosen by the errors of rows."""
+    """Repeat the division, which does not depend on the errors of rows."""
     kinds = {source: Counter(row.kind for row in rows if row.source == source) for source in {r.source for r in rows}}
     for kind in CLASSES:
         sources = [source for source, own in kinds.items() if own.most_common(1)[0][0] == kind]

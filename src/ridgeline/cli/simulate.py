@@ -188,7 +188,7 @@ class _SimulationQuery:
         check_devices(put)
         models = ModelCache(source.config)
         case = models.scenario(put)
-        error = self.judged.price_error(case.device, setup.devices)
+        error = self.judged.price_error(case.device, setup.device_count)
         given_limits = step_limits(setup.max_batch_tokens, limits.max_requests, limits.chunk)
         dealt = self.fleet.fleet(
             case,
@@ -223,7 +223,7 @@ class _SimulationQuery:
     def trial(self) -> Trial:
         """Return a function that tries other settings of the query, in whichever process this runs."""
         query, on = self.query()
-        return partial(trial, query, lambda *other: on(self.setup.devices, *other))
+        return partial(trial, query, lambda *other: on(self.setup.device_count, *other))
 
 
 def _found(query: SimulationQuery, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> SimulationFindings:
@@ -247,7 +247,7 @@ def _compared(
         long: Whether the runs take so long that a second process is worth starting.
     """
     query, judged = found.query, question.judged
-    devices, memory = question.setup.devices, question.setup.memory_utilization
+    devices, memory = question.setup.device_count, question.setup.memory_utilization
     if query.fleet.split is not None:
         found = replace(found, colocated=run_colocated(query, lambda other: on(devices, other, memory), progress))
     if not judged.advise and judged.divide is None:

@@ -76,7 +76,8 @@ class Library:
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
         self._c.ridgeline_tiles_refused.restype, self._c.ridgeline_tiles_refused.argtypes = c_int, ()
         chosen = self._c.ridgeline_use(name.encode())
-        self.tiles_refused: str = _refusal(self._c.ridgeline_tiles_refused()) if not name or name.startswith(AMX) else ""
+        wants_tiles = not name or name.startswith(AMX)
+        self.tiles_refused = _refusal(self._c.ridgeline_tiles_refused()) if wants_tiles else ""
         if chosen is None:
             refused_tiles = name.startswith(AMX) and self.tiles_refused
             why = f"but {refused_tiles}" if refused_tiles else "which this CPU does not support"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.core.models.building import build
 from ridgeline.core.models.common.fields import MAX_CONTEXT, Fields, ModelRefused
 from ridgeline.core.models.registry import family_of
@@ -23,6 +25,7 @@ class RopeOverride:
     original: int | None = None
     """The context length before scaling; None for the length on which the model was trained."""
 
+    @override
     def __str__(self) -> str:
         original = "" if self.original is None else f":{self.original}"
         return f"yarn:{self.factor:.10g}{original}"

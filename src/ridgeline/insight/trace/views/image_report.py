@@ -136,8 +136,8 @@ def _runs(ledger: ImageLedger) -> list[_ImageStep]:
             ops = stage.ops(step.name)
             roof = f"{humanize.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
             whole = stage.whole(step.name)
-            compared = whole if stage.predicts_whole else ops.measured
-            runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, whole, compared, roof))
+            covered = whole if stage.predicts_whole else ops.measured
+            runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, whole, covered, roof))
     if (decode := ledger.borrowed) is not None:
         compared = decode.measured if ledger.denoise.predicts_whole else None
         roof = "diffusers' VAE, measured as a whole"
