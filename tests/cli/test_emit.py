@@ -99,6 +99,7 @@ def test_simulate_prints_the_limits_that_it_simulated(run: Any, tmp_path: Path) 
         (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--json"), "leave out --json"),
         (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--compare"), "leave out --compare"),
         (("plan", "qwen3-8b", *CARD, "--emit", "sglang", "--engine", "vllm"), "but vllm was priced"),
+        (("plan", "qwen3-8b", *CARD, "--emit", "vllm", "--rope", "yarn:4"), "does not write the engines' options"),
         (("plan", "bge-m3", *CARD, "--emit", "vllm"), "does not"),
         (("plan", "t5-small", *CARD, "--input", "256", "--emit", "vllm"), "models that continue a text"),
         (("plan", "mistral-small-3.1-24b", *CARD, "--emit", "vllm"), "ORGANISATION/NAME"),

@@ -16,12 +16,16 @@ def with_engine(setup: SetupFlags, target: str | None) -> SetupFlags:
     """Return the setup with the engine that --emit launches, if --engine is not given.
 
     Raises:
-        ValueError: If --emit names no engine that commands are written for.
+        ValueError: If --emit names no engine that commands are written for, or the setup has --rope.
     """
     if target is None:
         return setup
     if target not in TARGETS:
         raise ValueError(f"--emit is {target!r}; give one of {', '.join(TARGETS)}")
+    if setup.rope is not None:
+        raise ValueError(
+            "--emit does not write the engines' options for --rope; leave it out, or add the scaling to config.json"
+        )
     return setup if setup.engine is not None else replace(setup, engine=TARGETS[target])
 
 
