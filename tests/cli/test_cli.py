@@ -747,6 +747,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     # are simulated, on other signals and cards too, or run on Ray, and so are engines for prompts and answers, over a
     # link that is priced or the one that there is.
     own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora", "--device"}
+    own |= {"--devices"}  # a comparison tries several numbers of them
     own |= {"--priced", "--replicas", "--ray-address", "--router", "--scale", "--split"}
     assert set(differing) <= own, differing
 

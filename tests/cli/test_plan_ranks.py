@@ -68,6 +68,7 @@ def test_an_answer_says_what_cards_that_wait_for_each_other_are_between(ridgelin
 
 def test_on_many_cards(ridgeline: Run) -> None:
     words = ("plan", "mixtral-8x7b", "--compare-devices", "l40s,h100-sxm", "--devices", "4", "--enable-dp-attention")
+    words = (*words, "--weights", "bf16", "--kv", "bf16")  # those of OWN, where narrower ones would be tried too
     table = said(ridgeline(*words))
     assert "on vLLM 0.14 and later, data-parallel attention;" in table
     assert "each of several devices runs attention for an equal share of the requests" in table

@@ -14,6 +14,7 @@ from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import offered_engine, with_own_attention
 from ridgeline.price.launch import TARGETS, launch_text
 from ridgeline.price.launch.launch_config import LaunchConfig, launch_of_plan
+from ridgeline.price.launch.llama_cpp_flags import gguf_recipe
 from ridgeline.price.launch.vllm_flags import VERSION
 from ridgeline.price.plan import Demand, Deployment, DeploymentPlan, PlanWorkload, make_plan
 
@@ -82,7 +83,7 @@ CASES = [
     ("sglang", "qwen3-8b", "mi300x", {"weights": "fp8"}),
     ("sglang", "qwen3-8b", "b200", {"kv": "nvfp4"}),
     ("llama.cpp", "qwen3-8b", "rtx-4090", {"weights": "q4_k_m", "kv": "int8"}),
-    ("llama.cpp", "qwen3-8b", "h100-sxm", {"devices": 2}),
+    ("llama.cpp", "qwen3-8b", "rtx-3090", {"devices": 2}),
     ("llama.cpp", "gpt-oss-20b", "rtx-4090", {}),
 ]
 
@@ -109,10 +110,31 @@ def test_every_flag_is_one_of_the_engine(target: str, name: str, device: str, mo
     ],
 )  # fmt: skip
 def test_the_limits_of_a_simulation_become_flags(target: str, more: dict[str, Any], expected: dict[str, str]) -> None:
-    config = replace(config_of("qwen3-8b", "h100-sxm", target), **more)
+    config = replace(config_of("qwen3-8b", "a100-sxm-40gb", target), **more)
     flags = flags_of(words_of(launch_text(target, config)))
     assert_known(flags, target)
     assert expected.items() <= flags.items()
+
+
+def test_llama_cpp_refuses_more_slots_than_it_has() -> None:
+    config = replace(config_of("qwen3-8b", "h100-sxm", "llama.cpp"), requests=257)
+    with pytest.raises(ValueError, match="at most 256 requests at a time, not 257; plan more replicas"):
+        launch_text("llama.cpp", config)
+
+
+def test_llama_cpp_refuses_quantised_kv_on_several_gpus() -> None:
+    with pytest.raises(ValueError, match="only over GPUs with an unquantised KV cache; leave out --kv"):
+        launch_text("llama.cpp", config_of("qwen3-8b", "h100-sxm", "llama.cpp", devices=2, kv="int8"))
+
+
+def test_a_local_folder_is_converted_without_a_download(tmp_path: Path) -> None:
+    """Check that a shell reads a folder with a space as one word."""
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    config = replace(config_of("qwen3-8b", "rtx-4090", "llama.cpp", weights="q4_k_m"), model=str(folder))
+    made, quantised = gguf_recipe(config)
+    assert shlex.split(made) == ["convert_hf_to_gguf.py", str(folder), "--outfile", "model.gguf"]
+    assert shlex.split(quantised) == ["llama-quantize", "model.gguf", "my model-Q4_K_M.gguf", "Q4_K_M"]
 
 
 def test_the_limits_are_those_of_the_plan() -> None:

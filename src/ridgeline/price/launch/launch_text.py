@@ -48,10 +48,15 @@ def _sglang(config: LaunchConfig) -> str:
 def _llama_cpp(config: LaunchConfig) -> str:
     flags = llama_cpp_flags(config)
     lines = [f"# to make the file: {_LINE_BREAKS.sub(' ', line)}\n" for line in gguf_recipe(config)]
+    if config.dtype == "bfloat16" and config.case.model.storage.kv is None:
+        lines.append("# KV was priced as bf16; f16 takes as much\n")
     if config.case.kv == "int8":
         lines.append("# KV was priced as int8 with a scale per head; q8_0 has one per 32 values and takes 5% more\n")
     if config.case.setup.devices > 1:
-        lines.append("# every layer was priced as divided over the GPUs, which is --split-mode row\n")
+        lines.append(
+            "# every layer and its KV were priced as divided over the GPUs, which is --split-mode tensor; llama.cpp "
+            "calls it experimental\n"
+        )
     return f"{''.join(lines)}{_command(('llama-server',), flags)}"
 
 

@@ -30,7 +30,8 @@ def sglang_flags(config: LaunchConfig) -> Flags:
     flags += [
         ("--tp-size", str(case.setup.devices)),
         ("--mem-fraction-static", f"{share:g}"),
-        ("--context-length", str(config.context)),
+        # A request must be shorter than the context, not as long.
+        ("--context-length", str(min(config.context + 1, case.model.context))),
         ("--max-running-requests", str(config.requests)),
         ("--chunked-prefill-size", str(config.step_tokens)),
         ("--max-prefill-tokens", str(config.step_tokens)),
