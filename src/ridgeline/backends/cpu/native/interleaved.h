@@ -156,7 +156,7 @@ template <class Stored_, class Coded_, bool BY_ROW_ = false> struct InterleavedP
 // Tiles read whole tiles of rows.
 template <class Stored, class Coded, bool BY_ROW> struct PanelTraits<InterleavedPanel<Stored, Coded, BY_ROW>> {
     static constexpr bool PACKS_BLOCKS = false;
-    static int64_t packed_rows(int64_t rows) { return (rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE; }
+    static int64_t packed_rows(int64_t rows) { return whole_tiles(rows); }
 };
 
 // Return the index of the last unit of `count` inputs from i on.
@@ -272,15 +272,14 @@ inline void multiply(const TileRows<int8_t>& x, int64_t rows, const InterleavedC
     constexpr int ROWS = Fours<Coded>::ROWS;
     const int64_t whole = padded(inputs), tiles = (rows + ROWS - 1) / ROWS;
     std::fill_n(to, rows, F{});
-#ifdef TILES
-    if (fill_tiles(rows)) {
-        for (int64_t i = 0; i < whole; i += INTEGER_BLOCK)
-            interleaved_tiles<Panel>(x, rows, whole, w, i, std::min(INTEGER_BLOCK, whole - i), to);
-        return;
-    }
-#endif
     for (int64_t i = 0; i < whole; i += INTEGER_BLOCK) {
         const int64_t count = std::min(INTEGER_BLOCK, whole - i);
+#ifdef TILES
+        if (fill_tiles(rows)) {
+            interleaved_tiles<Panel>(x, rows, whole, w, i, count, to);
+            continue;
+        }
+#endif
         int64_t ahead = rows <= FEW_TO_FETCH_FOR ? PAGE : w.bytes_ahead;
         for (int64_t turn = 0, r = 0; turn < tiles; ++turn, ahead = 0) {
             const int64_t own = (rows - r + tiles - turn - 1) / (tiles - turn);  // as evenly as possible

@@ -171,7 +171,7 @@ inline void multiply_by_diagonals(const TileRows<bf16>& x, int64_t rows, const T
 // The `multiply` of product.h for tiles.
 inline void multiply(const TileRows<bf16>& x, int64_t rows, const TilePanel& panel, int64_t inputs, float* to) {
     if (rows <= DIAGONAL_ROWS) return multiply_by_diagonals(x, rows, panel, inputs, to);
-    const int64_t tiles = (rows + TILE_SIDE - 1) / TILE_SIDE;
+    const int64_t tiles = whole_tiles(rows) / TILE_SIDE;
     const int64_t block = tiles <= 2 ? inputs : TILE_BLOCK;  // W passes by two tiles of rows only once
     for (int64_t first = 0; first < inputs; first += block)
         for (int64_t tile = 0; tile < tiles; tile += 2) {
@@ -246,7 +246,7 @@ struct TileCut : Cut {
   private:
     static int64_t even_tiles(int64_t rows, int64_t most) {
         const int64_t even = even_rows(rows, most);
-        return even <= DIAGONAL_ROWS ? even : (even + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
+        return even <= DIAGONAL_ROWS ? even : whole_tiles(even);
     }
 };
 
@@ -261,7 +261,7 @@ template <> struct PanelTraits<TilePanel> {
     static constexpr bool PACKS_BLOCKS = true;
     static int64_t rows_of_block(int64_t inputs) { return TileCut::rows_of_tile_block(inputs); }
     // Return the number of rows for which packed ones take memory.
-    static int64_t packed_rows(int64_t rows) { return rows <= DIAGONAL_ROWS ? rows : (rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE; }
+    static int64_t packed_rows(int64_t rows) { return rows <= DIAGONAL_ROWS ? rows : whole_tiles(rows); }
 };
 
 }  // namespace

@@ -21,6 +21,9 @@ constexpr int64_t TILE_BYTES = 64;   // of a row
 constexpr int64_t TILE_INPUTS = 32;  // bf16 inputs of a row
 constexpr int FIRST_OPERAND = 4;     // tiles 0 to 3 hold sums, 4 and 5 the first operands of products, 6 and 7 the second ones
 
+// Return a number of rows or columns, rounded up to whole tiles.
+constexpr int64_t whole_tiles(int64_t count) { return (count + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE; }
+
 // The shapes of all tiles: `depth` bytes of a row are multiplied, so the first operands have `depth` bytes in a row, and the
 // second ones have depth / 4 rows. The layout is that of the instruction LDTILECFG.
 struct alignas(64) TileShapes {
