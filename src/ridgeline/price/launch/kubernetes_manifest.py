@@ -20,6 +20,64 @@ _GPUS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """The resource name of the device plugin and the image of vLLM, by the maker of a GPU."""
 
+_MANIFEST = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {name}
+spec:
+  replicas: {replicas}
+  selector:
+    matchLabels:
+      app: {name}
+  template:
+    metadata:
+      labels:
+        app: {name}
+    spec:
+      containers:
+        - name: vllm
+          image: {image}
+          command: ["vllm", "serve"]
+          args:
+{arguments}
+          ports:
+            - containerPort: {port}
+          env:
+            # for repositories with a licence to accept: kubectl create secret generic hf-token --from-literal=token=...
+            - name: HF_TOKEN
+              valueFrom:
+                secretKeyRef:
+                  name: hf-token
+                  key: token
+                  optional: true
+          resources:
+            limits:
+              {resource}: {devices}
+          readinessProbe:
+            httpGet:
+              path: /health
+              port: {port}
+          volumeMounts:
+            # several GPUs exchange data in shared memory
+            - name: shared-memory
+              mountPath: /dev/shm
+      volumes:
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  selector:
+    app: {name}
+  ports:
+    - port: {port}
+      targetPort: {port}"""
+
 
 def manifest(config: LaunchConfig, flags: Flags) -> str:
     """Return a Deployment with one pod per replica and a Service before them, in YAML.
@@ -44,62 +102,15 @@ def manifest(config: LaunchConfig, flags: Flags) -> str:
     name = _label(f"vllm-{config.model.rpartition('/')[2]}")
     words = [config.model, "--port", str(_PORT), *(word for flag in flags for word in flag)]
     arguments = "\n".join(f"            - {json.dumps(word)}" for word in words)
-    return f"""apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: {config.replicas}
-  selector:
-    matchLabels:
-      app: {name}
-  template:
-    metadata:
-      labels:
-        app: {name}
-    spec:
-      containers:
-        - name: vllm
-          image: {image}
-          command: ["vllm", "serve"]
-          args:
-{arguments}
-          ports:
-            - containerPort: {_PORT}
-          env:
-            # for repositories with a licence to accept: kubectl create secret generic hf-token --from-literal=token=...
-            - name: HF_TOKEN
-              valueFrom:
-                secretKeyRef:
-                  name: hf-token
-                  key: token
-                  optional: true
-          resources:
-            limits:
-              {resource}: {config.case.setup.devices}
-          readinessProbe:
-            httpGet:
-              path: /health
-              port: {_PORT}
-          volumeMounts:
-            # several GPUs exchange data in shared memory
-            - name: shared-memory
-              mountPath: /dev/shm
-      volumes:
-        - name: shared-memory
-          emptyDir:
-            medium: Memory
----
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  selector:
-    app: {name}
-  ports:
-    - port: {_PORT}
-      targetPort: {_PORT}"""
+    return _MANIFEST.format(
+        name=name,
+        replicas=config.replicas,
+        image=image,
+        arguments=arguments,
+        port=_PORT,
+        resource=resource,
+        devices=config.case.setup.devices,
+    )
 
 
 def _label(text: str) -> str:

@@ -9,9 +9,8 @@ from ridgeline.core.models.common.recipes.llama_cpp import MIXES
 from ridgeline.price.launch.engine_limits import Flags, kv_name
 from ridgeline.price.launch.launch_config import LaunchConfig
 
-_DTYPES: Mapping[str, str] = MappingProxyType(
-    {"float32": "f32", "float16": "f16", "bfloat16": "f16"}
-)  # f16 is as large as bf16, and the default
+_DTYPES: Mapping[str, str] = MappingProxyType({"float32": "f32", "float16": "f16", "bfloat16": "f16"})
+"""llama.cpp's KV formats by PyTorch's names; f16 is as large as bf16, and the default."""
 _KV: Mapping[str, str] = MappingProxyType({"int8": "q8_0"})
 _MAX_SLOTS = 256
 """The maximum number of slots of a server: LLAMA_MAX_SEQ in src/llama-cparams.h of llama.cpp."""
