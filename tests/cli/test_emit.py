@@ -3,33 +3,20 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from cli.running import REFUSED, USAGE
-from ridgeline.cli.main import main
+from cli.running import REFUSED, USAGE, Ended, Run, assert_one_line
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
 
 CARD = ("--device", "h100-sxm")
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs the command line and returns its exit code, standard output and standard error."""
-
-    def ran(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["ridgeline", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return ran
+def assert_refused(ended: Ended, says: str) -> None:
+    """Check that a command was refused in one line, for its options or for what they mean together."""
+    assert ended.code in {USAGE, REFUSED}
+    assert_one_line(ended, ended.code, says)
 
 
 def words_of(text: str) -> list[str]:
@@ -44,53 +31,57 @@ def words_of(text: str) -> list[str]:
         ("llama.cpp", ["llama-server", "--model", "Qwen3-8B-BF16.gguf"]),
     ],
 )
-def test_plan_prints_the_command_alone_and_prices_its_engine(run: Any, target: str, start: list[str]) -> None:
+def test_plan_prints_the_command_alone_and_prices_its_engine(ridgeline: Run, target: str, start: list[str]) -> None:
     words = ("plan", "qwen3-8b", *CARD, "--input", "4k")  # llama.cpp has few slots
-    code, out, err = run(*words, "--emit", target)
-    assert (code, err) == (0, "")
-    assert words_of(out)[: len(start)] == start
+    ended = ridgeline(*words, "--emit", target)
+    assert (ended.code, ended.err) == (0, "")
+    assert words_of(ended.out)[: len(start)] == start
     # The engine of the command is the one that was priced, as with --engine.
-    priced = json.loads(run(*words, "--engine", target, "--json")[1])
+    priced = ridgeline(*words, "--engine", target, "--json").json
     users = priced["answer"]["users"]
-    assert f"expected with {users:,} running requests" in out
+    assert f"expected with {users:,} running requests" in ended.out
 
 
-def test_plan_emits_a_manifest(run: Any) -> None:
-    code, out, _ = run("plan", "Qwen/Qwen3-8B", *CARD, "--users", "1000", "--emit", "kubernetes")
-    assert code == 0
-    assert [each["kind"] for each in yaml.safe_load_all(out)] == ["Deployment", "Service"]
+def test_plan_emits_a_manifest(ridgeline: Run) -> None:
+    ended = ridgeline("plan", "Qwen/Qwen3-8B", *CARD, "--users", "1000", "--emit", "kubernetes")
+    assert ended.code == 0
+    assert [each["kind"] for each in yaml.safe_load_all(ended.out)] == ["Deployment", "Service"]
 
 
-def test_a_folder_is_what_the_engine_loads(run: Any, tmp_path: Path) -> None:
+def test_a_folder_is_what_the_engine_loads(ridgeline: Run, tmp_path: Path) -> None:
     folder = tmp_path / "my model"
     folder.mkdir()
     (folder / "config.json").write_text((CATALOGUE / "qwen3-8b.json").read_text())
     for named in (folder, folder / "config.json"):
-        code, out, _ = run("plan", str(named), *CARD, "--emit", "vllm")
-        assert (code, words_of(out)[2]) == (0, str(folder))
-    code, out, err = run("plan", str(folder), *CARD, "--emit", "kubernetes")
-    assert code in {USAGE, REFUSED}
-    assert out == ""
-    assert "a pod cannot load" in err
+        ended = ridgeline("plan", named, *CARD, "--emit", "vllm")
+        assert (ended.code, words_of(ended.out)[2]) == (0, str(folder))
+    assert_refused(ridgeline("plan", folder, *CARD, "--emit", "kubernetes"), "a pod cannot load")
 
 
-def test_simulate_prints_the_limits_that_it_simulated(run: Any, tmp_path: Path) -> None:
+def test_simulate_prints_the_limits_that_it_simulated(ridgeline: Run, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    code, out, _ = run(
+    ended = ridgeline(
         "simulate", "qwen3-8b", *CARD, "--rate", "4", "--requests", "60", "--input", "256", "--output", "16",
         "--context", "4k", "--max-requests", "32", "--chunk", "512", "--replicas", "2", "--emit", "vllm", "--out",
         str(result), "--price-error", "0%",
     )  # fmt: skip
-    assert code == 0
+    assert ended.code == 0
     assert json.loads(result.read_text())
-    words = words_of(out)
+    words = words_of(ended.out)
     for flag, value in (
         ("--max-model-len", "4096"), ("--max-num-seqs", "32"), ("--long-prefill-token-threshold", "512"),
     ):  # fmt: skip
         assert words[words.index(flag) + 1] == value
     assert "--enable-prefix-caching" in words
-    assert "# replicas: 2 " in out
-    assert "simulated with Poisson arrivals, 4 per second" in out
+    assert "# replicas: 2 " in ended.out
+    assert "simulated with Poisson arrivals, 4 per second" in ended.out
+
+
+def test_a_refusal_comes_before_the_simulation(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that nothing of a run of minutes is lost."""
+    monkeypatch.setattr("ridgeline.cli.simulate._found", lambda *_: pytest.fail("it was simulated"))
+    words = ("simulate", "qwen3-8b", *CARD, "--rate", "1", "--chunk", "512", "--emit", "llama.cpp")
+    assert_refused(ridgeline(*words), "no option for --chunk")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +104,5 @@ def test_simulate_prints_the_limits_that_it_simulated(run: Any, tmp_path: Path) 
         ),
     ],
 )
-def test_a_mistake_is_one_line(run: Any, words: tuple[str, ...], says: str) -> None:
-    code, out, err = run(*words)
-    assert code in {USAGE, REFUSED}
-    assert out == ""
-    assert says in err
-    assert err.count("\n") == 1
+def test_a_mistake_is_one_line(ridgeline: Run, words: tuple[str, ...], says: str) -> None:
+    assert_refused(ridgeline(*words), says)

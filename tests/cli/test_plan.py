@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.cli.main import main
+from cli.running import Run
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
@@ -28,22 +28,15 @@ def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_latency, "TOKENS", 6_000)
 
 
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    """Run the command in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr("sys.argv", ["ridgeline", "plan", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 @pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`plan(*words)` runs the command."""
-    return lambda *words: run(capsys, monkeypatch, *words)
+def plan(ridgeline: Run) -> Any:
+    """Return a function that runs the command and returns its exit code, standard output and standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        ended = ridgeline("plan", *words)
+        return ended.code, ended.out, ended.err
+
+    return run
 
 
 @pytest.mark.parametrize(

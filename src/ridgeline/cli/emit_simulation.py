@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ridgeline.cli.emit import loaded_from
 from ridgeline.cli.simulate_fleet import FleetFlags
@@ -9,6 +10,7 @@ from ridgeline.cli.simulate_options import LimitFlags, ObjectiveFlags, Simulatio
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
 from ridgeline.core.models.common.recipes import read_recipe
 from ridgeline.insight.simulate.simulation_findings import SimulationFindings
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.price.launch import LaunchConfig, launch_text
 from ridgeline.util.document.humanize import say_seconds, three_digits
 
@@ -33,19 +35,19 @@ def check_simulate_emit(fleet: FleetFlags, judged: ObjectiveFlags, output: Simul
         )
 
 
-def emitted_simulation(found: SimulationFindings, limits: LimitFlags, target: str, model: str) -> str:
-    """Return the launch command of a simulated configuration.
+def launch_of_simulation(query: SimulationQuery, limits: LimitFlags, target: str, model: str) -> LaunchConfig:
+    """Return the configuration of a simulation, without its result, so that a refusal comes before the run.
 
     Args:
-        found: The findings of the simulation.
+        query: The query of the simulation.
         limits: The options for the engine's scheduler and memory.
         target: The value of --emit.
         model: The model as the user named it.
 
     Raises:
-        ValueError: If the engine cannot run what was simulated.
+        ValueError: If the engine cannot run what is to be simulated.
     """
-    query, machine = found.query, found.query.machine
+    machine = query.machine
     kept = machine.case.price.weights_on(machine.case.device) + machine.layout.nbytes
     default = LimitFlags().page_size
     config = LaunchConfig(
@@ -58,13 +60,19 @@ def emitted_simulation(found: SimulationFindings, limits: LimitFlags, target: st
         machine.limits.tokens,
         kept / machine.case.device.memory,
         query.fleet.size,
-        _result(found),
+        "",
         machine.limits.chunk,
         machine.prefix_cache,
         limits.pages,
         None if limits.page_size == default else limits.page_size,
     )
-    return launch_text(target, config)
+    launch_text(target, config)
+    return config
+
+
+def emitted_simulation(found: SimulationFindings, config: LaunchConfig, target: str) -> str:
+    """Return the launch command of a configuration, with the result of its simulation."""
+    return launch_text(target, replace(config, result=_result(found)))
 
 
 def _result(found: SimulationFindings) -> str:

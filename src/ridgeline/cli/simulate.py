@@ -14,7 +14,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import say
 from ridgeline.cli.emit import with_engine
-from ridgeline.cli.emit_simulation import check_simulate_emit, emitted_simulation
+from ridgeline.cli.emit_simulation import check_simulate_emit, emitted_simulation, launch_of_simulation
 from ridgeline.cli.engine_flags import step_limits
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
@@ -89,6 +89,7 @@ def simulate(
         say(unknown)
     if judged.divide is not None:
         check_comparable(query)
+    launch = None if output.emit is None else launch_of_simulation(query, limits, output.emit, model)
     with simulation_progress() as progress:
         runs = run_count(query, judged)
         if not judged.capacity:
@@ -97,7 +98,8 @@ def simulate(
         found = _at_capacity(query, traffic, progress, runs) if judged.capacity else _found(query, traffic, progress)
         took = time.monotonic() - started
         found = _compared(found, question, on, progress, long=took > _LONG)
-    _write(found, output, "" if output.emit is None else emitted_simulation(found, limits, output.emit, model))
+    command = "" if output.emit is None or launch is None else emitted_simulation(found, launch, output.emit)
+    _write(found, output, command)
     failed = [why for each in required if (why := each.failed(found))]
     for why in failed:
         say(why)
