@@ -4,6 +4,9 @@
 catalogue has the device. `measured/published_sources.csv` divides the sources, as was done before any row was priced:
 development rows may be read one by one, test rows only enter totals by class. In each class, sources in the order of
 their names' SHA-256 went in turn to test, development and test.
+
+`measured/published_models.csv` has a line for each text in the column `model`: the configuration that prices it, or why
+none does.
 """
 
 import csv
@@ -17,6 +20,8 @@ FILE = MEASURED / "published.csv"
 """The file of rows."""
 SOURCES = MEASURED / "published_sources.csv"
 """The file that says of each source whether it is for `development` or for `test`."""
+MODELS = MEASURED / "published_models.csv"
+"""The file that names a configuration for each text in the column `model`."""
 CLASSES = {
     "decode": "tokens per second, or the time of a step, while a batch decodes",
     "prefill": "the prefill of prompts",
@@ -65,6 +70,18 @@ class PublishedRow:
     """Whether the source is for tests."""
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """The configuration of a model that rows name, whatever format its weights are stored in, or why there is none."""
+
+    config: str
+    """The configuration by its name in the catalogue, else in `measured/models`; "" if the model has no price."""
+    reason: str
+    """Why the model has no price; "" if it has a configuration."""
+    source: str
+    """The files that the configuration's values, or their equality with another release's, come from; else ""."""
+
+
 def read_published() -> list[PublishedRow]:
     """Read all rows.
 
@@ -78,6 +95,24 @@ def read_published() -> list[PublishedRow]:
         if lines.fieldnames != [field.name for field in fields(PublishedRow)][:-1]:
             raise ValueError(f"{FILE}: the columns must be the fields of PublishedRow")
         return [_row(line, uses) for line in lines]
+
+
+def read_models() -> dict[str, PublishedModel]:
+    """Read what prices each model, by the text in the column `model` of the rows.
+
+    Raises:
+        ValueError: If a model has two lines, or a line does not have either a configuration or a reason.
+    """
+    models: dict[str, PublishedModel] = {}
+    with MODELS.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            name, entry = line["model"], PublishedModel(line["config"], line["reason"], line["source"])
+            if name in models:
+                raise ValueError(f"{MODELS}: {name} has two lines: remove one")
+            if bool(entry.config) == bool(entry.reason):
+                raise ValueError(f"{MODELS}: {name} must have a configuration or a reason: give one of them")
+            models[name] = entry
+    return models
 
 
 def _row(line: Mapping[str, str], uses: Mapping[str, str]) -> PublishedRow:
