@@ -1,5 +1,5 @@
-"""Predicted beside measured, for published measurements: `python benchmarks/accuracy.py` writes benchmarks/accuracy.md,
-and price/accuracy.toml, from which the package states its trust.
+"""Predicted beside measured, for published measurements: `make accuracy` writes benchmarks/accuracy.md, and
+price/error_intervals.toml, from which the package states its intervals.
 
 Facts are in benchmarks/measured/; the constants are the kernels' of price/cards.toml and the engines' of
 price/engines.toml. Nothing is tuned here.
@@ -7,7 +7,7 @@ price/engines.toml. Nothing is tuned here.
 
 from pathlib import Path
 
-import accuracy_trust as trust
+import accuracy_intervals as intervals
 from accuracy_findings import find
 from accuracy_page import report
 
@@ -16,12 +16,13 @@ OUT = Path(__file__).resolve().parent / "accuracy.md"
 
 def main() -> None:
     """Write the page and the package's table, and say in one line how it went."""
-    found = find()
-    page = report(found)
+    judged = intervals.judge()
+    page = report(find(), judged)
     OUT.write_text(page, encoding="utf-8")
-    trust.OUT.write_text(trust.written(trust.trust(found.misses)), encoding="utf-8")
-    headline = next(line for line in page.splitlines() if line.startswith("**"))
-    print(f"{OUT.name}: {headline.strip('*')}")
+    intervals.OUT.write_text(intervals.written(judged.intervals), encoding="utf-8")
+    for line in page.splitlines():
+        if line.startswith("**"):
+            print(f"{OUT.name}: {line.replace('*', '')}")
 
 
 if __name__ == "__main__":

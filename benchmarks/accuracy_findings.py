@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import accuracy_kernels as kernels
 import accuracy_memory as memory
 import accuracy_pictures as pictures
-import accuracy_trust as trust
 from accuracy_replay import MEASURED, Published, Row, facts, predict, published_as, read
 from ridgeline.price.devices import load_device
 from ridgeline.price.physics_guard import beats_floor
@@ -49,11 +48,6 @@ class Result:
         desktop = maker == "NVIDIA" and any(word in title for word in ("RTX", "GeForce"))
         return f"{maker}, desktop and workstation" if desktop else maker
 
-    @property
-    def miss(self) -> trust.Miss:
-        """What it counts as in the package's trust."""
-        return trust.Miss(self.row.card, self.engine.profile, self.row.metric_class, self.error)
-
 
 def results(name: str) -> list[Result]:
     """Predictions of one file of facts."""
@@ -88,18 +82,6 @@ class Findings:
     def others(self) -> list[Result]:
         """The other rows of time."""
         return [result for result in self.timed if result.row.id not in self.judged]
-
-    @property
-    def misses(self) -> list[trust.Miss]:
-        """All priced rows, as the package's trust counts them."""
-        timed = [result.miss for result in self.timed + self.most]
-        pages = [
-            trust.Miss(m.card, published_as(m.engine).profile, "memory", m.error)
-            for m in self.memory
-            if m.from_the_card
-        ]
-        drawn = [row.miss for row in self.pictures]
-        return timed + pages + drawn + [trust.Miss(k.card, "", "kernel", k.error) for k in self.kernels]
 
 
 def find() -> Findings:

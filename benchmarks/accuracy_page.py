@@ -4,26 +4,28 @@ import fnmatch
 import statistics
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import accuracy_kernels as kernels
 import accuracy_memory as memory
 import accuracy_pictures as pictures
 from accuracy_findings import Findings, Result
-from accuracy_replay import MEASURED, UNITS, Row, published, published_as
+from accuracy_intervals import Judged, interval_section, unpriced_published
+from accuracy_replay import MEASURED, METRICS, UNITS, Row, published, published_as
 from published_rows import published_section, read_published
-from ridgeline.price.accuracy import METRICS
 from ridgeline.price.engine_profile import load_engine
 
 NEAR, FAR = 0.15, 0.25
+CARDS = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "price" / "cards.toml"
 
 
-def report(found: Findings) -> str:
+def report(found: Findings, judged: Judged) -> str:
     """The whole page."""
     return f"""# How accurate are predictions for GPUs?
 
 This page compares predictions with published measurements of other engines, row by row. It is for readers who want to
-know how far they can trust a figure of `ridgeline plan`. `python benchmarks/accuracy.py` makes the page from the facts
-in `benchmarks/measured/`, where each row names its source.
+know how far they can trust a figure of `ridgeline plan`. `make accuracy` makes the page from the facts in
+`benchmarks/measured/`, where each row names its source.
 
 The error is expected over measured, minus one, in the unit of the row. Above zero, a time is predicted too long and a
 rate too high. A floor is a limit that nothing can beat: the shortest time, the highest rate. The top of
@@ -32,6 +34,8 @@ rate too high. A floor is a limit that nothing can beat: the shortest time, the 
 The constants of GPUs are fits to kernel times (`price/cards.toml` names the source of each). The constants of engines
 come from source code, documentation, profiles and micro-benchmarks (below). No row of time, judged or not, chose a
 constant. If only such a row could determine a constant, the row keeps its error.
+
+{interval_section(judged)}
 
 {judged_section(found.chosen)}
 
@@ -52,6 +56,8 @@ constant. If only such a row could determine a constant, the row keeps its error
 {unpriced_section(found.unpriced)}
 
 {published_section(read_published())}
+
+{unpriced_published(judged)}
 """
 
 
@@ -193,16 +199,33 @@ timer. Such rows: {", ".join(f"{name}: {text}" for name, text in guarded) or "no
 
 
 def constants_section() -> str:
-    """Where the constants of engines are from."""
+    """Where the constants of engines and devices are from."""
     names = dict.fromkeys(entry.profile for entry in published())
     lines = [
         f"- **{(engine := load_engine(name)).title}**, "
         + "; ".join(f"{field}: {source}" for field, source in engine.sources.items())
         for name in names
     ]
-    return f"""## Where do the constants of engines come from?
+    return f"""## Where do the constants come from?
 
-{chr(10).join(lines)}"""
+No constant comes from a row of this page, except those of kernels and of memory, which the sections above name.
+
+Engines:
+
+{chr(10).join(lines)}
+
+Devices, by the set of efficiencies in `price/cards.toml`:
+
+{chr(10).join(f"- **{name}**: {source}" for name, source in efficiency_sets().items())}"""
+
+
+def efficiency_sets() -> dict[str, str]:
+    """The source of each set of efficiencies in cards.toml; a short name stands for an entry of its sources."""
+    catalogue = tomllib.loads((CARDS).read_text(encoding="utf-8"))
+    return {
+        name: catalogue["sources"].get(source := constants.get("source", "typical figures of its kind"), source)
+        for name, constants in catalogue["efficiency"].items()
+    }
 
 
 def unpriced_section(unpriced: dict[str, list[str]]) -> str:

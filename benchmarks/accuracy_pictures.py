@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import accuracy_trust as trust
 from ridgeline.core.checkpoint import open_source
 from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.eager import unfused
@@ -56,11 +55,6 @@ class PictureRow:
     def guard(self) -> str | None:
         """What the physics guard says of the measurement."""
         return beats_floor(self.measured, self.predicted.floor)
-
-    @property
-    def miss(self) -> trust.Miss:
-        """What it counts as in the package's trust."""
-        return trust.Miss(self.card, "", "picture", self.error)
 
     def line(self) -> tuple[object, ...]:
         """Of the page's table."""

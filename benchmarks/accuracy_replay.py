@@ -28,9 +28,15 @@ from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.request_phases import Estimate, decode_step
 from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario, one_device_part
-from ridgeline.price.plan.trust import class_of
 from ridgeline.price.price import Price
 
+METRICS = {
+    "decode": "a decode step of a batch",
+    "prefill": "the prefill of a batch",
+    "static": "a batch from its first prompt token to its last",
+    "serving": "first tokens, tokens and throughput under load",
+    "tp8": "any of these on 8 devices",
+}
 UNITS = {"ms": 1e-3, "s": 1.0, "tok/s": 1.0}  # of published figures, in seconds and tokens a second
 ROUNDS = 10  # requests that each user of a closed loop makes, which no table says
 
@@ -91,8 +97,8 @@ class Row:
 
     @property
     def metric_class(self) -> str:
-        """What sort of figure it is: as in price/accuracy.py."""
-        return class_of(self._sort, self.devices)
+        """What sort of figure it is, one of METRICS. On eight devices or more, all-reduce dominates any time."""
+        return "tp8" if self.devices >= 8 else self._sort
 
     @property
     def _sort(self) -> str:

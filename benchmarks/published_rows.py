@@ -132,10 +132,10 @@ def published_section(rows: list[PublishedRow]) -> str:
             sources = Counter(row.source for row in rows if row.kind == kind and row.is_test == is_test)
             counts += [str(sources.total()), str(len(sources))]
         lines.append(f"| {kind}: {title} | {' | '.join(counts)} |")
-    return f"""## Which rows wait to be priced?
+    return f"""## Which rows do the intervals come from?
 
-`measured/published.csv` has {len(rows)} rows of {len({row.source for row in rows})} sources that no prediction was
-compared with so far. Each source is for development or for tests (`measured/published_sources.csv`). No row of a test
-source may choose a constant.
+`measured/published.csv` has {len(rows)} rows of {len({row.source for row in rows})} sources. Each source is for
+development or for tests (`measured/published_sources.csv`), as was decided before any row was priced. No row of a test
+source may choose a constant, and this page shows only totals of them.
 
 {chr(10).join(lines)}"""

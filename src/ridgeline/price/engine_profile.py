@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ridgeline.price.device import Copies, Device, HostTime
 
-DEFAULT_ENGINE, OWN_ENGINE = "vllm", "ridgeline"
+DEFAULT_ENGINE, OWN_ENGINE, UNKNOWN_ENGINE = "vllm", "ridgeline", "other"
 _GIB = 2.0**30
 
 Admission = Literal["full", "running"]

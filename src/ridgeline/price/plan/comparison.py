@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import ErrorInterval, intervals_for
 from ridgeline.price.plan.alternatives import DEVICES, CaseOutcome, outcome_of
 from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.deployment_plan import check_context
@@ -17,7 +18,6 @@ from ridgeline.price.plan.load_estimate import LoadEstimate, dollars_per_million
 from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
 from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
-from ridgeline.price.plan.trust import Trust, class_of, trust_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Offer:
     """The performance under load: with the most users within the targets, or of a demand's fullest replica."""
     fleet: ReplicaCount | None
     """The replicas for the demand; None if there is no demand or it cannot be served."""
-    trust: Trust
-    """The accuracy of predictions for the device under load."""
+    interval: ErrorInterval
+    """The interval of predictions under load for the device, the engine and the weight format."""
     margins: TargetMargins
 
     @property
@@ -211,9 +211,9 @@ def _offer(served: Served) -> Offer:
     serving, fleet = served.serving, served.fleet
     setup, workload = serving.case.setup, serving.workload
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
-    trust = trust_in(setup.device.name, setup.engine.name, class_of("serving", outcome.devices))
+    interval = intervals_for(setup.device, setup.engine, serving.case.weights)["load"]
     margins = TargetMargins(_left(load.ttft, workload.ttft), _left(load.tpot, workload.tpot))
-    return Offer(setup.device, outcome, load, fleet, trust, margins)
+    return Offer(setup.device, outcome, load, fleet, interval, margins)
 
 
 def _left(seconds: Estimate, target: float | None) -> float | None:

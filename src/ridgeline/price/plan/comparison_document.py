@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator
 
+from ridgeline.price.device_basis import basis_of
+from ridgeline.price.interval_text import rate_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.plan_answer import describe_targets
 from ridgeline.price.plan.scenario import describe_own_attention
-from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
 
@@ -74,12 +75,12 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
         Column("$/h", group="cost"),
         *([] if demand and comparison.sound is None else [Column(cost, group="cost")]),
         Column("kernels", words=True, whole=True, group="accuracy"),
-        Column("off by", words=True, whole=True, group="accuracy"),
+        Column("8 of 10", words=True, whole=True, group="accuracy"),
     )
 
 
 def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
-    outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
+    outcome, load, fleet, interval = offer.outcome, offer.load, offer.fleet, offer.interval
     sound, margins = comparison.sound, offer.margins
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
@@ -101,7 +102,7 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
         "" if hourly is None else f"{hourly:.2f}",
         *([] if comparison.demand and sound is None else [cost]),
         _MARKS[basis_of(offer.device)],
-        "?" if trust.median is None else f"{trust.median:.0%} ({trust.rows})",
+        rate_interval(interval, total),
     ))  # fmt: skip
 
 
@@ -128,8 +129,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     )
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used (+-50 %). off by: the median error of predictions for this device under load "
-        "(number of measurements); ?: no measurements."
+        "constants of its kind are used. 8 of 10: the interval of all tokens per second that holds 8 of 10 measurements "
+        "of such cases; costs per token vary with it."
     )
     yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:

@@ -11,6 +11,7 @@ from ridgeline.core.models.rope_override import offered_rope
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import ErrorInterval, Kind, intervals_for
 from ridgeline.price.plan.alternatives import (
     DEVICES,
     CaseOutcome,
@@ -38,7 +39,6 @@ from ridgeline.price.plan.request_phases import (
 )
 from ridgeline.price.plan.scenario import AddAdapters, Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.price.plan.score_matrix import ScoresRow, score_rows
-from ridgeline.price.plan.trust import Trust, classes_of
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib
 
 _STATED_WITHIN = 0.01  # relative tolerance: norms and scales of another width account for less
@@ -94,9 +94,10 @@ class DeploymentPlan:
         return self.case.setup.engine.name
 
     @cached_property
-    def trust(self) -> tuple[Trust, ...]:
-        """The known prediction errors for the device under this engine, one entry per metric."""
-        return tuple(classes_of(self.case.setup.device.name, self.engine, self.case.setup.devices))
+    def intervals(self) -> dict[Kind, ErrorInterval]:
+        """The intervals of predictions by the kind of figure, for this device, engine and weight format."""
+        setup = self.case.setup
+        return intervals_for(setup.device, setup.engine, self.case.weights)
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 

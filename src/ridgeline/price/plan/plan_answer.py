@@ -1,11 +1,15 @@
 """The default summary of a plan in about ten lines: fit, users, speed, limit, improvement, cost and accuracy.
 
-Lines for a simulated queue, hours of audio and notes appear only if the plan has them. Most figures end with the name
-of an accuracy metric in brackets, such as `[serving]`. The line `trust` states the prediction error of each metric.
+Lines for a simulated queue, hours of audio and notes appear only if the plan has them. Times, rates and costs are
+followed by the interval that holds 8 of 10 measurements, such as `[9.40 .. 13.6 ms]`. The line `trust` states what the
+intervals come from.
 """
 
 from collections.abc import Iterator
 
+from ridgeline.price.device_basis import describe_basis
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.interval_text import cost_interval, describe_factors, describe_interval, rate_interval, time_interval
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
@@ -23,7 +27,6 @@ from ridgeline.price.plan.plan_text import (
     without_kernels,
 )
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.price.plan.trust import class_of, describe_trust
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 
@@ -36,7 +39,7 @@ def answer(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -> Iterato
     """
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", f"{describe_demand(plan, queue)}{_tag(plan, 'serving')}"
+        yield "users", describe_demand(plan, queue)
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
@@ -64,33 +67,28 @@ def describe_target(seconds: float) -> str:
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
-def _tag(plan: DeploymentPlan, metric: str) -> str:
-    """Return the accuracy metric of a figure in brackets, such as ` [serving]`."""
-    return f" [{class_of(metric, plan.case.setup.devices)}]"
-
-
 def _fits(plan: DeploymentPlan) -> str:
     memory = plan.memory
     if not memory.fits:
-        return f"NO: {lacking(plan)}{_tag(plan, 'memory')}"
+        return f"NO: {lacking(plan)}"
     return (
         f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of the "
-        f"{say_gib(gib(memory.budget))} usable per device are left for KV{_tag(plan, 'memory')}"
+        f"{say_gib(gib(memory.budget))} usable per device are left for KV"
     )
 
 
 def _users(plan: DeploymentPlan) -> str:
     capacity, targets = plan.capacity, describe_targets(plan.workload)
     if not capacity.users:
-        return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
-    rate = three_digits(capacity.load.requests_per_second.expected)
+        return f"none within {targets}: {stops(plan)}"
+    rate = _rate(plan, capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else " without latency targets (--slo sets them)"
     line = (
         f"{capacity.users:,} concurrent{_on_each(capacity.load)}, {rate} requests/s{within}; "
-        f"{stops(plan)}{_tag(plan, 'serving')}"
+        f"{stops(plan)}"
     )
     held = plan.memory.users
-    return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}{_tag(plan, 'memory')}"
+    return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}"
 
 
 def _on_each(load: LoadEstimate) -> str:
@@ -147,8 +145,8 @@ def _speed(plan: DeploymentPlan) -> str:
     first, step = plan.load.ttft_synchronised.expected, plan.decode.seconds.expected
     alone, mean = ("a single user", "") if batch == 1 else (f"{batch:,} requests at once", "mean ")
     line = (
-        f"{alone}: {mean}TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three_digits(1 / step)} tok/s"
-        f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
+        f"{alone}: {mean}TTFT {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}, then "
+        f"{three_digits(1 / step)} {rate_interval(plan.intervals['decode'], 1 / step)} tok/s{' each' if batch > 1 else ''}"
     )
     if not plan.memory.fits:
         return f"if it fitted, {line}"
@@ -156,36 +154,41 @@ def _speed(plan: DeploymentPlan) -> str:
         return line
     return (
         f"{describe_users(load.users)}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
-        f"{three_digits(load.tokens_per_user.expected)} tok/s each{_waits(load)}, {total_tokens(plan)}"
-        f"{_tag(plan, 'serving')}; {line}"
+        f"{_rate(plan, load.tokens_per_user.expected)} tok/s each{_waits(load)}, {total_tokens(plan)}; {line}"
     )
 
 
 def total_tokens(plan: DeploymentPlan) -> str:
-    """Return the tokens per second of all users: `2,147 in total`, or `5,120 in total on 3 replicas`."""
+    """Return the tokens per second of all users: `2,147 [1,240 .. 2,560] in total`, with the replicas if several."""
     if plan.fleet is None:
-        return f"{three_digits(plan.capacity.load.tokens_per_second.expected)} in total"
+        return f"{_rate(plan, plan.capacity.load.tokens_per_second.expected)} in total"
     count = plan.fleet.replicas
-    return f"{three_digits(plan.fleet.tokens_per_second)} in total{f' on {count:,} replicas' * (count > 1)}"
+    return f"{_rate(plan, plan.fleet.tokens_per_second)} in total{f' on {count:,} replicas' * (count > 1)}"
+
+
+def _rate(plan: DeploymentPlan, rate: float) -> str:
+    """Return a rate under load with its interval: `675 [420 .. 810]`."""
+    return f"{three_digits(rate)} {rate_interval(plan.intervals['load'], rate)}"
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """Return the speech throughput: `512 hours of audio per hour for 8 users, 60.1 for a single user: ...`."""
     loads = plan.reported_load, plan.serving.load(1)
-    most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
+    most, alone = (_rate(plan, sound.rate(load.tokens_per_second.expected)) for load in loads)
     users = f"{describe_users(plan.reported_load.users)}{' on one replica' * bool(on_each_replica(plan))}"
     both = f"{most} hours of audio per hour for {users}, {alone} for a single user"
-    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each{_tag(plan, 'serving')}"
+    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each"
 
 
 def _ttft(plan: DeploymentPlan) -> str:
-    """Return the mean time to first token and its maximum, `88.8 ms (1.40 s if all arrive at once)`.
+    """Return the mean time to first token and its maximum, `88.8 ms [70.1 .. 190 ms] (1.40 s if all arrive at once)`.
 
     Both are means over the requests. The arrivals determine the actual mean between the two.
     """
     load = plan.reported_load
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_synchronised.expected)
-    return steady if steady == marching else f"{steady} ({marching} if all arrive at once)"
+    mean = f"{steady} {time_interval(plan.intervals['load'], load.ttft.expected)}"
+    return mean if steady == marching else f"{mean} ({marching} if all arrive at once)"
 
 
 def _waits(load: LoadEstimate) -> str:
@@ -273,9 +276,14 @@ def _worth(change: Change) -> float:
 
 
 def _trust(plan: DeploymentPlan) -> str:
-    trust, device = describe_trust(plan.case.setup.device, plan.trust), plan.case.device
-    unknown = device.host is None and not device.calibrated and device.kind != "cpu"
-    return f"{trust}; the engine's own time per step is unknown and not included" if unknown else trust
+    """Return what the intervals come from: measurements, and how well device, engine and format are known."""
+    setup, device, found = plan.case.setup, plan.case.device, plan.intervals
+    decode, load = found["decode"], found["load"]
+    parts = [describe_interval("decode", decode, plan.decode.seconds.expected), describe_factors("under load", load)]
+    parts.append(f"cases like this one: {LEVELS[decode.known]}; {describe_basis(setup.device)}")
+    if device.host is None and not device.calibrated and device.kind != "cpu":
+        parts.append("the engine's own time per step is unknown and not included")
+    return "; ".join(parts)
 
 
 def _cost(plan: DeploymentPlan) -> str:
@@ -287,11 +295,14 @@ def _cost(plan: DeploymentPlan) -> str:
         return hourly
     fleet = plan.fleet
     whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
+    load = plan.intervals["load"]
     tokens = (
-        f"${three_digits(plan.dollars_per_million)} per million output tokens, prompts included{_tag(plan, 'serving')}"
+        f"${three_digits(plan.dollars_per_million)} {cost_interval(load, plan.dollars_per_million)} per million output "
+        "tokens, prompts included"
     )
     if plan.audio is not None:
-        tokens = f"{describe_cost(plan.dollars_per_million, plan.audio)}{_tag(plan, 'serving')}"
+        around = cost_interval(load, plan.audio.dollars(plan.dollars_per_million))
+        tokens = f"{describe_cost(plan.dollars_per_million, plan.audio)} {around}"
     return f"{whole}{tokens}; {hourly}"
 
 

@@ -9,6 +9,8 @@ from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
+from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.interval_text import describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.plan_answer import answer, describe_targets
 from ridgeline.price.plan.plan_text import (
     DEFINITIONS,
@@ -20,7 +22,6 @@ from ridgeline.price.plan.plan_text import (
 )
 from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.plan.short_answer import short_answer
-from ridgeline.price.plan.trust import class_of
 from ridgeline.util.document.elements import (
     Column,
     Document,
@@ -67,7 +68,7 @@ def plan_document(
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
-    more = f"predicted for {engine}; without --short, a plan also states its sources and accuracy"
+    more = f"predicted for {engine}; [a .. b] holds 8 of 10 measurements of such cases; without --short, a plan also states its sources"
     return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
@@ -98,7 +99,10 @@ def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
     arrivals = "arrivals are evenly spaced: no queues, no percentiles"
     if simulated:
         arrivals = "arrivals are evenly spaced, except in the line `queue`"
-    return f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}"
+    return (
+        f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements of cases "
+        "like this one"
+    )
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
@@ -188,14 +192,14 @@ def _times(plan: DeploymentPlan) -> DocumentTable:
     rows: list[TableRow | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
         rows += ["", *_load_times(plan, plan.reported_load)]
-    return DocumentTable(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
+    return DocumentTable(columns("", "floor", "bound", "expected", "8 of 10 measurements", words=(0, 4)), tuple(rows))
 
 
 def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
-    batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
+    batch, workload, intervals = plan.workload.batch, plan.workload, plan.intervals
     prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
-    step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
-    prefill, last = class_of("prefill", devices), "" if batch == 1 else " of the last"
+    step, decode, static = plan.decode.seconds, intervals["decode"], intervals["static"]
+    prefill, last = intervals["prefill"], "" if batch == 1 else " of the last"
     if batch > 1:
         yield _seconds(f"mean TTFT, {prompts} of {workload.given:,}", plan.load.ttft_synchronised, prefill)
     yield _seconds(f"TTFT{last}, {prompts} of {workload.given:,}", plan.prefill.seconds, prefill)
@@ -208,7 +212,7 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
 
 
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
-    serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
+    serving, decode = plan.intervals["load"], plan.intervals["decode"]
     users = f"{describe_users(load.users)}{on_each_replica(plan)}"
     yield _seconds(f"mean TTFT, {users}, steady state", load.ttft, serving)
     yield _seconds("mean TTFT, if all arrive at once", load.ttft_synchronised, serving)
@@ -223,12 +227,14 @@ def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     yield _rate(f"requests/s{replica}", load.requests_per_second, serving)
 
 
-def _seconds(name: str, e: Estimate, metric: str) -> TableRow:
-    return TableRow((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)), metric))
+def _seconds(name: str, e: Estimate, interval: ErrorInterval) -> TableRow:
+    times = (say_seconds(value) for value in (e.floor, e.bound, e.expected))
+    return TableRow((name, *times, time_interval(interval, e.expected)))
 
 
-def _rate(name: str, e: Estimate, metric: str) -> TableRow:
-    return TableRow((name, *(three_digits(value) for value in (e.floor, e.bound, e.expected)), metric))
+def _rate(name: str, e: Estimate, interval: ErrorInterval) -> TableRow:
+    rates = (three_digits(value) for value in (e.floor, e.bound, e.expected))
+    return TableRow((name, *rates, rate_interval(interval, e.expected)))
 
 
 def _loading(plan: DeploymentPlan) -> DocumentTable:
@@ -272,7 +278,8 @@ def _users(plan: DeploymentPlan) -> DocumentTable:
     rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
     heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
     which = "one replica" if on_each_replica(plan) else "the deployment"
-    note = f"expected figures of {which}; within targets: the most users that meet them"
+    load = plan.intervals["load"]
+    note = f"expected figures of {which}; {describe_factors('under load', load)}; within targets: the most users that meet them"
     if plan.memory.fits:
         note += f"; memory full: {describe_held(plan)}"
     return DocumentTable(columns(*heads), tuple(rows), (note,))

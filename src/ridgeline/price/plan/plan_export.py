@@ -9,6 +9,8 @@ from typing import Any
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.cold_start import ColdStart
+from ridgeline.price.device_basis import basis_of, describe_basis
+from ridgeline.price.error_interval import LEVELS
 from ridgeline.price.plan.comparison import DeviceComparison, Offer
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.device_memory import DeviceMemory
@@ -16,7 +18,6 @@ from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
 from ridgeline.price.plan.scenario import Deployment
-from ridgeline.price.plan.trust import basis_of, class_of, describe_basis
 from ridgeline.util.document.humanize import gb, gib
 from ridgeline.util.json_data import json_data, json_object, json_select
 
@@ -79,7 +80,7 @@ def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
         "sound": None if sound is None else _sound(sound, offer.load, offer.outcome.dollars_per_million),
         **json_select(offer, "fleet", "margins"),
         "kernels": basis_of(offer.device),
-        **json_select(offer, "trust"),
+        "interval": json_data(offer.interval),
     }
 
 
@@ -89,18 +90,19 @@ def _cold_start(start: ColdStart) -> dict[str, Any]:
 
 
 def _trust(plan: DeploymentPlan) -> dict[str, Any]:
-    """Return the prediction errors by metric, and the metric of each figure of the answer."""
-    devices = plan.case.setup.devices
+    """Return the intervals by kind, as factors on predicted times, and the kind of each figure of the answer."""
     figures = {
-        "fits": "memory", "missing_bytes": "memory", "users": "serving", "requests_per_second": "serving",
-        "tokens_per_second": "serving", "dollars_per_million_tokens": "serving", "ttft": "prefill", "itl": "decode",
+        "fits": "memory", "missing_bytes": "memory", "users": "load", "requests_per_second": "load",
+        "tokens_per_second": "load", "dollars_per_million_tokens": "load", "ttft": "prefill", "itl": "decode",
     }  # fmt: skip
     return {
         "engine": plan.engine,
         "kernels": basis_of(plan.case.setup.device),
         "kernels_in_words": describe_basis(plan.case.setup.device),
-        "classes": {trust.metric: json_data(trust) for trust in plan.trust},
-        "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
+        "known": plan.intervals["decode"].known,
+        "known_in_words": LEVELS[plan.intervals["decode"].known],
+        "intervals": {kind: json_data(interval) for kind, interval in plan.intervals.items()},
+        "kind_of": figures,
     }
 
 
@@ -140,6 +142,20 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
         "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
         "dollars_per_million_tokens": plan.dollars_per_million,
         "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
+        "intervals": _intervals(plan),
+    }
+
+
+def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
+    """Return the interval of each figure of the answer that has one, in the figure's unit."""
+    load, million, found = plan.capacity.load, plan.dollars_per_million, plan.intervals
+    rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
+    serves = bool(plan.capacity.users)
+    return {
+        **{name: found["load"].around_rate(rate.expected) if serves else None for name, rate in rates.items()},
+        "ttft": found["prefill"].around_time(plan.prefill.seconds.expected),
+        "itl": found["decode"].around_time(plan.decode.seconds.expected),
+        "dollars_per_million_tokens": None if million is None else found["load"].around_time(million),
     }
 
 

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from ridgeline.price.device_basis import basis_of
 from ridgeline.price.plan.alternatives import DEVICES, Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_audio import describe_cost
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.price.plan.scenario import Deployment
-from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three_digits
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
@@ -20,7 +20,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "floor": "max(FLOPs / peak, bytes of weights and KV / bandwidth) of a whole step: nothing can be faster",
         "bound": "the sum over operations of the same max for each, activations included: perfect kernels",
         "expected": "the bound with the efficiency of each kernel class, measured or a default; sources: --json",
-        "[class]": "the accuracy class of a figure: memory, prefill, decode, serving, tp8; `trust` states its error",
+        "[a .. b]": "the interval that holds 8 of 10 measurements of cases like this one; `trust` states what it comes from",
         "FLOP/B": "FLOP per byte: matrix arithmetic of a step, divided by the bytes of weights and KV that it moves",
         "ridge": "the FLOP/B at which both take equally long in the step's formats; below it, memory is the limit",
         "gain": "total tokens per second of a batch, compared with batch 1, by the bound",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ridgeline.price.interval_text import cost_interval, rate_interval, time_interval
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_answer import describe_demand, describe_target, stops, total_tokens
 from ridgeline.price.plan.plan_audio import describe_cost
@@ -48,13 +49,16 @@ def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.reported_load, plan.workload.batch
     who = "a single user" if batch == 1 else f"{batch:,} requests at once"
     each = " each" if batch > 1 else ""
-    at_once = f"{who}: {three_digits(1 / plan.decode.seconds.expected)} tokens per second{each}"
+    pace = 1 / plan.decode.seconds.expected
+    at_once = f"{who}: {three_digits(pace)} {rate_interval(plan.intervals['decode'], pace)} tokens per second{each}"
     if not plan.memory.fits:
         return f"if it fitted, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
-        return f"{at_once}, the first after {say_seconds(plan.prefill.seconds.expected)}"
-    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", three_digits(load.tokens_per_user.expected)
-    return f"{users}: {rate} tokens per second each, {total_tokens(plan)}; {at_once}"
+        first = plan.prefill.seconds.expected
+        return f"{at_once}, the first after {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}"
+    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", load.tokens_per_user.expected
+    around = rate_interval(plan.intervals["load"], rate)
+    return f"{users}: {three_digits(rate)} {around} tokens per second each, {total_tokens(plan)}; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
@@ -75,4 +79,6 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     tokens = "" if plan.audio is not None else " output tokens"
-    return f"{describe_cost(plan.dollars_per_million, plan.audio)}{tokens}, at {hourly}"
+    million = plan.dollars_per_million
+    around = cost_interval(plan.intervals["load"], million if plan.audio is None else plan.audio.dollars(million))
+    return f"{describe_cost(million, plan.audio)}{tokens} {around}, at {hourly}"

@@ -1,0 +1,174 @@
+"""The intervals around predictions: the rows that they come from, how many of them they hold, and the package's file.
+
+`python benchmarks/accuracy.py` writes src/ridgeline/price/error_intervals.toml and a section of the page. Of test rows,
+only totals are shown.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import accuracy_memory as memory
+import accuracy_pictures as pictures
+from accuracy_replay import MEASURED, facts, published_as
+from error_interval_fit import ENOUGH_ROWS, ENOUGH_SOURCES, Coverage, Sample, coverage, fit
+from published_pricing import price_row
+from published_rows import PublishedRow, read_published
+from ridgeline.price.devices import load_device
+from ridgeline.price.engine_profile import DEFAULT_ENGINE, load_engine
+from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, known_of
+
+OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "price" / "error_intervals.toml"
+_HEAD = "# Made by benchmarks/accuracy.py; see price/error_interval.py. Do not edit.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The errors of all rows with intervals."""
+
+    test: list[Sample]
+    """The errors of test rows, from which the intervals come."""
+    development: list[Sample]
+    """The errors of development rows of the same kinds."""
+    unpriced: list[tuple[PublishedRow, str]]
+    """The published rows that could not be priced, with the reason."""
+
+    @property
+    def intervals(self) -> list[ErrorInterval]:
+        """The intervals that the package states."""
+        return fit(self.test)
+
+
+def judge() -> Judged:
+    """Price all published rows, and add the steps that were measured on calibrated machines, memory and pictures."""
+    test, development, unpriced = list(_local()), [], []
+    for row in read_published():
+        try:
+            priced = price_row(row)
+        except ValueError as error:
+            unpriced.append((row, str(error)))
+            continue
+        setup = priced.case.setup
+        known = known_of(setup.device, setup.engine, priced.case.weights)
+        kind: Kind = row.kind  # type: ignore[assignment]
+        (test if row.is_test else development).append(Sample(kind, known, row.source, priced.factor))
+    return Judged([*test, *_memory(), *_pictures()], development, unpriced)
+
+
+def _local() -> Iterable[Sample]:
+    """Yield the steps of our own engine on calibrated machines; no constant was fitted to them."""
+    with (MEASURED / "local.csv").open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            factor = float(line["measured"]) / float(line["predicted"])
+            yield Sample(line["kind"], "measured", line["machine"], factor)  # type: ignore[arg-type]
+
+
+def _memory() -> Iterable[Sample]:
+    """Yield the errors of KV capacities; they were all looked at during development."""
+    sources = {line["id"]: line["source"] for line in facts("memory.csv")}
+    for row in memory.rows():
+        if row.from_the_card:
+            engine = load_engine(published_as(row.engine).profile)
+            known = known_of(load_device(row.card), engine, "bf16")
+            yield Sample("memory", known, sources[row.id], 1 / (1 + row.error), development=True)
+
+
+def _pictures() -> Iterable[Sample]:
+    """Yield the errors of images and videos; they were all looked at during development."""
+    sources = {line["id"]: line["source"].split()[0] for line in pictures.facts()}
+    for row in pictures.rows():
+        known = known_of(load_device(row.card), load_engine(DEFAULT_ENGINE), "bf16")
+        yield Sample("picture", known, sources[row.id], 1 / (1 + row.error), development=True)
+
+
+def written(intervals: Iterable[ErrorInterval]) -> str:
+    """Return the text of error_intervals.toml."""
+    text = _HEAD
+    for each in intervals:
+        text += f'\n[[interval]]\nkind = "{each.kind}"\nknown = "{each.known}"\nlow = {each.low}\nhigh = {each.high}\n'
+        text += f"rows = {each.rows}\nsources = {each.sources}\n"
+        text += f'pooled = "{each.pooled}"\n' if each.pooled else ""
+        text += "development = true\n" if each.development else ""
+    return text
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def interval_section(judged: Judged) -> str:
+    """Return the section of the page: coverage first, then errors by kind, then the intervals themselves."""
+    whole = coverage(judged.test)
+    assert whole is not None, "no test row was priced"
+    return f"""## How many measurements do the intervals hold?
+
+**The intervals hold {whole.share:.0%} of the measurements of a source that they were made without** (80 % is meant;
+each source weighs the same; {whole.held} of {whole.rows} rows, {whole.sources} sources).
+
+Each time, rate and cost of a prediction has an interval that is meant to hold 80 % of measurements. It comes from the
+errors of test rows, by the kind of figure and by how well device, engine and format are known. For this table, each
+source was left out in turn, the intervals were made of the others, and its rows were counted. An error above zero says
+that the measured system was slower than predicted. A kind with fewer than {ENOUGH_ROWS} test rows or
+{ENOUGH_SOURCES} sources does not count by itself; the last column has the 95 % interval of its coverage.
+
+{_coverage_table(judged, "kind", KINDS)}
+
+{_coverage_table(judged, "known", LEVELS)}
+
+The intervals, as factors on a predicted time:
+
+{_interval_table(judged.intervals)}
+
+The same by rows that may be looked at one by one. They come from no constant and from no interval either:
+
+{_development_table(judged)}"""
+
+
+def unpriced_published(judged: Judged) -> str:
+    """Return the paragraph of the page on published rows without a prediction."""
+    reasons = Counter(reason for _, reason in judged.unpriced)
+    lines = "\n".join(f"- {count} rows: {reason}" for reason, count in reasons.most_common())
+    return f"{len(judged.unpriced)} of {len(read_published())} published rows are not priced:\n\n{lines}"
+
+
+def _coverage_table(judged: Judged, field: str, names: dict[str, str]) -> str:
+    lines = [f"| {field} | test rows | of sources | median error | median absolute error | held | by sources | 95 % of that |"]
+    lines += ["| --- " * 8 + "|"]
+    for name, title in names.items():
+        rows = [each for each in judged.test if getattr(each, field) == name]
+        found = coverage(judged.test, rows) if rows else None
+        lines.append(f"| {name}: {title} | {_cells(rows, found)} |")
+    return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Sample], found: Coverage | None) -> str:
+    if found is None:
+        return " | ".join(["0", "0", "", "", "", "", ""])
+    low, high = found.range
+    sources = len({each.source for each in rows})
+    note = ", seen in development" if any(each.development for each in rows) else ""
+    figures = f"{found.median:+.0%} | {found.median_absolute:.0%} | {found.held} of {found.rows} | {found.share:.0%}"
+    return f"{len(rows)}{note} | {sources} | {figures} | {low:.0%} to {high:.0%}"
+
+
+def _interval_table(intervals: Iterable[ErrorInterval]) -> str:
+    lines = ["| kind | known | from | to | rows | sources | taken together |", "| --- " * 7 + "|"]
+    for each in intervals:
+        seen = " (seen in development)" * each.development
+        lines.append(
+            f"| {each.kind} | {each.known} | x {each.low:.2f} | x {each.high:.2f} | {each.rows}{seen} | {each.sources} | "
+            f"{each.pooled} |"
+        )
+    return "\n".join(lines)
+
+
+def _development_table(judged: Judged) -> str:
+    around = {(each.kind, each.known): each for each in judged.intervals}
+    lines = ["| kind | rows | of sources | within their interval |", "| --- " * 4 + "|"]
+    for kind in KINDS:
+        rows = [each for each in judged.development if each.kind == kind]
+        if rows:
+            held = sum(around[each.kind, each.known].low <= each.factor <= around[each.kind, each.known].high for each in rows)
+            lines.append(f"| {kind} | {len(rows)} | {len({each.source for each in rows})} | {held} |")
+    return "\n".join(lines)

@@ -1,0 +1,176 @@
+"""Intervals that hold 80 % of measurements, from the errors of test rows; and their coverage of sources left out.
+
+An error is the factor by which a measured system was slower than predicted. Rows of one source share a model, a device
+and a way to measure, so a new case is like a new source, not like a new row. So each source has the same weight, and a
+further one, of which nothing is known, takes its share of both tails: hierarchical conformal prediction by pooling
+distribution functions (Dunn, Wasserman and Ramdas, doi 10.1080/01621459.2022.2060112). With fewer than five sources
+these tails are without bounds. Then the logarithms of the errors count as normal, with a variance between sources and
+one within them, and Student's t of as many degrees of freedom as there are sources, less one.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, Known
+
+COVERED = 0.8
+"""The share of measurements that an interval is meant to hold."""
+ENOUGH_ROWS, ENOUGH_SOURCES = 40, 4
+"""How many test rows of how many sources a kind needs before its coverage counts by itself."""
+STEPS: tuple[Kind, ...] = ("decode", "prefill", "static")
+"""The kinds of figures that consist of priced steps alone, without queues."""
+_TAIL = (1 - COVERED) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The error of one prediction."""
+
+    kind: Kind
+    known: Known
+    source: str
+    factor: float
+    """The measured time over the predicted one."""
+    development: bool = False
+    """Whether the row was looked at during development."""
+
+
+def fit(samples: Sequence[Sample]) -> list[ErrorInterval]:
+    """Return the interval of each kind and each level of knowledge that any rows speak for."""
+    return [found for kind in KINDS for known in LEVELS if (found := interval(samples, kind, known)) is not None]
+
+
+def interval(samples: Sequence[Sample], kind: Kind, known: Known) -> ErrorInterval | None:
+    """Return the interval of a kind at a level of knowledge; None if too few sources speak for it.
+
+    If the kind has fewer than `ENOUGH_SOURCES` at a level, others are taken together with it, as `_groups` lists them.
+    """
+    for kinds, levels, what in _groups(kind, known):
+        chosen = [each for each in samples if each.kind in kinds and each.known in levels]
+        sources = {each.source for each in chosen}
+        if len(sources) >= ENOUGH_SOURCES:
+            low, high = bounds(chosen)
+            seen = any(each.development for each in chosen)
+            ends = round(min(1.0, low), 3), round(max(1.0, high), 3)
+            return ErrorInterval(kind, known, *ends, len(chosen), len(sources), what, seen)
+    return None
+
+
+def _groups(kind: Kind, known: Known) -> Iterator[tuple[Sequence[Kind], Sequence[Known], str]]:
+    """Yield the kinds and levels to take together, the closest first, with a description ("" for the kind alone).
+
+    How well a case is known matters more than whether a step runs prompts. So steps and batches of one level are taken
+    together before a less known level is.
+    """
+    levels = list(LEVELS)
+    place = levels.index(known)
+    for end in range(place + 1, len(levels) + 1):
+        members = levels[place:end]
+        others = "" if len(members) == 1 else f"known as {' or '.join(members)}"
+        yield (kind,), members, others
+        if kind in STEPS:
+            yield STEPS, members, ", ".join(filter(None, ("decode, prefill and static", others)))
+    yield (kind,), levels, "all levels"
+    yield list(KINDS), levels, "all kinds and levels"
+
+
+def bounds(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Return the factors between which a measurement of a new source lies in eight of ten cases."""
+    by_source: dict[str, list[float]] = {}
+    for each in samples:
+        by_source.setdefault(each.source, []).append(math.log(each.factor))
+    if 0.5 / (len(by_source) + 1) < _TAIL:
+        low, high = _pooled(list(by_source.values()))
+    else:
+        low, high = _normal(list(by_source.values()))
+    return math.exp(low), math.exp(high)
+
+
+def _pooled(sources: list[list[float]]) -> tuple[float, float]:
+    """Return the quantiles of the mean of the sources' distributions and of one without bounds."""
+    share = 1 / (len(sources) + 1)
+    values = np.array([value for source in sources for value in source])
+    weights = np.array([share / len(source) for source in sources for _ in source])
+    order = np.argsort(values)
+    values, below = values[order], np.cumsum(weights[order])
+    low = values[np.searchsorted(share / 2 + below, _TAIL)]
+    high = values[min(len(values) - 1, np.searchsorted(share / 2 + below, 1 - _TAIL))]
+    return float(low), float(high)
+
+
+def _normal(sources: list[list[float]]) -> tuple[float, float]:
+    """Return the bounds of a prediction for a new source, with a variance between sources and one within them."""
+    means = [statistics.fmean(source) for source in sources]
+    within = statistics.fmean(statistics.pvariance(source) for source in sources)
+    spread = math.sqrt(statistics.variance(means) * (1 + 1 / len(sources)) + within)
+    reach = stats.t.ppf(1 - _TAIL, len(sources) - 1) * spread
+    middle = statistics.fmean(means)
+    return middle - reach, middle + reach
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many measurements lay in the intervals that were made without their sources."""
+
+    rows: int
+    sources: int
+    held: int
+    """The rows within their interval."""
+    share: float
+    """The share of rows within their interval, each source with the same weight."""
+    median: float
+    """The median of the errors by which measurements were slower than predicted, each source with the same weight."""
+    median_absolute: float
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The 95 % interval of a share, by the binomial distribution of the sources (Clopper and Pearson)."""
+        found = stats.binomtest(round(self.share * self.sources), self.sources).proportion_ci(method="exact")
+        return float(found.low), float(found.high)
+
+
+def coverage(samples: Sequence[Sample], judged: Iterable[Sample] | None = None) -> Coverage | None:
+    """Leave out one source at a time, make the intervals of the others, and count which of its rows they hold.
+
+    Args:
+        samples: All test rows.
+        judged: The rows to count, of those; all by default.
+
+    Returns:
+        The coverage, or None if no row could be judged.
+    """
+    chosen = list(samples if judged is None else judged)
+    held: dict[str, list[bool]] = {}
+    for source in dict.fromkeys(each.source for each in chosen):
+        others = [each for each in samples if each.source != source]
+        found = {(each.kind, each.known): each for each in fit(others)}
+        for row in (each for each in chosen if each.source == source):
+            around = found.get((row.kind, row.known))
+            if around is not None:
+                held.setdefault(source, []).append(around.low <= row.factor <= around.high)
+    if not held:
+        return None
+    rows = [flag for flags in held.values() for flag in flags]
+    errors = [(math.log(each.factor), 1 / sum(o.source == each.source for o in chosen)) for each in chosen]
+    return Coverage(
+        len(rows),
+        len(held),
+        sum(rows),
+        statistics.fmean(statistics.fmean(flags) for flags in held.values()),
+        math.expm1(_weighted_median(errors)),
+        math.expm1(_weighted_median([(abs(error), weight) for error, weight in errors])),
+    )
+
+
+def _weighted_median(pairs: list[tuple[float, float]]) -> float:
+    total, half = 0.0, sum(weight for _, weight in pairs) / 2
+    for value, weight in sorted(pairs):
+        total += weight
+        if total >= half:
+            return value
+    raise AssertionError("there are no errors")

@@ -1,0 +1,107 @@
+"""The interval in which eight of ten measurements lie, around a predicted time, rate or cost (error_intervals.toml).
+
+`benchmarks/accuracy.py` writes the file from published measurements of test sources, and from steps that were measured
+on calibrated machines. No constant of a price comes from these rows. An interval is asymmetric: most systems are slower
+than predicted.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
+from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile
+
+Kind = Literal["decode", "prefill", "static", "load", "memory", "picture"]
+KINDS: dict[Kind, str] = {
+    "decode": "a decode step of a batch",
+    "prefill": "the prefill of prompts",
+    "static": "a batch from its first prompt token to its last output token",
+    "load": "first tokens, tokens and throughput under load, and their cost",
+    "memory": "weights and the pages of the KV cache",
+    "picture": "an image or a video: a denoising step or a pass of the model",
+}
+"""The kinds of predicted figures, and what each covers."""
+
+Known = Literal["measured", "timed", "family", "unknown"]
+LEVELS: dict[Known, str] = {
+    "measured": "calibrated on this machine, with Ridgeline's own kernels",
+    "timed": "kernel times of this device in this format, and a profile of this engine",
+    "family": "kernel times of a device of the same family, or of another format on this device",
+    "unknown": "no kernel times of this device or its family, or no profile of this engine",
+}
+"""How well a device, an engine and a format are known, from best to worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInterval:
+    """The factors on a predicted time between which eight of ten measurements lie."""
+
+    kind: Kind
+    known: Known
+    low: float
+    high: float
+    rows: int
+    """The number of measurements that the factors come from."""
+    sources: int
+    """The number of independent sources of these measurements; each has the same weight."""
+    pooled: str = ""
+    """What was taken together because the level of knowledge has too few sources of its own; "" if they suffice."""
+    development: bool = False
+    """Whether the measurements were looked at while the prices were developed, so that the interval may be too narrow."""
+
+    def around_time(self, seconds: float) -> tuple[float, float]:
+        """Return the interval of a time, or of a cost, which is proportional to a time."""
+        return seconds * self.low, seconds * self.high
+
+    def around_rate(self, rate: float) -> tuple[float, float]:
+        """Return the interval of a rate, which is low where the time is high."""
+        return rate / self.high, rate / self.low
+
+    @property
+    def measurements(self) -> str:
+        """The measurements as text: `26 measurements of 6 sources`."""
+        seen = ", seen in development" if self.development else ""
+        return f"{self.rows} measurements of {self.sources} sources{seen}"
+
+
+@cache
+def error_intervals() -> dict[tuple[str, str], ErrorInterval]:
+    """Return the intervals by kind and level of knowledge."""
+    text = resources.files("ridgeline.price").joinpath("error_intervals.toml").read_text(encoding="utf-8")
+    found = [ErrorInterval(**row) for row in tomllib.loads(text)["interval"]]
+    return {(each.kind, each.known): each for each in found}
+
+
+def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[Kind, ErrorInterval]:
+    """Return the interval of each kind of figure for a device, an engine and a weight format, as `known_of` has them."""
+    known = known_of(device, engine, weights)
+    return {kind: error_intervals()[kind, known] for kind in KINDS}
+
+
+def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:
+    """Return how well a device, an engine and a weight format are known together.
+
+    Args:
+        device: The device.
+        engine: The engine.
+        weights: The name of the weight format; that of the model's dtype if the weights are not quantized.
+    """
+    if device.calibrated:
+        return "measured" if engine.name == OWN_ENGINE else "family"
+    if device.basis not in ("own", "alike") or engine.name == UNKNOWN_ENGINE:
+        return "unknown"
+    return "timed" if device.basis == "own" and _times_format(device, engine, weights) else "family"
+
+
+def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool:
+    """Return whether kernels of a weight format were timed: products on this device, or the engine's dequantization."""
+    stored = next((each for each in WEIGHT_FORMATS if each.name == weights), None)
+    if stored is None:
+        return weights in ("fp32", "fp16", "bf16")
+    if stored.activations:
+        return f"linear/{stored.activations}" in device.efficiency
+    return weights.startswith(tuple(engine.dequantise))

@@ -1,0 +1,41 @@
+"""Intervals of predicted figures as text, such as `[9.40 .. 13.6 ms]`."""
+
+from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.util.document.humanize import say_seconds, three_digits
+
+
+def time_interval(interval: ErrorInterval, seconds: float) -> str:
+    """Return the interval of a time: `[9.40 .. 13.6 ms]`."""
+    return _between(*map(say_seconds, interval.around_time(seconds)))
+
+
+def rate_interval(interval: ErrorInterval, rate: float) -> str:
+    """Return the interval of a rate, without its unit: `[73.5 .. 106]`."""
+    return _between(*map(three_digits, interval.around_rate(rate)))
+
+
+def cost_interval(interval: ErrorInterval, dollars: float) -> str:
+    """Return the interval of a cost: `[$0.31 .. $0.52]`."""
+    return _between(*(f"${three_digits(bound)}" for bound in interval.around_time(dollars)))
+
+
+def describe_factors(name: str, interval: ErrorInterval) -> str:
+    """Return a sentence on all times of a kind: `under load x 0.70 to x 2.10 of predicted times (40 ...)`."""
+    low, high = three_digits(interval.low), three_digits(interval.high)
+    return f"{name} x {low} to x {high} of predicted times ({interval.measurements})"
+
+
+def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str:
+    """Return a sentence on a time: `decode 11.1 ms, 9.40 to 13.6 ms in 8 of 10 cases like this one (26 ...)`."""
+    low, high = map(say_seconds, interval.around_time(seconds))
+    return f"{name} {say_seconds(seconds)}, {_short(low, high)} to {high} in 8 of 10 cases like this one ({interval.measurements})"
+
+
+def _between(low: str, high: str) -> str:
+    return f"[{_short(low, high)} .. {high}]"
+
+
+def _short(low: str, high: str) -> str:
+    """Return the lower end without its unit if the upper end has the same unit."""
+    number, space, unit = low.partition(" ")
+    return number if space and high.endswith(f" {unit}") else low
