@@ -1,4 +1,4 @@
-"""Predicted beside measured, for published measurements: `make accuracy` writes benchmarks/accuracy.md, and
+"""The comparison of predictions with published measurements: `make accuracy` writes benchmarks/accuracy.md, and
 price/error_intervals.toml, from which the package states its intervals.
 
 Facts are in benchmarks/measured/; the constants are the kernels' of price/cards.toml and the engines' of

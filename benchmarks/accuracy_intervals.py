@@ -133,7 +133,9 @@ def unpriced_published(judged: Judged) -> str:
 
 
 def _coverage_table(judged: Judged, field: str, names: dict[str, str]) -> str:
-    lines = [f"| {field} | test rows | of sources | median error | median absolute error | held | by sources | 95 % of that |"]
+    lines = [
+        f"| {field} | test rows | of sources | median error | median absolute | held | by sources | 95 % of that |"
+    ]
     lines += ["| --- " * 8 + "|"]
     for name, title in names.items():
         rows = [each for each in judged.test if getattr(each, field) == name]
@@ -157,8 +159,8 @@ def _interval_table(intervals: Iterable[ErrorInterval]) -> str:
     for each in intervals:
         seen = " (seen in development)" * each.development
         lines.append(
-            f"| {each.kind} | {each.known} | x {each.low:.2f} | x {each.high:.2f} | {each.rows}{seen} | {each.sources} | "
-            f"{each.pooled} |"
+            f"| {each.kind} | {each.known} | x {each.low:.2f} | x {each.high:.2f} | {each.rows}{seen} | "
+            f"{each.sources} | {each.pooled} |"
         )
     return "\n".join(lines)
 
@@ -169,6 +171,8 @@ def _development_table(judged: Judged) -> str:
     for kind in KINDS:
         rows = [each for each in judged.development if each.kind == kind]
         if rows:
-            held = sum(around[each.kind, each.known].low <= each.factor <= around[each.kind, each.known].high for each in rows)
+            held = sum(
+                around[each.kind, each.known].low <= each.factor <= around[each.kind, each.known].high for each in rows
+            )
             lines.append(f"| {kind} | {len(rows)} | {len({each.source for each in rows})} | {held} |")
     return "\n".join(lines)

@@ -199,7 +199,7 @@ timer. Such rows: {", ".join(f"{name}: {text}" for name, text in guarded) or "no
 
 
 def constants_section() -> str:
-    """Where the constants of engines and devices are from."""
+    """Return the section on the sources of the constants of engines and devices."""
     names = dict.fromkeys(entry.profile for entry in published())
     lines = [
         f"- **{(engine := load_engine(name)).title}**, "
@@ -220,7 +220,7 @@ Devices, by the set of efficiencies in `price/cards.toml`:
 
 
 def efficiency_sets() -> dict[str, str]:
-    """The source of each set of efficiencies in cards.toml; a short name stands for an entry of its sources."""
+    """Return the source of each set of efficiencies in cards.toml; a short name stands for an entry of its sources."""
     catalogue = tomllib.loads((CARDS).read_text(encoding="utf-8"))
     return {
         name: catalogue["sources"].get(source := constants.get("source", "typical figures of its kind"), source)

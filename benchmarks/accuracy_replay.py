@@ -97,7 +97,7 @@ class Row:
 
     @property
     def metric_class(self) -> str:
-        """What sort of figure it is, one of METRICS. On eight devices or more, all-reduce dominates any time."""
+        """The kind of the figure, one of METRICS; on eight devices or more, all-reduce dominates any time."""
         return "tp8" if self.devices >= 8 else self._sort
 
     @property

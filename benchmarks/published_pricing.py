@@ -49,8 +49,8 @@ GGUF = {  # what our mixes of llama.cpp's formats are called in files, largest n
 
 
 FORMATS = {  # other formats as sources name them
-    "q4f16_1": "int4-g32", "nf4": "int4-g64", "int8": "int8", "int4": "int4", "fp8": "fp8", "mxfp4": "mxfp4", "fp4": "mxfp4",
-    "nvfp4": "nvfp4",
+    "q4f16_1": "int4-g32", "nf4": "int4-g64", "int8": "int8", "int4": "int4", "fp8": "fp8", "mxfp4": "mxfp4",
+    "fp4": "mxfp4", "nvfp4": "nvfp4",
 }  # fmt: skip
 
 

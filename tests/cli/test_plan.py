@@ -16,7 +16,7 @@ from ridgeline.insight.simulate import tail_latency
 from ridgeline.price.devices import device_names
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.price.plan.plan_document import SECTIONS
-from ridgeline.util.document.humanize import say_seconds
+from ridgeline.util.document.humanize import say_seconds, three_digits
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -355,8 +355,9 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
     total = fleet.get("tokens_per_second", load["tokens_per_second"]["expected"])
     said = answered(plan(*words)[1])
     assert said["speed"].startswith(f"{load['users']} users{each}: mean TTFT ")
-    whole = f" {total:,.0f} in total{f' on {count} replicas' * (count > 1)} [serving]"
-    assert whole in said["speed"]
+    low, high = told["trust"]["intervals"]["load"]["low"], told["trust"]["intervals"]["load"]["high"]
+    around = f"[{three_digits(total / high)} .. {three_digits(total / low)}]"
+    assert f" {total:,.0f} {around} in total{f' on {count} replicas' * (count > 1)}" in said["speed"]
     assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]
     assert told["answer"]["limits"] == {"prefill": "compute", "decode": "memory"}
     assert (f" per hour for {count} replicas, $" in said["cost"]) == (count > 1)

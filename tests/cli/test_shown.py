@@ -52,4 +52,4 @@ def test_every_question_is_answered_with_its_trust(shown: Any) -> None:
     for question in questions[:-1]:
         assert shown.commands_in(question), question.splitlines()[0]
         assert "a fault of Ridgeline's own" not in question
-        assert any(said in question for said in ("\ntrust  ", "off by\n", "is not supported")), question
+        assert any(said in question for said in ("\ntrust  ", "8 of 10\n", "is not supported")), question

@@ -10,15 +10,15 @@ from functools import lru_cache
 from typing import IO, Any
 
 import pytest
+from ridgeline.price.accuracy import NEAR
+from ridgeline.price.plan.trust import trust_in
 
 from page.pages import Page
 from ridgeline.cli.main import main
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.accuracy import NEAR
 from ridgeline.price.devices import load_device
-from ridgeline.price.plan.trust import trust_in
 
 USUAL = {
     "card": "a100-sxm-80gb", "cards": 1, "weights": "", "kv": "",

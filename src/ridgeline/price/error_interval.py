@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
+from ridgeline.core.ops.number_formats import FORMATS, WEIGHT_FORMATS
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile
 
@@ -49,9 +49,9 @@ class ErrorInterval:
     sources: int
     """The number of independent sources of these measurements; each has the same weight."""
     pooled: str = ""
-    """What was taken together because the level of knowledge has too few sources of its own; "" if they suffice."""
+    """A description of what was taken together because the level has too few sources of its own; "" if they suffice."""
     development: bool = False
-    """Whether the measurements were looked at while the prices were developed, so that the interval may be too narrow."""
+    """Whether the measurements were seen while the prices were developed, so that the interval may be too narrow."""
 
     def around_time(self, seconds: float) -> tuple[float, float]:
         """Return the interval of a time, or of a cost, which is proportional to a time."""
@@ -77,7 +77,7 @@ def error_intervals() -> dict[tuple[str, str], ErrorInterval]:
 
 
 def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[Kind, ErrorInterval]:
-    """Return the interval of each kind of figure for a device, an engine and a weight format, as `known_of` has them."""
+    """Return the interval of each kind of figure for a device, an engine and a weight format (see `known_of`)."""
     known = known_of(device, engine, weights)
     return {kind: error_intervals()[kind, known] for kind in KINDS}
 
@@ -99,9 +99,9 @@ def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:
 
 def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool:
     """Return whether kernels of a weight format were timed: products on this device, or the engine's dequantization."""
+    if weights in {each.name for each in FORMATS}:
+        return True
     stored = next((each for each in WEIGHT_FORMATS if each.name == weights), None)
-    if stored is None:
-        return weights in ("fp32", "fp16", "bf16")
-    if stored.activations:
+    if stored is not None and stored.activations:
         return f"linear/{stored.activations}" in device.efficiency
     return weights.startswith(tuple(engine.dequantise))

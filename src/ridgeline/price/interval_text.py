@@ -28,7 +28,10 @@ def describe_factors(name: str, interval: ErrorInterval) -> str:
 def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str:
     """Return a sentence on a time: `decode 11.1 ms, 9.40 to 13.6 ms in 8 of 10 cases like this one (26 ...)`."""
     low, high = map(say_seconds, interval.around_time(seconds))
-    return f"{name} {say_seconds(seconds)}, {_short(low, high)} to {high} in 8 of 10 cases like this one ({interval.measurements})"
+    return (
+        f"{name} {say_seconds(seconds)}, {_short(low, high)} to {high} in 8 of 10 cases like this one "
+        f"({interval.measurements})"
+    )
 
 
 def _between(low: str, high: str) -> str:

@@ -129,8 +129,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     )
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used. 8 of 10: the interval of all tokens per second that holds 8 of 10 measurements "
-        "of such cases; costs per token vary with it."
+        "constants of its kind are used. 8 of 10: the interval of all tokens per second that holds 8 of 10 "
+        "measurements of such cases; costs per token vary with it."
     )
     yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 from ridgeline.price.device_basis import describe_basis
 from ridgeline.price.error_interval import LEVELS
-from ridgeline.price.interval_text import cost_interval, describe_factors, describe_interval, rate_interval, time_interval
+from ridgeline.price.interval_text import (
+    cost_interval,
+    describe_factors,
+    describe_interval,
+    rate_interval,
+    time_interval,
+)
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
@@ -83,10 +89,7 @@ def _users(plan: DeploymentPlan) -> str:
         return f"none within {targets}: {stops(plan)}"
     rate = _rate(plan, capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else " without latency targets (--slo sets them)"
-    line = (
-        f"{capacity.users:,} concurrent{_on_each(capacity.load)}, {rate} requests/s{within}; "
-        f"{stops(plan)}"
-    )
+    line = f"{capacity.users:,} concurrent{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
     held = plan.memory.users
     return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}"
 
@@ -144,9 +147,10 @@ def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.reported_load, plan.workload.batch
     first, step = plan.load.ttft_synchronised.expected, plan.decode.seconds.expected
     alone, mean = ("a single user", "") if batch == 1 else (f"{batch:,} requests at once", "mean ")
+    pace = f"{three_digits(1 / step)} {rate_interval(plan.intervals['decode'], 1 / step)} tok/s"
     line = (
-        f"{alone}: {mean}TTFT {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}, then "
-        f"{three_digits(1 / step)} {rate_interval(plan.intervals['decode'], 1 / step)} tok/s{' each' if batch > 1 else ''}"
+        f"{alone}: {mean}TTFT {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}, then {pace}"
+        f"{' each' if batch > 1 else ''}"
     )
     if not plan.memory.fits:
         return f"if it fitted, {line}"

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ridgeline.price.cold_start import ColdStart, disks
+from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.interval_text import describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
-from ridgeline.price.error_interval import ErrorInterval
-from ridgeline.price.interval_text import describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.plan_answer import answer, describe_targets
 from ridgeline.price.plan.plan_text import (
     DEFINITIONS,
@@ -68,7 +68,10 @@ def plan_document(
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
-    more = f"predicted for {engine}; [a .. b] holds 8 of 10 measurements of such cases; without --short, a plan also states its sources"
+    more = (
+        f"predicted for {engine}; [a .. b] holds 8 of 10 measurements of such cases; without --short, a plan also "
+        "states its sources"
+    )
     return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
@@ -100,8 +103,8 @@ def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
     if simulated:
         arrivals = "arrivals are evenly spaced, except in the line `queue`"
     return (
-        f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements of cases "
-        "like this one"
+        f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements of "
+        "such cases"
     )
 
 
@@ -278,8 +281,8 @@ def _users(plan: DeploymentPlan) -> DocumentTable:
     rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
     heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
     which = "one replica" if on_each_replica(plan) else "the deployment"
-    load = plan.intervals["load"]
-    note = f"expected figures of {which}; {describe_factors('under load', load)}; within targets: the most users that meet them"
+    trusted = describe_factors("under load", plan.intervals["load"])
+    note = f"expected figures of {which}; {trusted}; within targets: the most users that meet them"
     if plan.memory.fits:
         note += f"; memory full: {describe_held(plan)}"
     return DocumentTable(columns(*heads), tuple(rows), (note,))

@@ -20,7 +20,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "floor": "max(FLOPs / peak, bytes of weights and KV / bandwidth) of a whole step: nothing can be faster",
         "bound": "the sum over operations of the same max for each, activations included: perfect kernels",
         "expected": "the bound with the efficiency of each kernel class, measured or a default; sources: --json",
-        "[a .. b]": "the interval that holds 8 of 10 measurements of cases like this one; `trust` states what it comes from",
+        "[a .. b]": "the interval that holds 8 of 10 measurements of such cases; `trust` states what it comes from",
         "FLOP/B": "FLOP per byte: matrix arithmetic of a step, divided by the bytes of weights and KV that it moves",
         "ridge": "the FLOP/B at which both take equally long in the step's formats; below it, memory is the limit",
         "gain": "total tokens per second of a batch, compared with batch 1, by the bound",
