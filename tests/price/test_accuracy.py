@@ -46,7 +46,15 @@ def lines(page: str) -> dict[str, list[str]]:
 
 def test_every_fact_has_a_source_and_one_place(accuracy: ModuleType) -> None:
     ids = []
-    for name in ("static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "pictures.csv"):
+    for name in (
+        "static.csv",
+        "serving.csv",
+        "envelope.csv",
+        "kernels.csv",
+        "memory.csv",
+        "pictures.csv",
+        "pictures_test.csv",
+    ):
         for line in accuracy.facts(name):
             ids.append(line["id"])
             assert len(line["source"]) > 5, line["id"]
@@ -163,6 +171,7 @@ def test_nothing_published_is_left_out(accuracy: ModuleType, data_dir: Path) -> 
             "kernels.csv",
             "memory.csv",
             "pictures.csv",
+            "pictures_test.csv",
             "unpriced.csv",
         )
         for line in accuracy.facts(name)
