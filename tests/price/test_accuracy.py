@@ -54,6 +54,7 @@ def test_every_fact_has_a_source_and_one_place(accuracy: ModuleType) -> None:
         "memory.csv",
         "pictures.csv",
         "pictures_test.csv",
+        "published.csv",
     ):
         for line in accuracy.facts(name):
             ids.append(line["id"])
@@ -172,6 +173,7 @@ def test_nothing_published_is_left_out(accuracy: ModuleType, data_dir: Path) -> 
             "memory.csv",
             "pictures.csv",
             "pictures_test.csv",
+            "published.csv",
             "unpriced.csv",
         )
         for line in accuracy.facts(name)
