@@ -63,7 +63,8 @@ def judged() -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """All that the page is about. timed: rows of time; judged: the ids among them on which we are judged; most: tables
-    of maximum throughput; unpriced: ids by the reason."""
+    of maximum throughput; test_pictures: images and videos of which only totals are shown; unpriced: ids by the
+    reason."""
 
     timed: list[Result]
     judged: set[str]
@@ -71,6 +72,7 @@ class Findings:
     kernels: list[kernels.KernelRow]
     memory: list[memory.MemoryRow]
     pictures: tuple[pictures.PictureRow, ...]
+    test_pictures: tuple[pictures.PictureRow, ...]
     unpriced: dict[str, list[str]]
 
     @property
@@ -90,4 +92,5 @@ def find() -> Findings:
     for line in facts("unpriced.csv"):
         unpriced.setdefault(line["reason"], []).append(line["id"])
     timed, most = results("static.csv") + results("serving.csv"), results("envelope.csv")
-    return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), pictures.rows(), unpriced)
+    drawn, tests = pictures.rows(), pictures.rows(pictures.TEST)
+    return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), drawn, tests, unpriced)

@@ -45,6 +45,8 @@ constant. If only such a row could determine a constant, the row keeps its error
 
 {picture_section(found.pictures)}
 
+{test_picture_section(found.test_pictures)}
+
 {kernel_section(found.kernels)}
 
 {memory_section(found.memory)}
@@ -187,6 +189,43 @@ section, each with the reason why it is not priced.
 Errors beyond 25 %, with their reasons:
 
 {misses((row.id, row.error) for row in found)}"""
+
+
+def test_picture_section(found: Sequence[pictures.PictureRow]) -> str:
+    """Return the section of totals over the test rows of images and videos."""
+    totals = [
+        (
+            name,
+            len(rows),
+            len({row.source for row in rows}),
+            f"{pictures.median_error(rows):.1%}",
+            percent(statistics.median(row.error for row in rows)),
+            f"{sum(abs(row.error) <= FAR for row in rows)} of {len(rows)}",
+            f"{pictures.median_of_sources(rows):.1%}",
+        )
+        for name, rows in pictures.groups_for_totals(found).items()
+    ]
+    return f"""### Test rows of images and video
+
+`measured/pictures_test.csv` has {len(found)} rows of {len({row.source for row in found})} sources of which no row was
+priced when they were committed. No constant was changed afterwards. Only totals are shown, so that the rows can test
+intervals. The last column is the median over the sources of each source's median absolute error. The physics guard
+rejects {sum(row.guard is not None for row in found)} of these rows.
+
+{
+        table(
+            (
+                "test rows",
+                "rows",
+                "sources",
+                "median absolute error",
+                "median error",
+                "within 25 %",
+                "median of sources",
+            ),
+            totals,
+        )
+    }"""
 
 
 def guard_section(found: Sequence[Result], drawn: Sequence[pictures.PictureRow]) -> str:

@@ -1,10 +1,15 @@
 """Published times of pictures and clips, and what the ledger says of each.
 
-request    texts encoded, all passes, the decode
-step       the passes of one step: two with guidance
-pass       one pass of the denoiser
+request              texts encoded, all passes, the decode
+denoise and decode   all passes, the decode
+denoise              all passes
+step                 the passes of one step: two with guidance
+pass                 one pass of the denoiser
 On several cards rows are divided as they say (`sequence`: Ulysses). eager: nothing fused, as diffusers' classes
 dispatch (media/diffusion/eager.toml); compiled: what our ops state.
+
+`pictures.csv` has the development rows, which may be looked at one by one. `pictures_test.csv` has the test rows: they
+are of sources of which no row was priced when they were committed, and they only enter totals.
 """
 
 import csv
@@ -26,12 +31,13 @@ from ridgeline.price.physics_guard import beats_floor
 from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.util.document.humanize import say_seconds
 
-FACTS = Path(__file__).resolve().parent / "measured" / "pictures.csv"
+MEASURED = Path(__file__).resolve().parent / "measured"
+DEVELOPMENT, TEST = "pictures.csv", "pictures_test.csv"
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRow:
-    """A measurement with its conditions, as pictures.csv has it, and what was predicted for it."""
+    """A measurement with its conditions, as its file has it, and what was predicted for it."""
 
     id: str
     release: str
@@ -44,6 +50,8 @@ class PictureRow:
     what: str
     measured: float
     fusion: str
+    source: str
+    """The publisher: a repository or a site."""
     predicted: Estimate
 
     @property
@@ -71,16 +79,16 @@ HEADS = (
 )  # fmt: skip
 
 
-def facts() -> list[dict[str, str]]:
-    """The rows as published."""
-    with FACTS.open(encoding="utf-8", newline="") as file:
+def facts(name: str = DEVELOPMENT) -> list[dict[str, str]]:
+    """Return the rows of a file as published."""
+    with (MEASURED / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 @cache
-def rows() -> tuple[PictureRow, ...]:
-    """All of them, predicted."""
-    return tuple(map(_predicted, facts()))
+def rows(name: str = DEVELOPMENT) -> tuple[PictureRow, ...]:
+    """Return the rows of a file, predicted."""
+    return tuple(map(_predicted, facts(name)))
 
 
 def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
@@ -93,9 +101,24 @@ def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
     }
 
 
+def groups_for_totals(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
+    """Return the groups of test rows of which the page has totals."""
+    kinds = {
+        "images": [row for row in found if row.frames == 1],
+        "videos": [row for row in found if row.frames > 1],
+    }
+    return {"all": list(found), **kinds, **groups(found)}
+
+
 def median_error(found: Sequence[PictureRow]) -> float:
     """Median of the absolute errors."""
     return statistics.median(abs(row.error) for row in found)
+
+
+def median_of_sources(found: Sequence[PictureRow]) -> float:
+    """Return the median over sources of each source's median absolute error, so that every source weighs the same."""
+    names = dict.fromkeys(row.source for row in found)
+    return statistics.median(median_error([row for row in found if row.source == name]) for name in names)
 
 
 @cache
@@ -112,9 +135,12 @@ def _predicted(line: dict[str, str]) -> PictureRow:
     job = PipelineWorkload(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
     device = load_engine(OWN_ENGINE).on(load_device(line["card"]), cards)
     assert division.gpus == cards
-    found = price.on(device, job, None, division, unfused(line["release"]) if line["fusion"] == "eager" else None)
-    seconds = found.seconds if line["what"] == "request" else found.denoise.seconds
+    ops = unfused(line["release"])
+    assert ops is not None, f"{line['release']}: its unfused ops were not recorded"
+    found = price.on(device, job, None, division, ops if line["fusion"] == "eager" else None)
+    stages = {"request": found.stages, "denoise and decode": (found.denoise, found.decode)}
+    seconds = sum((stage.seconds for stage in stages.get(line["what"], (found.denoise,))), Estimate(0.0, 0.0, 0.0))
     return PictureRow(
         line["id"], line["release"], line["card"], division, size, frames, steps, texts, line["what"],
-        float(line["value"]), line["fusion"], seconds,
+        float(line["value"]), line["fusion"], line["source"].removeprefix("github.com/").split()[0], seconds,
     )  # fmt: skip

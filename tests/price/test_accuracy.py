@@ -133,6 +133,22 @@ def test_pictures_are_within_a_quarter(accuracy: ModuleType, page: str) -> None:
         assert shown[row.id] == [str(cell) for cell in row.line()[1:]], row.id
 
 
+def test_test_rows_of_pictures_are_of_other_sources_and_only_in_totals(accuracy: ModuleType, page: str) -> None:
+    """Check that the rows by which intervals are judged are of sources of their own, and not shown one by one."""
+    pictures = accuracy.pictures
+    found = pictures.rows(pictures.TEST)
+    assert len(found) >= 40
+    assert len({row.source for row in found}) >= 4
+    assert not {row.source for row in found} & {row.source for row in pictures.rows()}
+    section = page[page.index("\n### Test rows of images and video") : page.index("\n## Kernels")]
+    for name, rows in pictures.groups_for_totals(found).items():
+        errors = [f"{pictures.median_error(rows):.1%}", f"{pictures.median_of_sources(rows):.1%}"]
+        assert [lines(section)[name][0], *(lines(section)[name][at] for at in (2, 5))] == [str(len(rows)), *errors], (
+            name
+        )
+    assert not any(row.id in section for row in found)
+
+
 def test_no_row_beats_the_floor(accuracy: ModuleType) -> None:
     """The physics guard over every measurement that is priced in one step or two; and it does speak."""
     results = accuracy.results("static.csv")
