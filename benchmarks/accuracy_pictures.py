@@ -33,6 +33,7 @@ from ridgeline.util.document.humanize import say_seconds
 
 MEASURED = Path(__file__).resolve().parent / "measured"
 DEVELOPMENT, TEST = "pictures.csv", "pictures_test.csv"
+UNITS = {"ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,10 @@ def _predicted(line: dict[str, str]) -> PictureRow:
     assert ops is not None, f"{line['release']}: its unfused ops were not recorded"
     found = price.on(device, job, None, division, ops if line["fusion"] == "eager" else None)
     stages = {"request": found.stages, "denoise and decode": (found.denoise, found.decode)}
-    seconds = sum((stage.seconds for stage in stages.get(line["what"], (found.denoise,))), Estimate(0.0, 0.0, 0.0))
+    stages |= dict.fromkeys(("denoise", "step", "pass"), (found.denoise,))
+    seconds = sum((stage.seconds for stage in stages[line["what"]]), Estimate(0.0, 0.0, 0.0))
+    measured, source = float(line["value"]) * UNITS[line["unit"]], line["source"].removeprefix("github.com/").split()[0]
     return PictureRow(
         line["id"], line["release"], line["card"], division, size, frames, steps, texts, line["what"],
-        float(line["value"]), line["fusion"], line["source"].removeprefix("github.com/").split()[0], seconds,
+        measured, line["fusion"], source, seconds,
     )  # fmt: skip
