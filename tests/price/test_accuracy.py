@@ -96,6 +96,12 @@ def test_why_trust_states_what_the_pages_do(page: str) -> None:
     pictures = re.search(r"(\d+) rows: median absolute error ([\d.]+)%, with the constants", page)
     assert pictures is not None
     assert f"the {pictures[1]} images and videos ({pictures[2]} %)" in trust
+    held_out = lines(page[page.index("\n### Test rows of images and video") : page.index("\n## Kernels")])["all"]
+    assert f"the {held_out[0]} test rows of images and video." in trust
+    assert f"The median absolute error is {held_out[2][:-1]} % there" in trust
+    images = " ".join((BENCHMARKS.parent / "docs" / "images.md").read_text(encoding="utf-8").split())
+    assert f"For {held_out[0]} further times of eight other sources" in images
+    assert f"the median absolute error is {held_out[2][:-1]} %." in images
     others = lines(page[page.index("\n## Other rows\n") : page.index("\n## Maximum throughput")])
     decode, prefill = (next(others[name] for name in others if name.startswith(each)) for each in ("decode:", "pref"))
     assert f"A further {int(decode[0]) + int(prefill[0])} published rows" in trust
