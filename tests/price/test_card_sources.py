@@ -132,12 +132,17 @@ def test_peaks_of_processors_are_cores_times_clock_times_operations_a_cycle(name
 
 @pytest.mark.parametrize("name", [name for name, device in CARDS.items() if device.kind == "cpu"])
 def test_shares_of_processors_are_those_of_their_instructions(name: str) -> None:
-    """Check that a narrower format is no slower by its own instructions, and attention no better than products."""
+    """Check that a narrower format is no slower by its own instructions, and attention no better than products.
+
+    The kernels of NEON and AVX2 were never timed, so all formats of these processors share the constants of their kind.
+    """
     device = CARDS[name]
     shares = {number: device.efficiency_of("linear", number).compute for number in ("fp32", "bf16", "int8")}
     rates = [device.peak(number) * share for number, share in shares.items()]
     assert rates == sorted(rates)
-    assert len(set(shares.values())) == len(shares)
+    timed = "linear" in device.sources["efficiency"]
+    assert len(set(shares.values())) == (len(shares) if timed else 1)
+    assert timed == any(word in device.sources["tflops.fp32"] for word in ("AVX-512", "AVX512", "VNNI"))
     for number in ("fp32", "bf16"):
         assert device.efficiency_of("attention.prefill", number).compute <= shares[number]
 
