@@ -6,10 +6,27 @@ from collections.abc import Sequence
 from itertools import product
 
 # Words of full titles that no catalogue name contains: makers and product lines.
-_MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "google", "apple", "gpu"}
+_MAKERS = {
+    "nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "google", "apple", "aws", "ampere", "gpu",
+}  # fmt: skip
 # Words of a name that people omit. The memory size and `ti` are not optional: they denote other devices.
 _LEFT_OUT = {"rtx", "sxm", "pcie", "nvl"}
 _PORTS = re.compile(r"(sxm)\d+")
+# Other names of a device, without hyphens and makers: of its chip, of the box that it is sold in, or of its driver.
+OTHER_NAMES = {
+    "strixhalo": "ryzen-ai-max-plus-395",
+    "ryzenaimax395": "ryzen-ai-max-plus-395",
+    "aimaxplus395": "ryzen-ai-max-plus-395",
+    "aimax395": "ryzen-ai-max-plus-395",
+    "8060s": "ryzen-ai-max-plus-395",
+    "dgxspark": "gb10",
+    "gh200480gb": "gh200",
+    "jetsonthor": "jetson-agx-thor-128gb",
+    "jetsonagxthor": "jetson-agx-thor-128gb",
+    "jetsont5000": "jetson-agx-thor-128gb",
+    "r9700": "ai-pro-r9700",
+    "trainium": "trainium1",
+}
 
 
 def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
@@ -23,7 +40,9 @@ def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
     if name in known:
         return name
     spelt = "".join(word for word in _words(name) if word not in _MAKERS)
-    meant = [known_name for known_name in known if spelt and spelt in _spellings(known_name)]
+    meant = [
+        known_name for known_name in known if spelt and spelt in (_spellings(known_name) | _other_names(known_name))
+    ]
     if len(meant) == 1:
         return meant[0]
     family = meant or [known_name for known_name in known if spelt and known_name.replace("-", "").startswith(spelt)]
@@ -46,6 +65,10 @@ def _spellings(device: str) -> set[str]:
     """Return the spellings of a device name without hyphens, with and without its optional words."""
     choices = ((word, "") if word in _LEFT_OUT else (word,) for word in _words(device))
     return {"".join(words) for words in product(*choices)}
+
+
+def _other_names(device: str) -> set[str]:
+    return {other for other, name in OTHER_NAMES.items() if name == device}
 
 
 def _words(name: str) -> list[str]:
