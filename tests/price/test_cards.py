@@ -131,10 +131,12 @@ def test_unknown_names_offer_the_nearest(name: str, says: str) -> None:
         ("H100-SXM", "h100-sxm"), ("rtx4090", "rtx-4090"), ("4090", "rtx-4090"), ("GeForce RTX 4090", "rtx-4090"),
         ("L40S", "l40s"), ("l40", "l40"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("a100-40gb", "a100-sxm-40gb"),
         ("h200", "h200-sxm"), ("M4 Max", "m4-max"), ("Tesla T4", "t4"), ("xeon 8480+", "xeon-8480-plus"),
-        ("AMD Ryzen AI Max+ 395", "ryzen-ai-max-plus-395"), ("Strix Halo", "ryzen-ai-max-plus-395"),
-        ("AI Max+ 395", "ryzen-ai-max-plus-395"), ("Radeon 8060S", "ryzen-ai-max-plus-395"), ("DGX Spark", "gb10"),
-        ("NVIDIA GH200 480GB", "gh200"), ("AMD Radeon AI PRO R9700", "ai-pro-r9700"), ("AWS Graviton4", "graviton4"),
-        ("Intel Arc Pro B70", "arc-pro-b70"), ("Jetson Thor", "jetson-agx-thor-128gb"), ("AWS Trainium", "trainium1"),
+        ("AMD Ryzen AI Max+ 395", "ryzen-ai-max-395"), ("Strix Halo", "ryzen-ai-max-395"),
+        ("AI Max+ 395", "ryzen-ai-max-395"), ("Radeon 8060S", "ryzen-ai-max-395"), ("DGX Spark", "gb10"),
+        ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA Thor", "agx-thor-128gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-ws"),
+        ("AMD Radeon AI PRO R9700", "ai-pro-r9700"), ("AWS Graviton4", "graviton4"),
+        ("Intel Arc Pro B70", "arc-pro-b70"), ("Jetson AGX Orin 64GB", "agx-orin-64gb"), ("AWS Trainium", "trainium1"),
     ],
 )  # fmt: skip
 def test_spellings_that_mean_one_card(spelling: str, name: str) -> None:

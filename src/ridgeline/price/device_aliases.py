@@ -7,23 +7,28 @@ from itertools import product
 
 # Words of full titles that no catalogue name contains: makers and product lines.
 _MAKERS = {
-    "nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "google", "apple", "aws", "ampere", "gpu",
+    "nvidia", "geforce", "tesla", "jetson", "amd", "instinct", "radeon", "intel", "google", "apple", "aws", "ampere",
+    "gpu",
 }  # fmt: skip
 # Words of a name that people omit. The memory size and `ti` are not optional: they denote other devices.
 _LEFT_OUT = {"rtx", "sxm", "pcie", "nvl"}
 _PORTS = re.compile(r"(sxm)\d+")
 # Other names of a device, without hyphens and makers: of its chip, of the box that it is sold in, or of its driver.
 OTHER_NAMES = {
-    "strixhalo": "ryzen-ai-max-plus-395",
-    "ryzenaimax395": "ryzen-ai-max-plus-395",
-    "aimaxplus395": "ryzen-ai-max-plus-395",
-    "aimax395": "ryzen-ai-max-plus-395",
-    "8060s": "ryzen-ai-max-plus-395",
+    "strixhalo": "ryzen-ai-max-395",
+    "ryzenaimaxplus395": "ryzen-ai-max-395",
+    "aimaxplus395": "ryzen-ai-max-395",
+    "aimax395": "ryzen-ai-max-395",
+    "8060s": "ryzen-ai-max-395",
     "dgxspark": "gb10",
     "gh200480gb": "gh200",
-    "jetsonthor": "jetson-agx-thor-128gb",
-    "jetsonagxthor": "jetson-agx-thor-128gb",
-    "jetsont5000": "jetson-agx-thor-128gb",
+    "thor": "agx-thor-128gb",
+    "agxthor": "agx-thor-128gb",
+    "t5000": "agx-thor-128gb",
+    "rtxpro6000workstation": "rtx-pro-6000-ws",
+    "rtxpro6000blackwellworkstationedition": "rtx-pro-6000-ws",
+    "rtxpro6000blackwellmaxqworkstationedition": "rtx-pro-6000-max-q",
+    "rtxpro6000blackwellserveredition": "rtx-pro-6000-server",
     "r9700": "ai-pro-r9700",
     "trainium": "trainium1",
 }
