@@ -13,8 +13,16 @@ from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.price.device import Cache, Copies, Device, Efficiency, HostTime
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import EngineProfile, load_engine
+from ridgeline.price.host_parts import HostParts, PartTime, SamplingTime
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import StepPrice
+
+PARTS = HostParts(
+    PartTime(7e-6, 2e-6, 1e-8, 0.0, 5e-6),
+    PartTime(2e-5, 4e-6, 3e-8, 6e-6, 9e-6),
+    {"greedy": SamplingTime(1e-5, 3e-6, 2e-10), "all": SamplingTime(2e-5, 4e-6, 5e-10)},
+)
+"""The parts of a step that belong to no op."""
 
 NATIVE = replace(
     load_device("h100-sxm"),
@@ -31,7 +39,7 @@ NATIVE = replace(
         "linear.many/bf16": Efficiency(2.6e-6, 0.7, 0.9, 0.5, 4.0),
         "attention.paged": Efficiency(5e-6, 0.3, 0.5, 0.0, 2.0, 4e-6),
     },
-    host=HostTime(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5, prompts=6e-5),
+    host=HostTime(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5, prompts=6e-5, parts=PARTS),
     calibrated=True,
     native=True,
 )

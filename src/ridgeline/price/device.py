@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ridgeline.price.host_parts import HostParts
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.slowdown import Slowdown
 
@@ -119,11 +120,17 @@ class HostTime:
     """
     prompts: float = 0.0
     """The additional host seconds of a step that runs prompts, an encoder, or positions without a sampled token."""
+    parts: HostParts | None = None
+    """The constants of the scheduler, the batch and the sampler, if they were measured one by one.
+
+    The other constants then hold for what remains; otherwise they include these parts.
+    """
 
     def slowed_by(self, pace: Slowdown) -> "HostTime":
         """Return the host overhead of steps for a machine slowed down by `pace`."""
         seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
-        return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
+        parts = None if self.parts is None else self.parts.slowed(pace.launch)
+        return replace(self, parts=parts, **{name: getattr(self, name) * pace.launch for name in seconds})
 
 
 @dataclass(frozen=True, slots=True)

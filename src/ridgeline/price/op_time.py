@@ -160,7 +160,14 @@ def added_host_seconds(device_seconds: float, host: float, device: Device) -> fl
 
 
 def host_seconds(
-    work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, device_seconds: float = 0.0
+    work: Work,
+    cost: Cost,
+    ops: int,
+    device: Device,
+    *,
+    recorded: bool = False,
+    device_seconds: float = 0.0,
+    vocabulary: int = 0,
 ) -> float:  # also in formulas.js
     """Return the host seconds of a step; 0 if the device has no known host overhead.
 
@@ -171,6 +178,7 @@ def host_seconds(
         device: The device that runs the step.
         recorded: Whether the step is recorded and replayed.
         device_seconds: The device seconds of the ops, which hide the time to issue them if both run concurrently.
+        vocabulary: The number of logits of a row; 0 for a model that samples nothing.
     """
     host = device.host
     if host is None:
@@ -180,4 +188,6 @@ def host_seconds(
     if host.ahead:
         asked = max(0.0, asked - device_seconds)
     own = host.step if work.is_verify else host.step + host.prompts
+    if host.parts is not None:
+        own += host.parts.seconds(work, vocabulary, recorded=recorded)
     return own + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

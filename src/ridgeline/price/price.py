@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ridgeline.backends import priced_backend, priced_backends
+from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import Backend, ReplayShape
 from ridgeline.core.ops.cost import Cost
@@ -22,6 +23,7 @@ from ridgeline.core.ops.work import LOGITS, TOKENS, RowAxis, Work
 from ridgeline.price.bounded_cache import put
 from ridgeline.price.cached_ops import CachedOps
 from ridgeline.price.device import Device
+from ridgeline.price.host_parts import GREEDY, HostShares
 from ridgeline.price.op_time import added_host_seconds, floor_seconds, host_seconds, op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
 
@@ -102,6 +104,8 @@ class Price:
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.attention_patterns, devices
+        self.vocabulary = _logits(model)
+        """The number of logits of a row that is sampled from; 0 for a model without a head."""
         self._taken = model.storage.dtype in DTYPES
         self._replayed = {
             backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
@@ -197,9 +201,33 @@ class Price:
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
-        own = host_seconds(work, total, known.calls, device, recorded=recorded, device_seconds=expected)
+        own = host_seconds(
+            *(work, total, known.calls, device),
+            recorded=recorded,
+            device_seconds=expected,
+            vocabulary=self.vocabulary,
+        )
         host = added_host_seconds(expected, own, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
+
+    def host_shares(self, device: Device, work: Work, sampling: str = GREEDY) -> HostShares | None:
+        """Return the host seconds of a step part by part, or None if the device has no constants for the parts.
+
+        Args:
+            device: The device.
+            work: The step.
+            sampling: The way of sampling. `price_step` prices greedy sampling.
+        """
+        if device.host is None or (parts := device.host.parts) is None:
+            return None
+        recorded = self.recorded(device, work)
+        between = self.price_step(device, work).host - parts.seconds(work, self.vocabulary, recorded=recorded)
+        return HostShares(
+            parts.schedule.seconds(work, recorded=recorded),
+            parts.batch.seconds(work, recorded=recorded),
+            between,
+            parts.sampling[sampling].seconds(work.logit_rows, self.vocabulary),
+        )
 
     def _standing_of(self, work: Work) -> _ContextFreeCost:
         shape = work.shape
@@ -230,6 +258,13 @@ class Price:
         """Merge the results of the cached ops, grouped by kind of rows, into the model's order of ops."""
         parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
         return tuple([next(parts[priced.space]) for priced in self._standing_ops])
+
+
+def _logits(model: PricedModule) -> int:
+    """Return the number of logits of a row, from which a model's sampler takes a token; 0 if there is none."""
+    if not isinstance(model, Model) or not model.has_head:
+        return 0
+    return model.sampled_vocab_size or model.vocabulary
 
 
 def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:

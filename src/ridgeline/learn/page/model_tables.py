@@ -121,6 +121,7 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         "native": model.storage.dtype in DTYPES,
         "recorded": steps.largest(model.context).rows if steps is not None and price.devices == 1 else 0,
         **json_select(model, "context", "vocabulary"),
+        "logits": price.vocabulary,
         "encoder": _encoder(model),
         "notes": list(case.notes),
         "parameters": _parameters(models, stored),

@@ -3,11 +3,12 @@
 //   src/ridgeline/price/crossovers.py
 //   src/ridgeline/price/device.py
 //   src/ridgeline/price/engine_profile.py
+//   src/ridgeline/price/host_parts.py
 //   src/ridgeline/price/interconnect.py
 //   src/ridgeline/price/op_time.py
 
 import { bisectRight, floorDivide, has, hypot, isEmpty, maxBy, maxOf, minOf, rpartition } from "page/python.js";
-import { Cost_memory_bytes, Cost_total_bytes, Work_is_verify, Work_tokens } from "page/step_formulas.js";
+import { Cost_memory_bytes, Cost_total_bytes, Work_is_verify, Work_logit_rows, Work_tokens } from "page/step_formulas.js";
 
 const _FLOATS = ["fp4", "fp8", "fp16", "bf16", "fp32"];
 const _INTEGERS = ["int4", "int8", "fp16", "bf16", "fp32"];
@@ -168,6 +169,21 @@ export function EngineProfile_all_reduce(self, device, devices) {
   return (self.all_reduce[case_] ?? self.all_reduce["other"]);
 }
 
+export function PartTime_seconds(self, work, recorded) {
+  const asked = recorded ? 0 : self.asked;
+  const prompts = Work_is_verify(work) ? 0 : self.prompts;
+  return self.step + self.sequence * work.sequences + self.token * Work_tokens(work) + asked + prompts;
+}
+
+export function SamplingTime_seconds(self, rows, vocabulary) {
+  return rows && vocabulary ? self.step + (self.row + self.logit * vocabulary) * rows : 0;
+}
+
+export function HostParts_seconds(self, work, vocabulary, recorded) {
+  const planned = PartTime_seconds(self.schedule, work, recorded) + PartTime_seconds(self.batch, work, recorded);
+  return planned + SamplingTime_seconds(self.sampling["greedy"], Work_logit_rows(work), vocabulary);
+}
+
 export function Curve(nbytes, seconds) {
   return { nbytes, seconds };
 }
@@ -293,7 +309,7 @@ export function added_host_seconds(device_seconds, host, device) {
   return device.host != null && device.host.overlap ? Math.max(0, host - device_seconds) : host;
 }
 
-export function host_seconds(work, cost, ops, device, recorded = false, device_seconds = 0) {
+export function host_seconds(work, cost, ops, device, recorded = false, device_seconds = 0, vocabulary = 0) {
   const host = device.host;
   if (host == null) {
     return 0;
@@ -303,6 +319,9 @@ export function host_seconds(work, cost, ops, device, recorded = false, device_s
   if (host.ahead) {
     asked = Math.max(0, asked - device_seconds);
   }
-  const own = Work_is_verify(work) ? host.step : host.step + host.prompts;
+  let own = Work_is_verify(work) ? host.step : host.step + host.prompts;
+  if (host.parts != null) {
+    own += HostParts_seconds(host.parts, work, vocabulary, recorded);
+  }
   return own + asked + host.sequence * work.sequences + host.token * Work_tokens(work) + host.byte * nbytes;
 }
