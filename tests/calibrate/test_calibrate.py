@@ -51,6 +51,7 @@ from ridgeline.insight.calibrate.roofs import (
     stated_caches,
     working_sets,
 )
+from ridgeline.insight.calibrate.sampling_trials import WAYS
 from ridgeline.insight.calibrate.steps import VISITS, Stopwatch, TrialRunner, TrialStep, time_steps
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, decode, prefill
@@ -475,6 +476,18 @@ def test_a_calibration_survives_its_file(calibrated: Calibration, cache: Path) -
     assert calibration_file.save([calibrated]) == cache
     assert calibration_file.load(1) == calibrated
     assert this_device(1) == calibrated.device()
+
+
+def test_a_file_without_the_parts_of_the_host_time_is_read(calibrated: Calibration, cache: Path) -> None:
+    """Check that a calibration without them predicts what it did: the host time as one sum."""
+    assert calibrated.host is not None
+    assert calibrated.host.parts is not None
+    assert set(calibrated.host.parts.sampling) == set(WAYS)
+    calibration_file.save([calibrated])
+    stored = json.loads(cache.read_text())
+    del stored["calibrations"][0]["host"]["parts"]
+    cache.write_text(json.dumps(stored))
+    assert this_device(1).host == dataclasses.replace(calibrated.host, parts=None)
 
 
 def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: Path) -> None:

@@ -29,6 +29,7 @@ from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
 from ridgeline.insight.calibrate.calibration_file import save
 from ridgeline.insight.calibrate.roofs import MemoryStream
 from ridgeline.price.device import Cache, Efficiency, HostTime
+from ridgeline.price.host_parts import HostParts, PartTime, SamplingTime
 from ridgeline.price.slowdown import Slowdown
 from ridgeline.util.host import cores
 from support.gguf_models import made, mixed
@@ -586,10 +587,30 @@ def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> Non
     ):  # fmt: skip
         assert said in shown
     assert "\nattention.prefill.128.few/bf16  " in ended.out, "a class's name is not broken"
+    assert "scheduler" not in shown
     assert ridgeline("calibrate", "--show").out.count("A Chip") == 2
     assert ridgeline("calibrate", "--show", "--json").json == {
         "calibrations": [json.loads(json.dumps(replace(calibration, threads=n).as_json())) for n in (1, 2)]
     }
+
+
+def test_the_parts_of_the_host_time_are_shown(ridgeline: Run, calibration: Calibration) -> None:
+    parts = HostParts(
+        PartTime(1e-5, 2.5e-6, 3e-8, 0.0, 9e-5, 2e-5),
+        PartTime(3e-5, 3e-6, 0.0, 8e-5, 1e-5, 4e-5),
+        {"greedy": SamplingTime(5e-5, 3e-6, 3e-10), "top-p": SamplingTime(6e-5, 4e-6, 1.25e-9)},
+    )
+    assert calibration.host is not None
+    save([replace(calibration, host=replace(calibration.host, parts=parts))])
+    shown = " ".join(ridgeline("calibrate", "--show").out.split())
+    for said in (
+        "scheduler 10 us per step, 2.5 per sequence, 0.03 per token, 90 if the step has prompts and 20.0 for each",
+        "batch 30 us per step, 3.0 per sequence, 0.00 per token, 10 if the step has prompts and 40.0 for each, 80 "
+        "without a recorded graph",
+        "sampling greedy 50 us per step, 3.0 per row, 0.30 per 1,000 logits; top-p 60 us per step, 4.0 per row, 1.25 "
+        "per 1,000 logits",
+    ):
+        assert said in shown
 
 
 def test_a_simulation_of_this_machine_meets_what_disturbs_it(ridgeline: Run, calibration: Calibration) -> None:

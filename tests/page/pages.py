@@ -18,8 +18,8 @@ from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import StepPrice
 
 PARTS = HostParts(
-    PartTime(7e-6, 2e-6, 1e-8, 0.0, 5e-6),
-    PartTime(2e-5, 4e-6, 3e-8, 6e-6, 9e-6),
+    PartTime(7e-6, 2e-6, 1e-8, 0.0, 5e-6, 2e-6),
+    PartTime(2e-5, 4e-6, 3e-8, 6e-6, 9e-6, 7e-6),
     {"greedy": SamplingTime(1e-5, 3e-6, 2e-10), "all": SamplingTime(2e-5, 4e-6, 5e-10)},
 )
 """The parts of a step that belong to no op."""

@@ -20,6 +20,7 @@ from ridgeline.insight.calibrate.calibration_run import calibrate as measure
 from ridgeline.insight.calibrate.roofs import peaks
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import HostTime
+from ridgeline.price.host_parts import HostParts
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, Strip, TableRow, columns
 from ridgeline.util.host import check_threads, cores
@@ -97,6 +98,8 @@ def document(c: Calibration) -> Document:
     facts = [("bandwidth", _bandwidths(c)), ("matmul", _products(c))]
     if c.host is not None:
         facts.append(("host time", f"{_between_ops(c.host)} (median error {c.host_error:.1%} of a step)"))
+        if c.host.parts is not None:
+            facts += _parts(c.host.parts)
     if c.disturbed is not None:
         facts.append(
             (
@@ -123,6 +126,22 @@ def _products(c: Calibration) -> str:
         + (f" of the {roofs[name] / 1e9:,.0f} that a kernel could reach" if rate < roofs[name] else "")
         for name, rate in c.products.items()
     )
+
+
+def _parts(parts: HostParts) -> Iterator[tuple[str, str]]:
+    """Yield the constants of each part of the host time that was measured by itself."""
+    for name, part in (("scheduler", parts.schedule), ("batch", parts.batch)):
+        step, sequence, token, prompts, prompt = (
+            1e6 * seconds for seconds in (part.step, part.sequence, part.token, part.prompts, part.prompt)
+        )
+        each = f"{step:.0f} us per step, {sequence:.1f} per sequence, {token:.2f} per token"
+        each += f", {prompts:.0f} if the step has prompts and {prompt:.1f} for each"
+        yield name, each + (f", {1e6 * part.asked:.0f} without a recorded graph" if part.asked else "")
+    ways = (
+        f"{way} {1e6 * own.step:.0f} us per step, {1e6 * own.row:.1f} per row, {1e9 * own.logit:.2f} per 1,000 logits"
+        for way, own in parts.sampling.items()
+    )
+    yield "sampling", "; ".join(ways)
 
 
 def _between_ops(host: HostTime) -> str:

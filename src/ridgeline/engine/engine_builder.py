@@ -87,6 +87,31 @@ def build_minimal_engine(
     return build_engine(model, layout, limits, executor=executor(model, layout), prefix_cache=False, on_step=on_step)
 
 
+def engine_with_requests(
+    model: Model,
+    prompts: Sequence[int],
+    tokens: int,
+    on_step: Callable[[StepRecord], None] | None = None,
+    executor: MakeExecutor = Runner,
+) -> Engine:
+    """Make an engine for measurements, with queued requests that sample greedily.
+
+    Args:
+        model: The model.
+        prompts: Lengths of the prompts.
+        tokens: Number of new tokens of each request.
+        on_step: Receives a record of each step that ran.
+        executor: Makes the executor.
+    """
+    positions = sum(length + tokens + 16 for length in prompts)
+    engine = build_minimal_engine(model, positions, on_step, executor)
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
+    for length in prompts:
+        # Each position has another token: a router would send equal ones to the same experts.
+        engine.add(GenerationRequest([position % model.vocabulary for position in range(length)], params))
+    return engine
+
+
 def run_requests(
     model: Model,
     prompts: Sequence[int],
@@ -107,12 +132,7 @@ def run_requests(
         The work of a step, and its seconds, scheduler and sampler included.
     """
     works: list[Work] = []
-    positions = sum(length + tokens + 16 for length in prompts)
-    engine = build_minimal_engine(model, positions, lambda record: works.append(record.work), executor)
-    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
-    for length in prompts:
-        # Each position has another token: a router would send equal ones to the same experts.
-        engine.add(GenerationRequest([position % model.vocabulary for position in range(length)], params))
+    engine = engine_with_requests(model, prompts, tokens, lambda record: works.append(record.work), executor)
     while engine.has_work:
         start = now()
         engine.step()

@@ -23,21 +23,24 @@ class PartTime:
     """The additional seconds of a step that is issued op by op, not replayed from a recording."""
     prompts: float
     """The additional seconds of a step that runs prompts."""
+    prompt: float
+    """The additional seconds per sequence that runs several positions."""
 
-    def seconds(self, work: Work, *, recorded: bool) -> float:  # also in formulas.js
+    def seconds(self, work: Work, prompts: int, *, recorded: bool) -> float:  # also in formulas.js
         """Return the seconds of the part in a step.
 
         Args:
             work: The step.
+            prompts: The number of sequences that run several positions (`Work.prompts`).
             recorded: Whether the step is recorded and replayed.
         """
         asked = 0.0 if recorded else self.asked
-        prompts = 0.0 if work.is_verify else self.prompts
-        return self.step + self.sequence * work.sequences + self.token * work.tokens + asked + prompts
+        with_prompts = 0.0 if work.is_verify else self.prompts + self.prompt * prompts
+        return self.step + self.sequence * work.sequences + self.token * work.tokens + asked + with_prompts
 
     def slowed(self, factor: float) -> "PartTime":
         """Return the constants for a host that takes `factor` times as long."""
-        names = ("step", "sequence", "token", "asked", "prompts")
+        names = ("step", "sequence", "token", "asked", "prompts", "prompt")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
@@ -72,16 +75,18 @@ class HostParts:
     sampling: Mapping[str, SamplingTime]
     """The way from the logits to the tokens, by the way of sampling; GREEDY is always there."""
 
-    def seconds(self, work: Work, vocabulary: int, *, recorded: bool) -> float:  # also in formulas.js
+    def seconds(self, work: Work, prompts: int, vocabulary: int, *, recorded: bool) -> float:  # also in formulas.js
         """Return the seconds of all parts in a step that samples greedily.
 
         Args:
             work: The step.
+            prompts: The number of sequences that run several positions (`Work.prompts`).
             vocabulary: The number of logits of a row; 0 for a model that samples nothing.
             recorded: Whether the step is recorded and replayed.
         """
-        planned = self.schedule.seconds(work, recorded=recorded) + self.batch.seconds(work, recorded=recorded)
-        return planned + self.sampling["greedy"].seconds(work.logit_rows, vocabulary)
+        schedule = self.schedule.seconds(work, prompts, recorded=recorded)
+        batch = self.batch.seconds(work, prompts, recorded=recorded)
+        return schedule + batch + self.sampling["greedy"].seconds(work.logit_rows, vocabulary)
 
     def slowed(self, factor: float) -> "HostParts":
         """Return the constants for a host that takes `factor` times as long."""

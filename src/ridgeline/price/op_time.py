@@ -167,6 +167,7 @@ def host_seconds(
     *,
     recorded: bool = False,
     device_seconds: float = 0.0,
+    prompts: int = 0,
     vocabulary: int = 0,
 ) -> float:  # also in formulas.js
     """Return the host seconds of a step; 0 if the device has no known host overhead.
@@ -178,6 +179,7 @@ def host_seconds(
         device: The device that runs the step.
         recorded: Whether the step is recorded and replayed.
         device_seconds: The device seconds of the ops, which hide the time to issue them if both run concurrently.
+        prompts: The number of sequences that run several positions (`Work.prompts`).
         vocabulary: The number of logits of a row; 0 for a model that samples nothing.
     """
     host = device.host
@@ -189,5 +191,5 @@ def host_seconds(
         asked = max(0.0, asked - device_seconds)
     own = host.step if work.is_verify else host.step + host.prompts
     if host.parts is not None:
-        own += host.parts.seconds(work, vocabulary, recorded=recorded)
+        own += host.parts.seconds(work, prompts, vocabulary, recorded=recorded)
     return own + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

@@ -205,6 +205,7 @@ class Price:
             *(work, total, known.calls, device),
             recorded=recorded,
             device_seconds=expected,
+            prompts=work.prompts,
             vocabulary=self.vocabulary,
         )
         host = added_host_seconds(expected, own, device)
@@ -220,12 +221,12 @@ class Price:
         """
         if device.host is None or (parts := device.host.parts) is None:
             return None
-        recorded = self.recorded(device, work)
-        between = self.price_step(device, work).host - parts.seconds(work, self.vocabulary, recorded=recorded)
+        recorded, prompts = self.recorded(device, work), work.prompts
+        known = parts.seconds(work, prompts, self.vocabulary, recorded=recorded)
         return HostShares(
-            parts.schedule.seconds(work, recorded=recorded),
-            parts.batch.seconds(work, recorded=recorded),
-            between,
+            parts.schedule.seconds(work, prompts, recorded=recorded),
+            parts.batch.seconds(work, prompts, recorded=recorded),
+            self.price_step(device, work).host - known,
             parts.sampling[sampling].seconds(work.logit_rows, self.vocabulary),
         )
 

@@ -292,6 +292,12 @@ class Work:
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 
     @property
+    def prompts(self) -> int:
+        """The number of sequences that run several positions in a step, such as those of a prompt."""
+        # Each pattern counts the same sequences.
+        return max((each.few.sequences + each.many.sequences for each in self.attention.values()), default=0)
+
+    @property
     def has_adapters(self) -> bool:
         """Whether some rows of a step use a LoRA adapter."""
         return any(space.startswith(_ADAPTER) for space in self.rows)

@@ -25,6 +25,7 @@ _PRICING = (
     "priced_op.py",
     "cached_ops.py",
     "device.py",
+    "host_parts.py",
     "slowdown.py",
 )  # the code that gives the constants their meaning
 

@@ -15,6 +15,7 @@ from ridgeline.insight.calibrate.fit import fit_all
 from ridgeline.insight.calibrate.gpu_calibration import calibrate_gpu
 from ridgeline.insight.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host, overheads
+from ridgeline.insight.calibrate.part_times import StepParts, fit_parts, part_times
 from ridgeline.insight.calibrate.probe import PaceProbe, mean_pace, undisturbed_pace
 from ridgeline.insight.calibrate.roofs import (
     beyond_caches,
@@ -26,13 +27,18 @@ from ridgeline.insight.calibrate.roofs import (
     streams,
     working_sets,
 )
+from ridgeline.insight.calibrate.sampling_trials import fit_sampling, sampling_times
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, Trial
-from ridgeline.price.device import Device
+from ridgeline.price.device import Device, HostTime
+from ridgeline.price.host_parts import HostParts
+from ridgeline.price.slowdown import Slowdown
 from ridgeline.util.host import total_memory
 
 SECONDS = 55.0  # the time budget for one number of threads
 _STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time budget, like those of trials
+# The parts of the host time take these parts of the budget in addition, because a slow machine may have spent it.
+_PARTS, _SAMPLING = 0.04, 0.03
 _HOST_TRIALS = ("tiny", "gpt2", "small")
 
 OnProgress = Callable[[str, float], None]
@@ -67,18 +73,30 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
             kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(trial.dtypes)))
     pace = undisturbed_pace(probe.taken)
     report("between ops", budget.done)
-    between: list[StepOverhead] = []
-    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
-        model = trial.model(torch.float32, timer.device)
-        between += overheads(model, timer, probe, pace, bare, budget.take(_HOST / len(_HOST_TRIALS)))
-    host, host_error = fit_host(between) if between else (None, 0.0)
+    host = _host_time(timer, probe, pace, bare, budget)
     observed = observations(kernel_times, pace)
     fitted = fit_all(observed)
     report("done", 1.0)
-    beside, disturbed = (host, host_error), mean_pace(probe.taken).over(pace)
+    disturbed = mean_pace(probe.taken).over(pace)
     return build_calibration(
-        bare, timer, begin, measured, multiplied, observed, fitted, beside, pace=pace, disturbed=disturbed
+        bare, timer, begin, measured, multiplied, observed, fitted, host, pace=pace, disturbed=disturbed
     )  # fmt: skip
+
+
+def _host_time(
+    timer: Timer, probe: PaceProbe, pace: Slowdown, bare: Device, budget: "_Budget"
+) -> tuple[HostTime | None, float]:
+    """Measure and fit the host time of a step, with its median error; None if no trial measures it."""
+    trials = [trial for trial in TRIALS if trial.name in _HOST_TRIALS]
+    if not trials:
+        return None, 0.0
+    between, parts = list[StepOverhead](), list[StepParts]()
+    for trial in trials:
+        model = trial.model(torch.float32, timer.device)
+        between += overheads(model, timer, probe, pace, bare, budget.take(_HOST / len(_HOST_TRIALS)))
+        parts += part_times(model, timer, probe, pace, budget.seconds * _PARTS / len(_HOST_TRIALS))
+    sampling = fit_sampling(sampling_times(timer, probe, pace, budget.seconds * _SAMPLING))
+    return fit_host(between, HostParts(*fit_parts(parts), sampling))
 
 
 def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
@@ -90,7 +108,7 @@ class _Budget:
     """A time budget that is divided by shares; a part that exceeds its share leaves less for the others."""
 
     def __init__(self, timer: Timer, seconds: float, shares: float) -> None:
-        self._timer, self._end = timer, timer.wall() + seconds
+        self.seconds, self._timer, self._end = seconds, timer, timer.wall() + seconds
         self._shares = self._left = shares
 
     @property

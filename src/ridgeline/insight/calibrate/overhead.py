@@ -6,6 +6,7 @@ It is measured through the engine, with greedy sampling and without text.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ridgeline.insight.calibrate.probe import PaceProbe, undisturbed_pace
 from ridgeline.insight.calibrate.steps import Stopwatch
 from ridgeline.insight.calibrate.timer import Timer, undisturbed
 from ridgeline.price.device import Device, HostTime
+from ridgeline.price.host_parts import HostParts
 from ridgeline.price.price import Price
 from ridgeline.price.slowdown import Slowdown
 
@@ -41,6 +43,17 @@ class StepTime:
     ops: float
 
 
+class WorkTime(Protocol):
+    """The measured times of a step, with the work that it did."""
+
+    @property
+    def work(self) -> Work:
+        """The work of the step."""
+
+
+Timed = TypeVar("Timed", bound=WorkTime)
+
+
 @dataclass(frozen=True, slots=True)
 class StepOverhead:
     """The measured time of an engine step outside its ops, with what it depends on."""
@@ -56,6 +69,8 @@ class StepOverhead:
     """The seconds of the whole step."""
     recorded: bool = False
     """Whether the engine replayed the step's kernel calls, so that no Python code launched its ops."""
+    vocabulary: int = 0
+    """The number of logits of a row."""
 
 
 def overheads(
@@ -85,13 +100,19 @@ def overheads(
         probe()
         list(run_requests(model, TRAFFIC[0], TOKENS, timer.now))
         for prompts in TRAFFIC:
-            since = 0
-            for index, step in enumerate(_step_times(model, watch, prompts)[:-1]):
-                since = since + 1 if step.work.is_verify else 0
-                if not 1 <= since <= COLD:
-                    timed.setdefault((prompts, index), []).append(step)
+            for index, step in warm(_step_times(model, watch, prompts)):
+                timed.setdefault((prompts, index), []).append(step)
     slower = undisturbed_pace(probe.taken[before:]).over(pace).launch
     return [_overhead(runs, price, roofs, slower) for runs in timed.values()]
+
+
+def warm(steps: Sequence[Timed]) -> Iterator[tuple[int, Timed]]:
+    """Yield the steps of a run that count, each with its index: neither cold decode steps nor the last step."""
+    since = 0
+    for index, step in enumerate(steps[:-1]):
+        since = since + 1 if step.work.is_verify else 0
+        if not 1 <= since <= COLD:
+            yield index, step
 
 
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[StepTime]:
@@ -119,11 +140,16 @@ def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: flo
     work = runs[0].work
     nbytes, recorded = min(roofs.cached_bytes, price.step(work).total_bytes), price.recorded(roofs, work)
     whole, inside = (undisturbed(each) / slower for each in ([r.whole for r in runs], [r.ops for r in runs]))
-    return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole, recorded)
+    seconds = max(0.0, whole - inside)
+    return StepOverhead(work, len(price.calls), nbytes, seconds, whole, recorded, price.vocabulary)
 
 
-def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
+def fit_host(between: Sequence[StepOverhead], parts: HostParts | None = None) -> tuple[HostTime, float]:
     """Fit the seven non-negative constants of the host time, with least squares of errors relative to whole steps.
+
+    Args:
+        between: The measured time of steps outside their ops.
+        parts: The constants of the parts that were measured one by one; the seven are then fitted to what remains.
 
     Returns:
         The host time, and the median absolute error.
@@ -139,8 +165,12 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
         dtype=float,
     )
     whole = np.array([o.whole for o in between])
-    scaled, target = features / whole[:, None], np.array([o.seconds for o in between]) / whole
+    seconds = np.array([o.seconds for o in between])
+    if parts is not None:
+        seconds -= [parts.seconds(o.work, o.work.prompts, o.vocabulary, recorded=o.recorded) for o in between]
+    scaled, target = features / whole[:, None], seconds / whole
     constants = least_squares(scaled, target)
     errors = np.abs(scaled @ constants - target)
     step, op, sequence, token, byte, asked, prompts = (float(c) for c in constants)
-    return HostTime(step, op, sequence, token, byte, asked=asked, prompts=prompts), float(np.median(errors))
+    host = HostTime(step, op, sequence, token, byte, asked=asked, prompts=prompts, parts=parts)
+    return host, float(np.median(errors))

@@ -169,19 +169,20 @@ export function EngineProfile_all_reduce(self, device, devices) {
   return (self.all_reduce[case_] ?? self.all_reduce["other"]);
 }
 
-export function PartTime_seconds(self, work, recorded) {
+export function PartTime_seconds(self, work, prompts, recorded) {
   const asked = recorded ? 0 : self.asked;
-  const prompts = Work_is_verify(work) ? 0 : self.prompts;
-  return self.step + self.sequence * work.sequences + self.token * Work_tokens(work) + asked + prompts;
+  const with_prompts = Work_is_verify(work) ? 0 : self.prompts + self.prompt * prompts;
+  return self.step + self.sequence * work.sequences + self.token * Work_tokens(work) + asked + with_prompts;
 }
 
 export function SamplingTime_seconds(self, rows, vocabulary) {
   return rows && vocabulary ? self.step + (self.row + self.logit * vocabulary) * rows : 0;
 }
 
-export function HostParts_seconds(self, work, vocabulary, recorded) {
-  const planned = PartTime_seconds(self.schedule, work, recorded) + PartTime_seconds(self.batch, work, recorded);
-  return planned + SamplingTime_seconds(self.sampling["greedy"], Work_logit_rows(work), vocabulary);
+export function HostParts_seconds(self, work, prompts, vocabulary, recorded) {
+  const schedule = PartTime_seconds(self.schedule, work, prompts, recorded);
+  const batch = PartTime_seconds(self.batch, work, prompts, recorded);
+  return schedule + batch + SamplingTime_seconds(self.sampling["greedy"], Work_logit_rows(work), vocabulary);
 }
 
 export function Curve(nbytes, seconds) {
@@ -309,7 +310,7 @@ export function added_host_seconds(device_seconds, host, device) {
   return device.host != null && device.host.overlap ? Math.max(0, host - device_seconds) : host;
 }
 
-export function host_seconds(work, cost, ops, device, recorded = false, device_seconds = 0, vocabulary = 0) {
+export function host_seconds(work, cost, ops, device, recorded = false, device_seconds = 0, prompts = 0, vocabulary = 0) {
   const host = device.host;
   if (host == null) {
     return 0;
@@ -321,7 +322,7 @@ export function host_seconds(work, cost, ops, device, recorded = false, device_s
   }
   let own = Work_is_verify(work) ? host.step : host.step + host.prompts;
   if (host.parts != null) {
-    own += HostParts_seconds(host.parts, work, vocabulary, recorded);
+    own += HostParts_seconds(host.parts, work, prompts, vocabulary, recorded);
   }
   return own + asked + host.sequence * work.sequences + host.token * Work_tokens(work) + host.byte * nbytes;
 }

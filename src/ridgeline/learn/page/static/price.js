@@ -194,7 +194,8 @@ export function priceStep(table, device, work, ranks = table.ranks) {
     return { priced: { op, count: op.count }, cost: priced[i].cost, time };
   });
   const floor = floor_seconds(total, device, workingSet);
-  const own = host_seconds(work, total, calls, device, isRecorded, expected, table.logits);
+  const prompts = Math.max(0, ...work.attention.map((each) => each.few.sequences + each.many.sequences)); // Work.prompts
+  const own = host_seconds(work, total, calls, device, isRecorded, expected, prompts, table.logits);
   const host = added_host_seconds(expected, own, device);
   return { cost: total, floor, bound, expected: expected + host, host, workingSet, rows };
 }
