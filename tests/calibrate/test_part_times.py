@@ -66,7 +66,7 @@ def tiny() -> Model:
 
 
 def test_the_parts_of_each_step_are_timed(tiny: Model) -> None:
-    """There are five looks at the clock: two of the four spans between them are the scheduler's, one is the batch's."""
+    """Check that of the four spans between five looks at the clock, two are the scheduler's and one is the batch's."""
     found = list(run_in_parts(tiny, (18, 18), Clock()))
     assert [step.work for step in found] == [work for work, _ in run_requests(tiny, (18, 18), NEW, Clock())]
     assert {(step.schedule, step.batch, step.whole) for step in found} == {(2.0, 1.0, 4.0)}
@@ -168,7 +168,7 @@ def test_parameters_belong_to_a_way_of_sampling(params: dict[str, float], way: s
 
 
 def test_a_cut_leaves_the_likely_tokens_of_a_trial() -> None:
-    """As in the text of a trained model; else a cut would leave thousands of tokens, and take as long."""
+    """Check that a cut leaves as few tokens as in the text of a trained model, on which its time depends."""
     logits_RV = likely_logits(2, 50_000)
     shares_RV = torch.softmax(logits_RV.double() / WAYS["top-p"].temperature, 1).numpy()
     for shares_V in shares_RV:

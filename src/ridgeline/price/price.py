@@ -212,14 +212,16 @@ class Price:
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def host_shares(self, device: Device, work: Work, sampling: str = GREEDY) -> HostShares | None:
-        """Return the host seconds of a step part by part, or None if the device has no constants for the parts.
+        """Return the host seconds of a step part by part.
+
+        None if the device has no constants for the parts, or the model samples no tokens.
 
         Args:
             device: The device.
             work: The step.
             sampling: The way of sampling. `price_step` prices greedy sampling.
         """
-        if device.host is None or (parts := device.host.parts) is None:
+        if not self.vocabulary or device.host is None or (parts := device.host.parts) is None:
             return None
         recorded, prompts = self.recorded(device, work), work.prompts
         known = parts.seconds(work, prompts, self.vocabulary, recorded=recorded)

@@ -14,6 +14,7 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment, Work
 from ridgeline.insight.trace.tracer import shapes
+from ridgeline.price.host_parts import HostShares
 from ridgeline.price.op_time import OpTime, floor_seconds
 from ridgeline.price.plan.request_phases import Phase, price_phase
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
@@ -75,6 +76,8 @@ class PricedStep:
     """The bottleneck of the step: compute, memory or communication."""
     scores: ScoresRow
     """The cost of the step's attention ops together, with and without their score matrices in memory."""
+    host: HostShares | None
+    """The host time of the step part by part, with greedy sampling; None if the device has only its sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,8 @@ def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, see
     price = case.price.price_step(case.device, work)
     limit = price_phase(case.price, case.device, Phase(name, (work,))).limit
     scores = scores_of(case, work, seen, price.working_set)
-    return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores)
+    host = case.price.host_shares(case.device, work)
+    return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores, host)
 
 
 def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:

@@ -9,6 +9,7 @@ from ridgeline.core.ops.work import Work
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.trace_ledger import LedgerEntry, LedgerStep, OpRow, Overhead, ScoreMatrix
 from ridgeline.price.device import Device
+from ridgeline.price.host_parts import GREEDY, HostShares
 from ridgeline.price.op_time import compute_seconds, memory_seconds
 from ridgeline.price.physics_guard import under_floor
 from ridgeline.price.price import Price, StepPrice
@@ -24,6 +25,8 @@ class _Priced:
     at_hand: bool
     work: Work
     price: StepPrice
+    shares: HostShares | None
+    """The predicted time outside ops, part by part; None if the device's price has only their sum."""
     rows: Sequence[PricedRow]
     """The priced op of each measured call."""
     ran: Sequence[int]
@@ -67,6 +70,7 @@ def price_steps(
     *,
     at_hand: bool,
     layer: Callable[[str], int | None] = layer_of,
+    sampling: str = GREEDY,
 ) -> tuple[tuple[LedgerStep, ...], tuple[OpRow, ...]]:
     """Return the steps and op rows of a ledger, with the predicted next to the measured times.
 
@@ -79,8 +83,9 @@ def price_steps(
         device: The device whose price is used.
         at_hand: Whether `device` is the machine that measured, so that its floors apply to the measurements.
         layer: Returns the layer number of a path.
+        sampling: The way in which the steps sample.
     """
-    priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
+    priced = {name: _priced(price, one, device, sampling, at_hand=at_hand) for name, one in measured.items()}
     first = next(iter(measured.values()))
     rows = [
         OpRow(
@@ -96,10 +101,12 @@ def price_steps(
     return tuple(_step(name, one) for name, one in priced.items()), tuple(rows)
 
 
-def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
+def _priced(price: Price, measured: Measurement, device: Device, sampling: str, *, at_hand: bool) -> _Priced:
     ran = _places([call.path for call in measured.calls], [path for path, _ in price.calls])
     on = price.price_step(device, measured.work)
-    return _Priced(measured, device, at_hand, measured.work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
+    shares = price.host_shares(device, measured.work, sampling)
+    rows = [on.rows[price.calls[i][1]] for i in ran]
+    return _Priced(measured, device, at_hand, measured.work, on, shares, rows, ran)
 
 
 def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
@@ -116,7 +123,8 @@ def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
 
 
 def _step(name: str, priced: _Priced) -> LedgerStep:
-    price, one = priced.price, priced.measured
+    price, one, shares = priced.price, priced.measured, priced.shares
+    host = price.host if shares is None else shares.total - shares.schedule  # a repeated step is not scheduled again
     compute, bandwidth = compute_seconds(price.cost, priced.device), priced.device.bandwidth_of(price.working_set)
     return LedgerStep(
         name=name,
@@ -126,14 +134,14 @@ def _step(name: str, priced: _Priced) -> LedgerStep:
         memory_level=priced.device.memory_level_of(price.working_set),
         floor=price.floor,
         bound=price.bound,
-        expected=price.expected,
+        expected=price.expected - price.host + host,
         limit="compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
-        host=price.host,
+        host=host,
         score_matrix=_score_matrix(priced),
         overheads=(
-            Overhead("batch", one.batch),
-            Overhead("between ops", one.between),
-            Overhead("sampling", one.sampling),
+            Overhead("batch", one.batch, None if shares is None else shares.batch),
+            Overhead("between ops", one.between, None if shares is None else shares.between),
+            Overhead("sampling", one.sampling, None if shares is None else shares.sampling),
         ),
         unhooked=one.unhooked,
         hooks=one.hooks,

@@ -19,6 +19,7 @@ from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
+from ridgeline.insight.calibrate.sampling_trials import way_of
 from ridgeline.insight.trace.attention_weights import attention_at
 from ridgeline.insight.trace.capture import capture
 from ridgeline.insight.trace.cross_attention import cross_attention
@@ -106,17 +107,17 @@ def trace(
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
     check(llm, ids, wanted)
     with _prepared(llm):
-        # a warm-up, so that no first call is measured
-        _complete(llm, ids, replace(params, max_tokens=2), subject.adapter)
+        # also a warm-up, so that no first call is measured
+        choices = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True), subject.adapter)
         sampled, answer, timeline = _watched(llm, subject, params, clock)
-        measured, choices = _measured(
-            *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
+        plain = replace(params, logprobs=None)  # only the table of candidates needs them, and they take time
+        measured, repeated = _measured(
+            *(llm, ids, plain, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
         )
-    written = [one.token for one in sampled]
-    assert [one.token for one in choices][: len(written)] == written[: len(choices)], (
-        "tracing must not change the tokens"
-    )
-    steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
+    written, chosen = [one.token for one in sampled], [one.token for one in choices]
+    assert chosen[: len(written)] == written[: len(chosen)], "tracing must not change the tokens"
+    assert chosen == [one.token for one in repeated], "log-probabilities must not change the tokens"
+    steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand, sampling=way_of(params))
     tokenizer, model = llm.tokenizer, llm.loaded.model
     dtype, kv = format_of(model.storage.dtype).name, model.storage.kv
     ledger = Ledger(

@@ -138,6 +138,8 @@ class Overhead:
 
     name: str
     seconds: float
+    expected: float | None = None
+    """The predicted seconds; None if the device's price has no constants for this part alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,10 @@ class LedgerStep:
     expected: float
     limit: str
     host: float
-    """The part of `expected` that belongs to no op."""
+    """The part of `expected` that belongs to no op.
+
+    It contains the scheduler, which a trace does not measure, only if the price cannot tell it apart.
+    """
     score_matrix: ScoreMatrix | None = None
     overheads: tuple[Overhead, ...] = ()
     """The measured time between and around ops."""

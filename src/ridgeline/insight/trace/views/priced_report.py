@@ -100,8 +100,18 @@ def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Docu
     price = step.price
     rows += ["", TableRow(_whole(step), "strong")]
     if price.host:
-        rows.append(TableRow(("of that, host time", *[""] * 7, humanize.seconds(price.host)), "dim"))
+        times = [("of that, host time", price.host), *_host_shares(step)]
+        rows += [TableRow((name, *[""] * 7, humanize.seconds(seconds)), "dim") for name, seconds in times]
     return DocumentTable(columns, tuple(rows), notes, dense=True)
+
+
+def _host_shares(step: PricedStep) -> Iterator[tuple[str, float]]:
+    """Yield the parts of a step's host time, if they are known."""
+    if step.host is not None:
+        yield "scheduler", step.host.schedule
+        yield "batch", step.host.batch
+        yield "between ops", step.host.between
+        yield "sampling", step.host.sampling
 
 
 def _row(call: PricedCall) -> TableRow:
@@ -174,6 +184,7 @@ def _step_json(step: PricedStep) -> dict[str, Any]:
     return {
         **json_select(step, "rows=work.tokens", "work.logit_rows", "seen", "limit", "*price.cost"),
         **json_select(step.price, "floor_s=floor", "bound_s=bound", "expected_s=expected", "host_s=host"),
+        "host": dict(_host_shares(step)),
         "score_matrix": json_select(step.scores, "nbytes=score_bytes", "bound=fused", "with_matrix=unfused"),
         "ops": json_data(step.calls),
     }

@@ -25,6 +25,11 @@ _LEGEND = (
 
 _OPS_ONLY = "The whole step has no exp.: this device's data predict ops, but not the time around them."
 
+_PARTS = (
+    "The exp. of batch, between ops and sampling was calibrated in steps of the engine, whose scheduler is neither "
+    "measured nor expected here."
+)
+
 _HOST = (
     "The exp. of all but ops was calibrated in the engine: it covers the scheduler too, which is not measured here, "
     "and sampling is greedy there."
@@ -47,7 +52,8 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTabl
     if not ledger.predicts_whole:
         notes.insert(1, _OPS_ONLY)
     elif any(step.host for step in ledger.steps):
-        notes.insert(1, _HOST)
+        parts = [one for step in ledger.steps for one in step.overheads if one.expected is not None]
+        notes.insert(1, _PARTS if parts else _HOST)
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
     return DocumentTable(tuple(columns), rows, tuple(notes), dense=True)
 
@@ -178,16 +184,22 @@ def _overheads(ledger: StepLedger) -> Iterator[TableRow]:
     for index, overhead in enumerate(ledger.steps[0].overheads):
         cells: list[str | Cell] = [overhead.name, ""]
         for step in ledger.steps:
-            cells += [*[""] * 5, Cell(humanize.seconds(step.overheads[index].seconds), "strong"), ""]
+            cells += _timed(step.overheads[index].seconds, step.overheads[index].expected)
         yield TableRow(tuple(cells))
     if ledger.steps[0].overheads and any(step.host for step in ledger.steps):
         yield TableRow(("all but ops", "", *(cell for step in ledger.steps for cell in _all_overheads(step))), "strong")
 
 
 def _all_overheads(step: LedgerStep) -> Cells:
-    seconds = sum(overhead.seconds for overhead in step.overheads)
-    difference = seconds / step.host - 1 if step.host else None
-    return *[""] * 4, humanize.seconds(step.host), *_measured(seconds, difference, False)
+    return _timed(sum(overhead.seconds for overhead in step.overheads), step.host)
+
+
+def _timed(seconds: float, expected: float | None) -> Cells:
+    """Return the cells of a time outside ops; without expected time and difference if it is not predicted."""
+    if expected is None:
+        return *[""] * 5, Cell(humanize.seconds(seconds), "strong"), ""
+    difference = seconds / expected - 1 if expected else None
+    return *[""] * 4, humanize.seconds(expected), *_measured(seconds, difference, False)
 
 
 def _whole(ledger: StepLedger) -> TableRow:

@@ -60,6 +60,7 @@ def _step(ledger: StepLedger, step: LedgerStep) -> dict[str, Any]:
         "not_predicted": list(ledger.not_predicted(step.name)),
         "ops": json_object(ledger.ops(step.name)),
         "overheads": {overhead.name: overhead.seconds for overhead in step.overheads},
+        "expected_overheads": {one.name: one.expected for one in step.overheads if one.expected is not None},
         **json_select(step, "unhooked_s=unhooked", "hooks_s=hooks", "interruptions_s=interruptions", "recorded"),
         **json_select(step, "repeats", "repeats_left_out=left_out", "score_matrix"),
         "slowest": slowest(ledger, step.name),
@@ -94,9 +95,10 @@ def _write_steps(writer: "csv.DictWriter[str]", ledger: StepLedger) -> None:
             shapes = {"inputs": _shapes(entry.inputs), "outputs": _shapes(entry.outputs)}
             writer.writerow(_line(step, row.path, row.kind, LedgerTotal.of([entry])) | shapes | _own(row, entry))
         for overhead in step.overheads:
-            writer.writerow(
-                {"step": step.name, "path": overhead.name, "kind": "overhead", "measured_s": overhead.seconds}
-            )
+            line = {"step": step.name, "path": overhead.name, "kind": "overhead", "measured_s": overhead.seconds}
+            if overhead.expected is not None:
+                line["expected_s"] = overhead.expected
+            writer.writerow(line)
         writer.writerow(_line(step, "whole step", "step", ledger.total(step.name)))
 
 

@@ -27,7 +27,7 @@ def summary(ledger: Ledger) -> Document:
     """Return a table of the last step that was traced (a decode step if there was one), with a row for each group."""
     step = ledger.steps[-1]
     what = "one token" if step.name == "decode" else "the prompt"
-    rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
+    rows = (*_ops(ledger, step), *_around(ledger, step), _whole(ledger, step, what))
     table = DocumentTable(
         columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step), *_alike(ledger, step))
     )
@@ -83,8 +83,18 @@ def _label(name: str, ledger: Ledger, step: LedgerStep, ops: list[OpRow], total:
     }[name]
 
 
-def _between(ledger: Ledger, step: LedgerStep) -> TableRow:
-    """Return the row of the time outside ops, which is predicted only for a calibrated machine."""
+def _around(ledger: Ledger, step: LedgerStep) -> Iterator[TableRow]:
+    """Yield the time outside ops: a row for each part if each is predicted, else one for all of them."""
+    if any(one.expected is None for one in step.overheads):
+        yield _together(ledger, step)
+        return
+    for one in step.overheads:
+        assert one.expected is not None
+        yield TableRow((one.name, "", *map(humanize.say_seconds, (one.expected, one.seconds))))
+
+
+def _together(ledger: Ledger, step: LedgerStep) -> TableRow:
+    """Return the row of all time outside ops, which is predicted only for a calibrated machine."""
     names = ", ".join(one.name for one in step.overheads)
     measured = sum(one.seconds for one in step.overheads)
     predicted = "not known" if ledger.device.host is None else humanize.say_seconds(step.host)
