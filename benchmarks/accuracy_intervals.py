@@ -48,7 +48,7 @@ def judge() -> Judged:
         try:
             priced = price_row(row)
         except ValueError as error:
-            unpriced.append((row, str(error)))
+            unpriced.append((row, str(error).rpartition(".json: ")[2]))
             continue
         setup = priced.case.setup
         known = known_of(setup.device, setup.engine, priced.case.weights)
@@ -76,11 +76,10 @@ def _memory() -> Iterable[Sample]:
 
 
 def _pictures() -> Iterable[Sample]:
-    """Yield the errors of images and videos; they were all looked at during development."""
-    sources = {line["id"]: line["source"].split()[0] for line in pictures.facts()}
-    for row in pictures.rows():
+    """Yield the errors of test rows of images and videos."""
+    for row in pictures.rows(pictures.TEST):
         known = known_of(load_device(row.card), load_engine(DEFAULT_ENGINE), "bf16")
-        yield Sample("picture", known, sources[row.id], 1 / (1 + row.error), development=True)
+        yield Sample("picture", known, row.source, 1 / (1 + row.error))
 
 
 def written(intervals: Iterable[ErrorInterval]) -> str:
@@ -99,7 +98,7 @@ def written(intervals: Iterable[ErrorInterval]) -> str:
 
 def interval_section(judged: Judged) -> str:
     """Return the section of the page: coverage first, then errors by kind, then the intervals themselves."""
-    whole = coverage(judged.test)
+    whole = coverage(judged.test, [each for each in judged.test if not each.development])
     assert whole is not None, "no test row was priced"
     return f"""## How many measurements do the intervals hold?
 
@@ -109,7 +108,7 @@ each source weighs the same; {whole.held} of {whole.rows} rows, {whole.sources} 
 Each time, rate and cost of a prediction has an interval that is meant to hold 80 % of measurements. It comes from the
 errors of test rows, by the kind of figure and by how well device, engine and format are known. For this table, each
 source was left out in turn, the intervals were made of the others, and its rows were counted. An error above zero says
-that the measured system was slower than predicted. A kind with fewer than {ENOUGH_ROWS} test rows or
+that the measured system was slower than predicted. Rows that were seen in development count only where there are no others. A kind with fewer than {ENOUGH_ROWS} test rows or
 {ENOUGH_SOURCES} sources does not count by itself; the last column has the 95 % interval of its coverage.
 
 {_coverage_table(judged, "kind", KINDS)}
@@ -139,6 +138,7 @@ def _coverage_table(judged: Judged, field: str, names: dict[str, str]) -> str:
     lines += ["| --- " * 8 + "|"]
     for name, title in names.items():
         rows = [each for each in judged.test if getattr(each, field) == name]
+        rows = [each for each in rows if not each.development] or rows
         found = coverage(judged.test, rows) if rows else None
         lines.append(f"| {name}: {title} | {_cells(rows, found)} |")
     return "\n".join(lines)

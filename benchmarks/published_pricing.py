@@ -15,16 +15,15 @@ that the measured system was slower than predicted.
 import math
 import re
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from accuracy_replay import MEASURED, published_as
 from published_rows import PublishedRow, read_models
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.recipes import PLAIN, Recipe, read_recipe, recipe_named, uniform
-from ridgeline.core.ops.number_formats import KV_FORMATS, KVFormat, WeightFormat, format_named
+from ridgeline.core.models.common.recipes import read_recipe
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
@@ -35,23 +34,23 @@ from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bou
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.request_phases import Estimate, decode_step
-from ridgeline.price.plan.scenario import Deployment, Scenario, computed_in, one_device_part
-from ridgeline.price.price import Price
+from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 
 SECONDS = {"ms": 1e-3, "s": 1.0}
 MANY_TOKENS, FEW_TOKENS = 8192, 2048  # vLLM's step budgets on GPUs with 70 GiB or more, and on others
 MANY_REQUESTS, FEW_REQUESTS = 1024, 256  # and its requests at a time
 ROUNDS = 4  # requests that each user of a closed loop makes, where the source does not say
 
-GGUF = {  # what our mixes of llama.cpp's formats are called in files, largest name first
-    "q8": "q8_0", "q6_k": "q6_k", "q5_k": "q5_k_m", "q4_k": "q4_k_m", "q4_0": "q4_0", "q3_k": "q3_k_l",
+FORMATS = {
+    "int8 (w8a8)": "w8a8", "int8 w8a8": "w8a8", "int8-g64": "q8_0", "int6-g64": "q6_k", "int5-g64": "q5_k_m",
+    "int4-g64": "int4-g64", "int4-g32": "int4-g32", "q4f16_1": "int4-g32", "nf4": "int4-g64", "int8": "int8",
+    "int4": "int4", "fp8": "fp8", "mxfp8": "fp8", "mxfp4": "mxfp4", "fp4": "mxfp4", "nvfp4": "nvfp4", "q8": "q8_0",
+    "q6_k": "q6_k", "q5_k": "q5_k_m", "q4_k": "q4_k_m", "q4_0": "q4_0", "q3_k": "q3_k_l",
 }  # fmt: skip
-
-
-FORMATS = {  # other formats as sources name them
-    "q4f16_1": "int4-g32", "nf4": "int4-g64", "int8": "int8", "int4": "int4", "fp8": "fp8", "mxfp4": "mxfp4",
-    "fp4": "mxfp4", "nvfp4": "nvfp4",
-}  # fmt: skip
+"""The names of our formats by the beginning of a source's name, or of a format with as many bits per weight."""
+KV_NAMES = {"fp8": "fp8", "int8": "int8", "q8_0": "int8", "q4_0": "nvfp4", "k int8": "int8"}
+"""The same for keys and values; others are in 16 bits or more."""
+PLAIN_NAMES = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,48 +107,26 @@ def case_of(row: PublishedRow) -> Scenario:
 
 @lru_cache(maxsize=256)
 def _case(config: str, card: str, devices: int, weights: str, kv: str, engine: str) -> Scenario:
+    models = _models(config)
+    stored = _named(weights, FORMATS) or next(name for name in PLAIN_NAMES if weights.startswith(name))
+    if stored == "mxfp4" and "mxfp4" in read_recipe(models.fields).name:
+        stored = None  # as the checkpoint stores them: the experts alone
+    try:
+        device = load_device(card)
+    except ValueError:
+        raise ValueError(f"{card} is not in the catalogue") from None
+    return models.scenario(Deployment(device, devices, stored, _named(kv, KV_NAMES), engine=load_engine(engine)))
+
+
+@lru_cache(maxsize=16)
+def _models(config: str) -> ModelCache:
     path = CATALOGUE / f"{config}.json"
-    fields = Fields.read(path if path.is_file() else MEASURED / "models" / f"{config}.json")
-    device, recipe = load_device(card), recipe_of(weights, fields)
-    plain = next((name for name in ("fp32", "fp16", "bf16") if weights.startswith(name)), "")
-    dtype = format_named(plain).dtype if plain else fields.dtype
-    dtype = computed_in(dtype, device, narrows=recipe.bits is not None)
-    recipe = replace(recipe, kv=kv_format(kv))
-    setup = Deployment(device, devices, engine=load_engine(engine))
-    built = one_device_part(fields, dtype, recipe, setup)
-    return Scenario(setup, built, Price(built, devices), recipe)
+    return ModelCache(Fields.read(path if path.is_file() else MEASURED / "models" / f"{config}.json"))
 
 
-def recipe_of(text: str, fields: Fields) -> Recipe:
-    """Return the storage formats that a source names for the weights, in lower case.
-
-    Raises:
-        ValueError: If the format is not priced.
-    """
-    if text.startswith(("fp32", "fp16", "bf16")):
-        return PLAIN
-    stated = read_recipe(fields)
-    if text.startswith("mxfp4") and "mxfp4" in stated.name:
-        return stated
-    for start, name in GGUF.items():
-        if text.removeprefix("ud-").startswith(start):
-            return recipe_named(name)
-    if match := re.match(r"int(\d)-g(\d+)", text):
-        bits, group = int(match[1]), int(match[2])
-        return uniform(WeightFormat(match[0], bits, (1, group), 16, 16, code=f"int{bits}" if bits in (4, 8) else ""))
-    if text.startswith("mxfp8"):
-        return uniform(WeightFormat("mxfp8", 8, (1, 32), 8, activations="fp8", code="fp8"))
-    for start, name in FORMATS.items():
-        if text.startswith(start):
-            return recipe_named("w8a8" if "w8a8" in text else name)
-    raise ValueError(f"weights in {text!r} are not priced")
-
-
-def kv_format(text: str) -> KVFormat | None:
-    """Return the format of the KV cache, or None for 16 bits and more."""
-    names = {"fp8": "fp8", "int8": "int8", "q8_0": "int8", "q4_0": "nvfp4", "k int8": "int8"}
-    name = next((name for start, name in names.items() if text.startswith(start)), None)
-    return next((each for each in KV_FORMATS if each.name == name), None)
+def _named(text: str, names: Mapping[str, str]) -> str | None:
+    """Return the name that the beginning of a text stands for, or None."""
+    return next((name for start, name in names.items() if text.removeprefix("ud-").startswith(start)), None)
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------
@@ -200,6 +177,8 @@ def _lengths(row: PublishedRow) -> tuple[int, int]:
     sizes = []
     for text in (row.input, row.output):
         total = re.fullmatch(r"sharegpt: (\d+) in (\d+) requests", text)
+        if not total and not text.isdigit():
+            raise ValueError("the lengths of its requests are not in the row")
         sizes.append(round(int(total[1]) / int(total[2])) if total else int(text))
     return sizes[0], sizes[1]
 
