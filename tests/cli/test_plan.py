@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cli.running import Run
+from ridgeline.cli import console
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
@@ -24,8 +25,9 @@ CARD = ("--device", "h100-sxm")
 
 @pytest.fixture(autouse=True)
 def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a demand's requests: what comes of more of them is no matter here."""
+    """Of a demand's requests: what comes of more of them is no matter here. A slow machine prints no progress."""
     monkeypatch.setattr(tail_latency, "TOKENS", 6_000)
+    monkeypatch.setattr(console, "LINE_EVERY", 1e9)
 
 
 @pytest.fixture
