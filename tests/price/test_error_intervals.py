@@ -30,7 +30,7 @@ WIDE = ErrorInterval("decode", "timed", 0.8, 2.0, 26, 6)
 
 @pytest.fixture(scope="module")
 def intervals() -> ModuleType:
-    """benchmarks/accuracy_intervals.py, which is a script beside the package."""
+    """Return benchmarks/accuracy_intervals.py, a script outside of the package."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         return import_module("accuracy_intervals")
@@ -116,7 +116,7 @@ def drawn(fitting: ModuleType, sources: int, seed: int) -> list[object]:
 
 @pytest.mark.parametrize("sources", [4, 5, 7, 12, 30])
 def test_a_new_source_lies_within_in_eight_of_ten_cases(fitting: ModuleType, sources: int) -> None:
-    """Check the coverage by simulation: of a source that is drawn anew, with intervals of so many others.
+    """Check the coverage by simulation: of a source that is drawn anew, with intervals of a number of others.
 
     The standard error of the share is 1.2 %.
     """
