@@ -54,7 +54,7 @@ def main() -> None:
     for number in args.windows:
         requests = window(args.trace, last / 1e9 * number / 8, SPEED)
         rate, machine = len(requests) / SECONDS, machine_of(case, Limits())
-        found = [capacity(partial(at, machine, requests, factor), rate, 0.0).rate.mid for factor in FACTORS]
+        found = [capacity(partial(at, machine, requests, factor), rate, (1.0, 1.0)).rate.mid for factor in FACTORS]
         few = [at(machine_of(case, Limits(), pages=pages), requests, 1.0, rate, 0.0).preemptions for pages in PAGES]
         cells = (number, *(f"{each:.1f}" for each in found), *few)
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)

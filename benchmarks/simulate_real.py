@@ -270,7 +270,7 @@ def simulated(
         page_size=limits["page_size"],
         between=between,
     )
-    error = price_error(case.device, 1)
+    error = price_error(case)
     fleet = SimulatedFleet(api_server=front)
     return simulate(
         SimulationQuery(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0, fleet)

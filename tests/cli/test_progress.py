@@ -40,8 +40,8 @@ def test_an_estimate_comes_before_the_runs(ridgeline: Run, model: str) -> None:
     assert list(dict.fromkeys(places)) == ["1 of 3", "2 of 3", "3 of 3"]
     assert lines[0].startswith("with the predicted step times: run 1 of 3, ")
     (shorter, longer) = (next(line for line in lines if f": run {place} of 3" in line) for place in (2, 3))
-    assert re.match(r"with step times \d+% shorter: ", shorter)
-    assert re.match(r"with step times \d+% longer: ", longer)
+    assert re.match(r"with step times x 0\.\d+: ", shorter)
+    assert re.match(r"with step times x [1-9]\.\d+: ", longer)
     shares = [int(line.split(", ")[1].removesuffix("%")) for line in lines if "1 of 3" in line]
     assert shares == sorted(shares)
     assert 90 <= shares[-1] <= 100

@@ -40,7 +40,7 @@ def rebuilt(limits: Limits, memory: float = 0.9) -> Machine:
 
 def asked(rate: float, slo: str, limits: Limits) -> SimulationQuery:
     return SimulationQuery(
-        "8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty(0.0, ""), 3
+        "8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty.none(), 3
     )
 
 
@@ -134,7 +134,7 @@ def test_nothing_is_said_where_nothing_differs() -> None:
         True,
         partial(offered, 0.5),
         parse_slo("ttft=9s"),
-        PriceUncertainty(0, ""),
+        PriceUncertainty.none(),
         3,
     )
     found = advise(idle, rebuilt)
@@ -187,7 +187,7 @@ def test_users_are_not_compared() -> None:
         False,
         lambda: ClosedLoop(1, 0, (), None, 0),
         parse_slo("ttft=1s"),
-        PriceUncertainty(0, ""),
+        PriceUncertainty.none(),
         0,
     )
     with pytest.raises(ValueError, match="give --slo, and --rate or --trace"):

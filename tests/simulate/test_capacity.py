@@ -42,7 +42,7 @@ def at(rate: float, factor: float) -> SimulationMetrics:
 
 @pytest.fixture(scope="module")
 def found() -> SimulatedCapacity:
-    return capacity(at, 1 / SERVICE, 0.1, attain=0.9)
+    return capacity(at, 1 / SERVICE, (0.9, 1.1), attain=0.9)
 
 
 def test_capacity_is_between_what_is_good_and_what_is_not(found: SimulatedCapacity) -> None:
@@ -66,7 +66,7 @@ def test_a_price_that_is_off_moves_it(found: SimulatedCapacity) -> None:
 def test_where_no_rate_is_good() -> None:
     impossible = parse_slo("ttft=1us")
     none = capacity(
-        lambda rate, factor: measure(run(ONE, offered(rate), factor), impossible, open_loop=True), 50.0, 0.1
+        lambda rate, factor: measure(run(ONE, offered(rate), factor), impossible, open_loop=True), 50.0, (0.9, 1.1)
     )
     assert (none.rate.low, none.rate.mid, none.rate.high) == (0, 0, 0)
     assert none.above is none.levels[0]
@@ -74,7 +74,7 @@ def test_where_no_rate_is_good() -> None:
 
 def test_capacity_is_told_and_drawn(found: SimulatedCapacity) -> None:
     asked = SimulationQuery(
-        "tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceUncertainty(0.0, "a test"), 2
+        "tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceUncertainty.none(), 2
     )
     findings = replace(simulate(asked), capacity=found)
     first, *_ = answer(findings)

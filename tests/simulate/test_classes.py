@@ -41,7 +41,8 @@ def calm() -> OpenLoop:
 
 
 def found(error: float = 0.1) -> SimulationFindings:
-    return simulate(SimulationQuery("tiny", ONE, "", True, offered, parse_slos(SLOS), PriceUncertainty(error, ""), 5))
+    off = PriceUncertainty.of_share(error, "")
+    return simulate(SimulationQuery("tiny", ONE, "", True, offered, parse_slos(SLOS), off, 5))
 
 
 def test_each_request_is_held_to_its_own_class() -> None:
@@ -92,7 +93,7 @@ def test_a_class_that_all_requests_are_of_is_one() -> None:
     requests = [TraceRequest(at * 10**7, 40, 8, slo_class="batch") for at in range(60)]
     findings = simulate(
         SimulationQuery(
-            "tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceUncertainty(0.0, ""), 5
+            "tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceUncertainty.none(), 5
         )
     )
     assert list(findings.metrics.classes) == ["batch"]
@@ -109,7 +110,7 @@ def test_a_capacity_keeps_every_class() -> None:
     rates = {}
     for name, objectives in slo.items():
         at = lambda rate, factor, o=objectives: measure(run(ONE, offered(rate), factor), o, open_loop=True)  # noqa: E731
-        levels = capacity(at, 200.0, 0.0, attain=0.9).levels
+        levels = capacity(at, 200.0, (1.0, 1.0), attain=0.9).levels
         rates[name] = levels
         for level in levels:
             shares = [own.good_share for own in level.metrics.classes.values()]
@@ -127,9 +128,8 @@ def test_a_class_that_another_price_never_meets() -> None:
 
     logs = {factor: run(ONE, users(), factor) for factor in (0.7, 1.0, 1.3)}
     assert ["late" in log.requests.classes for log in logs.values()] == [True, True, False]
-    findings = simulate(
-        SimulationQuery("tiny", ONE, "", False, users, parse_slos(["late:ttft=1s"]), PriceUncertainty(0.3, ""), 5)
-    )
+    off = PriceUncertainty.of_share(0.3, "")
+    findings = simulate(SimulationQuery("tiny", ONE, "", False, users, parse_slos(["late:ttft=1s"]), off, 5))
     figures = findings.class_figures("late")
     share, goodput = figures["good_share"], figures["goodput"]
     assert share is not None
@@ -140,7 +140,7 @@ def test_a_class_that_another_price_never_meets() -> None:
 
 def test_goodput_of_a_class_has_the_draw_of_its_own_requests() -> None:
     """A price without error leaves the interval of a count."""
-    findings = simulate(SimulationQuery("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceUncertainty(0.0, ""), 5))
+    findings = simulate(SimulationQuery("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceUncertainty.none(), 5))
     assert findings.verdict != "overloaded"
     for name, own in findings.metrics.classes.items():
         goodput = findings.class_figures(name)["goodput"]
@@ -155,7 +155,7 @@ def test_a_class_that_came_before_all_others_bars_no_capacity() -> None:
     first = replace(requests[0], slo_class="first")
     metrics = measure(run(ONE, OpenLoop([first, *requests[1:]])), SLO(e2e=10**12), open_loop=True)
     assert metrics.classes["first"].requests == 0
-    assert capacity(lambda rate, factor: metrics, 1.0, 0.0).levels[0].good
+    assert capacity(lambda rate, factor: metrics, 1.0, (1.0, 1.0)).levels[0].good
 
 
 def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
@@ -166,7 +166,7 @@ def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
 
 
 def test_a_class_that_nothing_is_asked_of_has_no_verdict() -> None:
-    asked = SimulationQuery("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceUncertainty(0.0, ""), 5)
+    asked = SimulationQuery("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceUncertainty.none(), 5)
     told = findings_json(simulate(asked))["classes"]
     assert told[""]["verdict"] is None
     assert told["batch"]["verdict"] is not None

@@ -43,7 +43,7 @@ def offered(rate: float) -> OpenLoop:
 def asked(rate: float, slo: str, replicas: int = 1) -> SimulationQuery:
     fleet = SimulatedFleet(replicas, "two", 50_000_000)
     return SimulationQuery(
-        "8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty(0.0, ""), 3, fleet
+        "8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty.none(), 3, fleet
     )
 
 

@@ -40,6 +40,8 @@ from ridgeline.insight.traffic.percentiles import MINUTE, block_intervals
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
+from ridgeline.price.engine_profile import load_engine
+from ridgeline.price.error_interval import LEVELS, error_intervals
 from ridgeline.util.document.html import html
 from ridgeline.util.document.humanize import percent, three_digits
 from ridgeline.util.document.terminal_renderer import show
@@ -64,7 +66,7 @@ def found(
     fleet: SimulatedFleet = ALONE,
 ) -> SimulationFindings:
     asked = SimulationQuery(
-        "tiny", on, "traffic of a test", open_loop, offered, slo, PriceUncertainty(error, "a test"), 5, fleet
+        "tiny", on, "traffic of a test", open_loop, offered, slo, PriceUncertainty.of_share(error, "a test"), 5, fleet
     )
     return simulate(asked)
 
@@ -281,6 +283,7 @@ def test_an_interval_without_end(overloaded: SimulationFindings) -> None:
     assert math.isinf(ttft.high)
     assert findings_json(run)["figures"]["ttft_p50"]["high"] is None
     assert "unbounded" in dict(answer(run))["TTFT"]
+    assert dict(answer(run))["verdict"].endswith("; overloaded if steps take x 1.90 of their predicted times")
     assert "not met" in parse_requirement("ttft_p50<10s").failed(run)
 
 
@@ -405,14 +408,39 @@ def test_each_rate_names_its_window(steady: SimulationFindings) -> None:
 
 
 def test_how_far_prices_are_off() -> None:
-    """Medians of published rows, weighted by how many there are; of calibrated machines what four of five keep to."""
-    rows = price_error(card(), 1)
-    assert 0.05 < rows.share < 0.2
-    assert "decode and prefill" in rows.source
-    assert "for 8 GPUs" in price_error(card(), 8).source
-    own = price_error(card(calibrated=True), 1)
-    assert own.share == 0.12
-    assert "four of five" in own.source
+    """Read the interval of figures under load, and a share of the user, which is the same on both sides."""
+    unknown = price_error(case(TINY))
+    load = error_intervals()["load", "unknown"]
+    assert (unknown.low, unknown.high, unknown.share) == (load.low, load.high, None)
+    assert unknown.low < 1 < unknown.high
+    assert unknown.source == f"{load.measurements}; {LEVELS['unknown']}"
+    own = price_error(case(TINY, card(calibrated=True), engine=load_engine("ridgeline")))
+    assert own.source.endswith(LEVELS["measured"])
+    assert not unknown.is_none
+    given = PriceUncertainty.of_share(0.25, "--price-error")
+    assert (given.low, given.high, given.share) == (0.75, 1.25, 0.25)
+    assert PriceUncertainty.none().is_none
+
+
+def test_what_the_intervals_cover_is_told() -> None:
+    """Check that only measured factors claim eight of ten, and that JSON has only a share that was given."""
+
+    def told(error: PriceUncertainty) -> tuple[str, dict[str, object]]:
+        asked = SimulationQuery("tiny", machine(on=PRICED), "", True, at_rate(1500.0, 100), None, error, 5)
+        run = simulate(asked)
+        return dict(answer(run))["trust"], findings_json(run)["inputs"]["price_error"]
+
+    measured, exported = told(PriceUncertainty(0.8, 1.5, "40 measurements of 4 sources"))
+    assert measured.startswith(
+        "intervals, meant to hold 8 of 10 measurements, include step times of x 0.80 to x 1.50 of the predicted ones "
+        "(40 measurements of 4 sources) and the randomness of requests"
+    )
+    assert exported == {"low": 0.8, "high": 1.5, "source": "40 measurements of 4 sources"}
+    given, exported = told(PriceUncertainty.of_share(0.25, "--price-error"))
+    assert given.startswith("intervals include step times of x 0.75 to x 1.25 of the predicted ones (--price-error)")
+    assert exported == {"low": 0.75, "high": 1.25, "source": "--price-error", "share": 0.25}
+    exact, _ = told(PriceUncertainty.of_share(0.0, "--price-error"))
+    assert exact.startswith("intervals include the randomness of requests, but no error of the predicted step times (")
 
 
 # -- traffic ----------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_dollars_are_of_all_cards() -> None:
     case = replace(ON.case, setup=replace(ON.case.setup, device=replace(ON.case.setup.device, price=price)))
     priced = replace(ON, case=case)
     asked = SimulationQuery(
-        "8b", priced, "", True, lambda: OpenLoop([]), None, PriceUncertainty(0.0, ""), 0, SimulatedFleet(2)
+        "8b", priced, "", True, lambda: OpenLoop([]), None, PriceUncertainty.none(), 0, SimulatedFleet(2)
     )
     assert asked.dollars_of(2.5) == 7.5
     assert replace(asked, fleet=SimulatedFleet(2, others=(priced,))).dollars_per_hour == 9.0
@@ -187,7 +187,7 @@ def test_other_cards_count_for_what_they_answer() -> None:
 
     def found(replicas: int, router: str, *others: Machine) -> SimulationFindings:
         fleet = SimulatedFleet(replicas, router, 0, 1, others)
-        return simulate(SimulationQuery("8b", on, "", True, offered, SLO(SECOND), PriceUncertainty(0.0, ""), 0, fleet))
+        return simulate(SimulationQuery("8b", on, "", True, offered, SLO(SECOND), PriceUncertainty.none(), 0, fleet))
 
     def advised(run: SimulationFindings) -> int:
         match = re.search(r"use --replicas (\d+)", advice(run))

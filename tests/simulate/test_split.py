@@ -151,7 +151,7 @@ def test_few_positions_are_not_quartered() -> None:
     """A quarter of 64 would be fewer than anybody sets, and the same twice says nothing."""
     requests, few = offered(1.0, 3), replace(ON, limits=Limits(tokens=64, requests=16))
     split = SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK))
-    asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, PriceUncertainty(0.0, ""), 0, split)
+    asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, PriceUncertainty.none(), 0, split)
     beside = run_colocated(asked, lambda limits: replace(ON, limits=limits))
     assert [each.limits.tokens for each in beside] == [64]
 
@@ -182,7 +182,7 @@ def test_the_same_cards_are_always_beside_it() -> None:
         True,
         lambda: OpenLoop(requests),
         None,
-        PriceUncertainty(0.0, ""),
+        PriceUncertainty.none(),
         0,
         SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)),
     )

@@ -190,7 +190,7 @@ class _SimulationQuery:
         check_devices(put)
         models = ModelCache(source.config)
         case = models.scenario(put)
-        error = self.judged.price_error(case.device, setup.device_count)
+        error = self.judged.price_error(case)
         given_limits = step_limits(setup.max_batch_tokens, limits.max_requests, limits.chunk)
         dealt = self.fleet.fleet(
             case,
@@ -307,7 +307,7 @@ def _at_capacity(
     start = _BELOW_WALL * query.fleet.size * saturation_rate(machine, given, made) / traffic.turns
     first = traffic.at(start)
     progress.expect(replace(query, offered=first.offered()), first, *runs)
-    found = capacity(at, start, query.error.share)
+    found = capacity(at, start, (query.error.low, query.error.high))
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(query, offered=shown.offered(), traffic=shown.in_words())
     return replace(_found(there, shown, progress), capacity=found)

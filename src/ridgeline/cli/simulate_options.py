@@ -15,7 +15,6 @@ from ridgeline.insight.simulate.serving_overhead import parse_host_overhead
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, price_error
 from ridgeline.insight.simulate.slo_classes import ATTAIN
 from ridgeline.insight.traffic.slo import SLO, parse_slos
-from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 
 _engine, _judged, _output = map(panel, ("Engine", "Targets", "Output"))
@@ -94,8 +93,8 @@ class ObjectiveFlags:
         metavar="FIGURE<VALUE",
     )
     error: str | None = _judged(
-        "The error to assume for the predicted step times, like 12%; 0% for a single run. By default that of the "
-        "published measurements.",
+        "The error to assume for the predicted step times, like 12%; 0% for a single run. By default the interval that "
+        "holds 8 of 10 published measurements.",
         "--price-error",
     )
 
@@ -115,21 +114,21 @@ class ObjectiveFlags:
         """
         return tuple(map(parse_requirement, self.require or ()))
 
-    def price_error(self, device: Device, devices: int) -> PriceUncertainty:
+    def price_error(self, case: Scenario) -> PriceUncertainty:
         """Return the uncertainty of the predicted times, as given or from published measurements.
 
         Raises:
             ValueError: If the option is malformed.
         """
         if self.error is None:
-            return price_error(device, devices)
+            return price_error(case)
         try:
             share = float(self.error.removesuffix("%")) / 100
         except ValueError:
             share = -1.0
         if not self.error.endswith("%") or not 0 <= share < 1:
             raise ValueError(f"--price-error is {self.error!r}; write a share from 0% to below 100%, like 12%")
-        return PriceUncertainty(share, "--price-error")
+        return PriceUncertainty.of_share(share, "--price-error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
 
 def run_count(query: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
     """Return the number of runs of a command, and `up to` or `some` if it depends on their results, otherwise ""."""
-    prices = 3 if query.error.share else 1
+    prices = 1 if query.error.is_none else 3
     if judged.capacity:
         return prices * (_LEVELS + 1), "some"
     others = 2 if query.fleet.split is not None else 0

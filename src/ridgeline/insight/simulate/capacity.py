@@ -46,8 +46,7 @@ class SimulatedCapacity:
     rate: Interval
     """The highest good arrival rate at the predicted step times; 0 if no rate is good.
 
-    Its range covers the relative error of the predicted step times: the search is repeated with longer and shorter
-    steps.
+    Its range covers the interval of the predicted step times: the search is repeated at both of its ends.
     """
     levels: tuple[CapacityLevel, ...]
     """The results at all arrival rates that were tried with the predicted step times, lowest rate first."""
@@ -60,24 +59,27 @@ class SimulatedCapacity:
         return next((level for level in self.levels if level.rate > self.rate.mid), None)
 
 
-def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> SimulatedCapacity:
+def capacity(at: At, start: float, factors: tuple[float, float], attain: float = ATTAIN) -> SimulatedCapacity:
     """Search for the highest rate at which requests meet their objectives and the replicas keep up.
 
     Args:
         at: Simulates a rate at a multiple of the predicted price.
         start: The rate at which the search starts.
-        error: The relative error of the price; the search is repeated at both ends.
+        factors: The lowest and highest factor on the price; the search is repeated at each that is not 1.
         attain: The share of requests that has to be good.
     """
-    levels = _bisect(lambda rate: _level(rate, at(rate, 1.0), attain), start, _STEP)
+
+    def tried(factor: float, start: float, step: float) -> list[CapacityLevel]:
+        return _bisect(lambda rate: _level(rate, at(rate, factor), attain), start, step)
+
+    levels = tried(1.0, start, _STEP)
     mid = _best(levels)
-    low = high = mid
-    if error and mid:
-        step = max(_NEAR, 1 + error / 2)
-        low = _best(_bisect(lambda rate: _level(rate, at(rate, 1 + error), attain), mid * (1 - error), step))
-        high = _best(_bisect(lambda rate: _level(rate, at(rate, 1 - error), attain), mid * (1 + error), step))
-    rates = sorted((low, mid, high))
-    return SimulatedCapacity(Interval(rates[0], mid, rates[2]), tuple(levels), attain)
+    rates = [mid]
+    for factor in factors:
+        if factor != 1 and mid:
+            step = max(_NEAR, max(factor, 1 / factor) ** 0.5)
+            rates.append(_best(tried(factor, mid / factor, step)))
+    return SimulatedCapacity(Interval(min(rates), mid, max(rates)), tuple(levels), attain)
 
 
 def _level(rate: float, metrics: SimulationMetrics, attain: float) -> CapacityLevel:

@@ -18,6 +18,7 @@ from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import WAITING, verdict
 from ridgeline.insight.simulate.slo_classes import check_classes
 from ridgeline.insight.traffic.percentiles import SHOWN, Interval
+from ridgeline.util.document.humanize import three_digits
 
 _SHARED = 0.02  # the share of cached prompt tokens from which the load laws do not apply
 
@@ -34,9 +35,9 @@ class SimulationFindings:
     metrics: SimulationMetrics
     """The metrics of the simulation run whose steps take their predicted times."""
     at_low_price: SimulationMetrics
-    """The metrics with step times shorter by their error; the same as `metrics` if the error is zero."""
+    """The metrics with step times at the lower end of their interval; the same as `metrics` if they count as exact."""
     at_high_price: SimulationMetrics
-    """The metrics with step times longer by their error; the same as `metrics` if the error is zero."""
+    """The metrics with step times at the upper end of their interval; the same as `metrics` if they count as exact."""
     law: LoadLaw | None = None
     """The figures of the load law; None if it does not apply to these requests."""
     capacity: SimulatedCapacity | None = None
@@ -230,13 +231,14 @@ def simulate(
     def at(factor: float, name: str) -> RunLog:
         return run(query.machine, query.offered(), factor, watched(name), query.fleet)
 
-    log, error = at(1.0, "with the predicted step times"), query.error.share
+    log, error = at(1.0, "with the predicted step times"), query.error
     check_classes(query.slo, log.requests.classes)
     metrics = judged(log)
     cheap = dear = metrics
-    if error:
-        cheap = judged(at(1 - error, f"with step times {error:.0%} shorter"))
-        dear = judged(at(1 + error, f"with step times {error:.0%} longer"))
+    if not error.is_none:
+        cheap, dear = (
+            judged(at(factor, f"with step times x {three_digits(factor)}")) for factor in (error.low, error.high)
+        )
     lawful = query.fleet.equal and metrics.output > 0 and metrics.found < _SHARED
     rate = metrics.offered / query.fleet.replicas
     by_rate = load_law(query.machine, rate, *metrics.sizes) if lawful and query.open_loop else None

@@ -2,45 +2,50 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulated_fleet import ALONE, SimulatedFleet
 from ridgeline.insight.traffic.offered import Offered
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.price.accuracy import accuracy_rows
-from ridgeline.price.device import Device
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.plan.scenario import Scenario
+from ridgeline.util.json_data import json_shape
 
-_CALIBRATED = 0.12  # benchmarks/local_accuracy.md: the error of a calibrated machine is lower in four of five rows
 
-
+@json_shape("low", "high", "source", "?share")
 @dataclass(frozen=True, slots=True)
 class PriceUncertainty:
-    """The expected relative error of a price, and the source of that figure."""
+    """The factors on predicted step times between which measured times are expected, and the source of the factors."""
 
-    share: float
+    low: float
+    """The factor of the fastest measurements; more than 0 and at most 1."""
+    high: float
+    """The factor of the slowest measurements; at least 1."""
     source: str
+    share: float | None = None
+    """The relative error that a user gave; None if the factors come from measurements."""
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no uncertainty: the predicted times are taken as exact."""
+        return cls.of_share(0.0, "")
+
+    @classmethod
+    def of_share(cls, share: float, source: str) -> Self:
+        """Return the uncertainty of a relative error that is the same in both directions."""
+        return cls(1 - share, 1 + share, source, share)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the predicted times are taken as exact."""
+        return self.low == self.high == 1
 
 
-def price_error(device: Device, devices: int) -> PriceUncertainty:
-    """Return the expected relative error of predicted step times on a device.
-
-    It is the mean of the published median errors over GPUs and engines, weighted by their numbers of measurements:
-    those of decode and prefill, or for 8 GPUs and more those of all runs on 8 GPUs. A calibrated machine has its own
-    figure, which four of five of its rows stay within.
-    """
-    if device.calibrated:
-        return PriceUncertainty(
-            _CALIBRATED,
-            ("on calibrated machines, four of five steps have a smaller error (benchmarks/local_accuracy.md)"),
-        )
-    metrics = ("tp8",) if devices >= 8 else ("decode", "prefill")
-    rows = [row for row in accuracy_rows() if row.metric in metrics]
-    count = sum(row.rows for row in rows)
-    what = "for 8 GPUs" if devices >= 8 else "for decode and prefill"
-    share = sum(row.rows * row.median for row in rows) / count
-    return PriceUncertainty(
-        share, (f"the median error of {count} published measurements {what} (benchmarks/accuracy.md)")
-    )
+def price_error(case: Scenario) -> PriceUncertainty:
+    """Return the factors between which 8 of 10 measurements under load lie, on a scenario's devices and engine."""
+    found = case.intervals["load"]
+    return PriceUncertainty(found.low, found.high, f"{found.measurements}; {LEVELS[found.known]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_charts import charts
 from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
-from ridgeline.insight.simulate.simulation_query import SimulationQuery
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.simulate.slo_classes import ATTAIN, class_verdict
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.price.device import HourlyPrice
@@ -237,6 +237,8 @@ def _verdict(findings: SimulationFindings) -> str:
         return f"{sentence}; {60 * metrics.stationarity.growth:,.0f} more are in flight each minute"
     if metrics.left_out:
         sentence += f"; the first {metrics.left_out:,} arrived during the warm-up and are not counted"
+    if findings.at_high_price.overloaded:
+        sentence += f"; overloaded if steps take x {three_digits(findings.query.error.high)} of their predicted times"
     return sentence
 
 
@@ -403,7 +405,15 @@ def _law(findings: SimulationFindings) -> str:
 def _trust(findings: SimulationFindings) -> str:
     error, disturbed = findings.query.error, findings.query.machine.case.device.sources.get("disturbed")
     beside = "" if disturbed is None else f"; other load on this machine slows the steps: {disturbed}"
+    return f"intervals{_sources(error)}; scheduling decisions are those of the real engine{beside}"
+
+
+def _sources(error: PriceUncertainty) -> str:
+    """Return what intervals include: the randomness of requests, and a range of step times unless they are exact."""
+    if error.is_none:
+        return f" include the randomness of requests, but no error of the predicted step times ({error.source})"
+    meant = ", meant to hold 8 of 10 measurements," if error.share is None else ""
+    factors = f"x {three_digits(error.low)} to x {three_digits(error.high)}"
     return (
-        f"intervals include an error of the predicted step times of {error.share:.1%} ({error.source}) and the "
-        f"randomness of requests; scheduling decisions are those of the real engine{beside}"
+        f"{meant} include step times of {factors} of the predicted ones ({error.source}) and the randomness of requests"
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ridgeline.price.device import Device
-from ridgeline.price.error_interval import ErrorInterval, intervals_for
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.price.plan.alternatives import DEVICES, CaseOutcome, outcome_of
 from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.deployment_plan import check_context
@@ -211,9 +211,8 @@ def _offer(served: Served) -> Offer:
     serving, fleet = served.serving, served.fleet
     setup, workload = serving.case.setup, serving.workload
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
-    interval = intervals_for(setup.device, setup.engine, serving.case.weights)["load"]
     margins = TargetMargins(_left(load.ttft, workload.ttft), _left(load.tpot, workload.tpot))
-    return Offer(setup.device, outcome, load, fleet, interval, margins)
+    return Offer(setup.device, outcome, load, fleet, serving.case.intervals["load"], margins)
 
 
 def _left(seconds: Estimate, target: float | None) -> float | None:

@@ -11,7 +11,7 @@ from ridgeline.core.models.rope_override import offered_rope
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
-from ridgeline.price.error_interval import ErrorInterval, Kind, intervals_for
+from ridgeline.price.error_interval import ErrorInterval, Kind
 from ridgeline.price.plan.alternatives import (
     DEVICES,
     CaseOutcome,
@@ -96,8 +96,7 @@ class DeploymentPlan:
     @cached_property
     def intervals(self) -> dict[Kind, ErrorInterval]:
         """The intervals of predictions by the kind of figure, for this device, engine and weight format."""
-        setup = self.case.setup
-        return intervals_for(setup.device, setup.engine, self.case.weights)
+        return self.case.intervals
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 

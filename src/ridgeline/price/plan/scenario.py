@@ -37,6 +37,7 @@ from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.work import StepSegment, Work, adapter_axis
 from ridgeline.price.device import NARROW, Device
 from ridgeline.price.engine_profile import EngineProfile, default_engine, load_engine
+from ridgeline.price.error_interval import ErrorInterval, Kind, intervals_for
 from ridgeline.price.price import Price
 from ridgeline.util.document.humanize import gb, say_gb
 from ridgeline.util.json_data import json_shape
@@ -200,6 +201,11 @@ class Scenario:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))
+
+    @property
+    def intervals(self) -> dict[Kind, ErrorInterval]:
+        """The intervals of predictions by the kind of figure, for this device, engine and weight format."""
+        return intervals_for(self.setup.device, self.setup.engine, self.weights)
 
     @property
     def ranks(self) -> int:
