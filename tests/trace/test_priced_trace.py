@@ -14,6 +14,8 @@ from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.trace.priced_trace import PricedStep, PricedTrace, op_shapes, priced_trace
 from ridgeline.insight.trace.views.priced_report import WIDTH, format_shapes, priced_document, priced_json
 from ridgeline.price.devices import load_device
+from ridgeline.price.error_interval import LEVELS, error_intervals
+from ridgeline.price.interval_text import time_interval
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.price.plan.score_matrix import score_rows
 from ridgeline.util.document.terminal_renderer import plain
@@ -161,11 +163,17 @@ def test_the_page_and_the_json(large: PricedTrace) -> None:
         "floor", "bound", "exp.", "126 layers", "[N,16384] -> [N,2048] + 2 [N,128]", "S = 1,025", "whole step",
     ):  # fmt: skip
         assert said in page
+    assert f"cases like this one: {LEVELS['timed']}; kernel times measured on this device" in " ".join(page.split())
     found = json.loads(json.dumps(priced_json(large)))
     assert found["device"]["devices"] == 8
     for step in large.steps:
         told = found["steps"][step.name]
         assert told["floor_s"] <= told["bound_s"] <= told["expected_s"] == step.price.expected
+        interval = error_intervals()[step.name, "timed"]
+        low, high = told["interval_s"]
+        assert (low, high) == (told["expected_s"] * interval.low, told["expected_s"] * interval.high)
+        assert (told["interval"]["rows"], told["interval"]["known"]) == (interval.rows, "timed")
+        assert time_interval(interval, step.price.expected) in " ".join(page.split())
         assert [op["count"] for op in told["ops"]] == [call.count for call in step.calls]
         assert told["ops"][0]["inputs"] == [["N"]]
 

@@ -1,6 +1,8 @@
 """Intervals of predicted figures as text, such as `[9.40 .. 13.6 ms]`."""
 
-from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.device import Device
+from ridgeline.price.device_basis import describe_basis
+from ridgeline.price.error_interval import LEVELS, ErrorInterval
 from ridgeline.util.document.humanize import say_seconds, three_digits
 
 
@@ -32,6 +34,11 @@ def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str
         f"{name} {say_seconds(seconds)}, {_short(low, high)} to {high} in 8 of 10 cases like this one "
         f"({interval.measurements})"
     )
+
+
+def describe_cases(interval: ErrorInterval, device: Device) -> str:
+    """Return what `cases like this one` are: how well device, engine and format are known, and from which kernels."""
+    return f"cases like this one: {LEVELS[interval.known]}; {describe_basis(device)}"
 
 
 def _between(low: str, high: str) -> str:

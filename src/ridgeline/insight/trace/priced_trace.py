@@ -14,6 +14,7 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment, Work
 from ridgeline.insight.trace.tracer import shapes
+from ridgeline.price.error_interval import ErrorInterval, Kind
 from ridgeline.price.host_parts import HostShares
 from ridgeline.price.op_time import OpTime, floor_seconds
 from ridgeline.price.plan.request_phases import Phase, price_phase
@@ -70,6 +71,8 @@ class PricedStep:
     seen: int
     """The number of positions that the step's last token attends to, without those of an encoder."""
     price: StepPrice
+    interval: ErrorInterval
+    """The interval in which 8 of 10 measured times of such a step lie."""
     calls: tuple[PricedCall, ...]
     """Each distinct op that runs in the step, in order."""
     limit: str
@@ -122,7 +125,9 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
         )
     reaches = case.price.reaches
     encoded, own = workload.encoded, workload.input
-    works = {"prefill": (Work.of([StepSegment(own, own, encoded, runs_encoder=encoded > 0)] * batch, reaches), own)}
+    works: dict[Kind, tuple[Work, int]] = {
+        "prefill": (Work.of([StepSegment(own, own, encoded, runs_encoder=encoded > 0)] * batch, reaches), own)
+    }
     if writes:
         works["decode"] = Work.decode([own + 1] * batch, reaches, [encoded] * batch), own + 1
     found = op_shapes(case.model)
@@ -146,12 +151,12 @@ def op_shapes(model: Model) -> dict[str, OpShapes]:
     return found
 
 
-def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
+def _step(name: Kind, case: Scenario, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
     price = case.price.price_step(case.device, work)
     limit = price_phase(case.price, case.device, Phase(name, (work,))).limit
     scores = scores_of(case, work, seen, price.working_set)
-    host = case.price.host_shares(case.device, work)
-    return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores, host)
+    host, interval = case.price.host_shares(case.device, work), case.intervals[name]
+    return PricedStep(name, work, seen, price, interval, tuple(_calls(case, found, price)), limit, scores, host)
 
 
 def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:

@@ -7,10 +7,9 @@ intervals come from.
 
 from collections.abc import Iterator
 
-from ridgeline.price.device_basis import describe_basis
-from ridgeline.price.error_interval import LEVELS
 from ridgeline.price.interval_text import (
     cost_interval,
+    describe_cases,
     describe_factors,
     describe_interval,
     rate_interval,
@@ -284,7 +283,7 @@ def _trust(plan: DeploymentPlan) -> str:
     setup, device, found = plan.case.setup, plan.case.device, plan.intervals
     decode, load = found["decode"], found["load"]
     parts = [describe_interval("decode", decode, plan.decode.seconds.expected), describe_factors("under load", load)]
-    parts.append(f"cases like this one: {LEVELS[decode.known]}; {describe_basis(setup.device)}")
+    parts.append(describe_cases(decode, setup.device))
     if device.host is None and not device.calibrated and device.kind != "cpu":
         parts.append("the engine's own time per step is unknown and not included")
     return "; ".join(parts)

@@ -8,7 +8,8 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
 from ridgeline.insight.trace.views.report import describe_scores
 from ridgeline.insight.trace.views.table import LIMITS
-from ridgeline.price.plan.trust import describe_trust, trust_in
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.interval_text import describe_cases, describe_interval, time_interval
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
     Bullets,
@@ -55,10 +56,16 @@ def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
     yield "request", f"{prompts}, then the first decode step" if case.model.has_head else prompts
     yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
     yield "engine", case.setup.engine.title
-    yield "trust", describe_trust(case.device, [trust_in(case.device.name, "", "kernel")])
+    yield "trust", _trust(trace)
     letters = "N: rows of the step, R: rows with logits, S: positions that the last row attends to"
     yield "shapes", letters + (", E: positions that the encoder reads" if trace.encoded else "")
     yield from (("note", note) for note in case.notes)
+
+
+def _trust(trace: PricedTrace) -> str:
+    """Return what the intervals of the steps come from, and how well device, engine and format are known."""
+    steps = (describe_interval(step.name, step.interval, step.price.expected) for step in trace.steps)
+    return "; ".join((*steps, describe_cases(trace.steps[0].interval, trace.case.setup.device)))
 
 
 def _gigabytes(nbytes: float) -> str:
@@ -73,7 +80,8 @@ def _about(step: PricedStep) -> Iterator[str]:
     calls = f" (x{slowest.count})" if slowest.count > 1 else ""
     yield (
         f"{step.name}: {humanize.say_seconds(price.floor)} floor, {humanize.say_seconds(price.bound)} bound, "
-        f"{humanize.say_seconds(price.expected)} expected; {_ROOFS[step.limit]} is the limit; longest: "
+        f"{humanize.say_seconds(price.expected)} expected {time_interval(step.interval, price.expected)}; "
+        f"{_ROOFS[step.limit]} is the limit; longest: "
         f"{slowest.path}{calls}, {share:.0%} of the time"
     )
     scores = step.scores
@@ -176,6 +184,7 @@ def priced_json(trace: PricedTrace) -> dict[str, Any]:
         **json_select(trace.case, "weights", "kv", "price.weight_bytes", "notes"),
         **json_select(trace, "input", "encoded", "batch"),
         "layers": sum(trace.layers),
+        "known_in_words": LEVELS[trace.steps[0].interval.known],
         "steps": {step.name: _step_json(step) for step in trace.steps},
     }
 
@@ -185,6 +194,8 @@ def _step_json(step: PricedStep) -> dict[str, Any]:
         **json_select(step, "rows=work.tokens", "work.logit_rows", "seen", "limit", "*price.cost"),
         **json_select(step.price, "floor_s=floor", "bound_s=bound", "expected_s=expected", "host_s=host"),
         "host": dict(_host_shares(step)),
+        "interval_s": step.interval.around_time(step.price.expected),
+        "interval": json_data(step.interval),
         "score_matrix": json_select(step.scores, "nbytes=score_bytes", "bound=fused", "with_matrix=unfused"),
         "ops": json_data(step.calls),
     }
