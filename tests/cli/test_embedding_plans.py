@@ -14,6 +14,8 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.devices import load_device
+from ridgeline.price.error_interval import ErrorInterval, error_intervals
+from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.price import Price
 from support.checkpoints import edit_config, write_folder
 from support.embedders import state_pooling, write_bert
@@ -58,7 +60,18 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
         assert told[name]["floor"] <= told[name]["bound"] <= told[name]["expected"]
     assert told["texts_per_second"]["expected"] == pytest.approx(8 / told["full"]["expected"])
     assert told["memory"]["fits"]
+    prefill, load = (error_intervals()[kind, "timed"] for kind in ("prefill", "load"))
+    rate, one = told["texts_per_second"]["expected"], told["one"]["expected"]
+    assert told["intervals"]["one"] == [one * prefill.low, one * prefill.high]
+    assert told["intervals"]["texts_per_second"] == [rate / load.high, rate / load.low]
+    low, high = told["intervals"]["dollars_per_million_tokens"]
+    assert low < told["dollars_per_million_tokens"] < high
+    assert told["trust"]["intervals"]["load"]["rows"] == load.rows
     ended = ridgeline(*asked)
+    said = " ".join(ended.out.split())
+    assert f"{time_interval(prefill, one)} alone" in said
+    assert f"{rate_interval(load, rate)} texts of 32 tokens per second" in said
+    assert f"in 8 of 10 cases like this one ({prefill.measurements}); texts per second and their cost x " in said
     assert ended.out.splitlines()[0].endswith("vectors of texts of 32 tokens")
     assert "no KV: a text runs in one step" in " ".join(ended.out.split())
 
@@ -115,6 +128,8 @@ def test_cards(ridgeline: Run, folder: Path) -> None:
     assert ended.code == OK, ended.err
     assert "vectors of texts of 16 tokens" in ended.out.splitlines()[0]
     assert "cheapest tokens first" in ended.out
+    tokens = told[0]["texts_per_second"]["expected"] * 16
+    assert rate_interval(ErrorInterval(**told[0]["trust"]["intervals"]["load"]), tokens) in ended.out
     assert "TTFT" not in ended.out
 
 

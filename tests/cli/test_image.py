@@ -78,6 +78,9 @@ def test_one_picture(ridgeline: Run, folder: Path, tmp_path: Path, expected: lis
     assert "4 steps x 2 = 8 passes per image: guidance 2 (w = 3); both passes of a step in one call" in said
     assert re.search(r"memory: weights .* one pass .* decode [^;]* whole$", said, re.MULTILINE)  # tiles take the same
     assert re.search(r"predicted: encode .*, denoise .*, decode .* per step\) on ", said)
+    assert re.search(
+        r"^all stages .* in 8 of 10 cases like this one \(\d+ measurements of \d+ sources", said, re.MULTILINE
+    )
     for stage in ("encode", "denoise", "decode", "all"):
         assert re.search(rf"^{stage} +[\d.]+ [mµn]?s +[\d.]+ [mµn]?s", said, re.MULTILINE)
 
@@ -92,6 +95,8 @@ def test_several_pictures(ridgeline: Run, folder: Path, tmp_path: Path, expected
     assert told["files"] == [str(tmp_path / f"cat-{number}.webp") for number in (1, 2)]
     assert (told["passes"], told["paired"], told["tokens"], told["latents"]) == (8, True, 64, [4, 16, 16])
     assert set(told["predicted"]) == set(told["measured"]) == {"encode", "denoise", "decode"}
+    low, high = told["predicted_interval"]
+    assert low < sum(told["predicted"].values()) < high
     for image, name in enumerate(told["files"]):
         assert near(pixels_of(Path(name)), expected[image])
         latents, parameters = read_latents(latents_path(Path(name)))

@@ -1,5 +1,6 @@
 """The prices of released pipelines, compared with published claims: the figures of docs/images.md."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,17 @@ from ridgeline.core.checkpoint.catalogue import parameter_counts, pipeline_names
 from ridgeline.media.diffusion.image_comparison import IMAGE_LAYOUT, positions
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, build_on_meta
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
-from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
+from ridgeline.media.diffusion.pipeline_plan_comparison import compare_pipeline_document
+from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document, pipeline_json
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
+from ridgeline.price.device import HourlyPrice
 from ridgeline.price.devices import load_device
+from ridgeline.price.error_interval import error_intervals
+from ridgeline.price.interval_text import cost_interval, rate_interval, time_interval
+from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.util.document.elements import Facts
 from ridgeline.util.document.humanize import say, three_digits
+from ridgeline.util.document.terminal_renderer import plain
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "images.md"
 ATTENTION = {
@@ -94,6 +101,31 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
     assert picture.image_comparison is None
     work = [sum(stage.flops for stage in plan.alone_request.stages) for plan in (plans["wan2.2-t2v-a14b"], picture)]
     assert 90 < work[0] / work[1] < 100  # where a pass's attention grows with the square of its tokens
+
+
+def test_figures_have_their_intervals(plans: dict[str, PipelinePlan]) -> None:
+    """Check the answer, the data and a comparison."""
+    free, interval = plans["flux.1-dev"], error_intervals()["picture", "timed"]
+    device = replace(free.device, price=HourlyPrice(3.6, "2026", "a test"))
+    plan = PipelinePlan(free.name, free.price, free.usual, device, PipelineOptions())
+    seconds, an_hour, dollars = plan.each.expected, plan.an_hour.expected, plan.dollars
+    assert dollars is not None
+    answer = pipeline_document(plan).blocks[0]
+    assert isinstance(answer, Facts)
+    told = dict(answer.rows)
+    assert f" {time_interval(interval, seconds)} (floor " in str(told["image"])
+    assert f" {rate_interval(interval, an_hour)} per hour" in str(told["image"])
+    assert f" {cost_interval(interval, dollars)} per image" in str(told["cost"])
+    assert f"in 8 of 10 cases like this one ({interval.measurements}); cases like this one: " in str(told["trust"])
+    data = pipeline_json(plan)
+    assert data["answer"]["interval"]["high"] == interval.high
+    assert data["answer"]["intervals"] == {
+        "seconds": (seconds * interval.low, seconds * interval.high),
+        "an_hour": (an_hour / interval.high, an_hour / interval.low),
+        "dollars": (dollars * interval.low, dollars * interval.high),
+    }
+    compared = plain(compare_pipeline_document([plan], Unpriced("no price")), 200)
+    assert time_interval(interval, seconds) in compared
 
 
 def test_latents_and_tokens_of_a_picture(plans: dict[str, PipelinePlan]) -> None:

@@ -10,6 +10,7 @@ from ridgeline.media.diffusion.forecast import STAGES, Forecast
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_price import PipelineMemory
 from ridgeline.price.device import Device
+from ridgeline.price.interval_text import describe_interval
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 from ridgeline.util.json_data import json_select
 
@@ -49,6 +50,7 @@ def plan_lines(
         yield f"step cache {plan.request.step_cache:g}: {kept}; the prediction assumes full passes, the upper limit"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} ({say_seconds(each)} per step) on {describe_device(forecast.device)}"
+    yield describe_interval("all stages", forecast.interval, sum(forecast.seconds.values()))
 
 
 def _moves(plan: DiffusionPlan) -> bool:
@@ -147,5 +149,6 @@ def request_json(
             **json_select(memory, "decode", "decode_whole=whole", "decode_tiled=tiled"),
         },
         "predicted": dict(forecast.seconds),
+        "predicted_interval": forecast.interval.around_time(sum(forecast.seconds.values())),
         "measured": dict(measured),
     }

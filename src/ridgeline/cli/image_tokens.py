@@ -26,6 +26,7 @@ from ridgeline.media.images.image_generator import (
     TokenPlan,
     load_image_generator,
 )
+from ridgeline.price.interval_text import describe_interval
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.host import threads_for
 from ridgeline.util.json_data import json_select
@@ -77,6 +78,7 @@ def plan_lines(
     yield f"{flops} GFLOP and {moved} GB of weights and KV in total; no guidance"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} on {describe_device(forecast.device)}"
+    yield describe_interval("all stages", forecast.interval, sum(forecast.seconds.values()))
 
 
 def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, f
         "text_tokens": len(plan.prompt),
         "passes": plan.tokens,
         **json_select(forecast, "flops=cost.total_flops", "bytes=cost.memory_bytes", "predicted=seconds"),
+        "predicted_interval": forecast.interval.around_time(sum(forecast.seconds.values())),
         "measured": dict(measured),
     }
 

@@ -13,6 +13,7 @@ from ridgeline.media.diffusion.pipeline_price import PipelineComponents, Pipelin
 from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import ErrorInterval
 
 STAGES = ("encode", "denoise", "decode")
 
@@ -24,6 +25,8 @@ class Forecast:
     seconds: Mapping[str, float]
     memory: PipelineMemory
     device: Device
+    interval: ErrorInterval
+    """The interval in which 8 of 10 measured times lie."""
 
 
 class Forecaster:
@@ -36,6 +39,11 @@ class Forecaster:
         denoisers = (pipeline.denoiser, *([pipeline.low_noise_expert.denoiser] if pipeline.low_noise_expert else []))
         self._price = PipelinePrice(PipelineComponents(pipeline.encoder.models, denoisers, decoder))
 
+    @property
+    def interval(self) -> ErrorInterval:
+        """The interval in which 8 of 10 measured times of the pipeline lie on the device."""
+        return self._price.interval(self._device)
+
     def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
         """Return the expected seconds of one denoiser call; this method can be passed as a `CallSeconds`."""
         return self._price.call(self._device, geometry, texts).expected
@@ -46,7 +54,8 @@ class Forecaster:
         The models run on the meta device, as in `PipelinePrice.memory`, so no other thread may run them at the same
         time.
         """
-        return Forecast(self.seconds(plan, tiling), self._price.memory(self._job(plan), tiling), self._device)
+        memory = self._price.memory(self._job(plan), tiling)
+        return Forecast(self.seconds(plan, tiling), memory, self._device, self.interval)
 
     def seconds(self, plan: DiffusionPlan, tiling: Tiling | None) -> dict[str, float]:
         """Return the expected seconds of each stage of a plan.

@@ -13,6 +13,7 @@ from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults
 from ridgeline.media.diffusion.pipeline_price import PipelineMemory, PipelinePrice, PipelineWorkload, RequestPrice
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.price.plan.request_phases import Estimate
 
 STEPS = (4, 8, 20, 28, 50)
@@ -149,6 +150,11 @@ class PipelinePlan:
     def each(self) -> Estimate:
         """The seconds per image or video: the time of the whole request divided by its number of images or videos."""
         return self.request.seconds * (1 / self.job.images)
+
+    @cached_property
+    def interval(self) -> ErrorInterval:
+        """The interval in which 8 of 10 measured times of images or videos lie, for this device."""
+        return self.price.interval(self.device)
 
     @property
     def parameters(self) -> Mapping[str, int]:

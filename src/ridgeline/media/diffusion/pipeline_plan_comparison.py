@@ -5,6 +5,7 @@ from typing import Any
 
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import answer_json, image_or_video, refusals
+from ridgeline.price.interval_text import time_interval
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
@@ -17,7 +18,12 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
     for seller, ranked in _rankings(plans):
         heading = f"{seller}: cheapest {image_or_video(some)}s first" if seller else f"{unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, ranked)]
-    notes = ["--seller NAME and --prices FILE choose the prices."]
+    what = image_or_video(some)
+    notes = [
+        f"8 of 10: the interval of the time per {what} that holds 8 of 10 measurements of such cases; rates and costs "
+        "vary with it.",
+        "--seller NAME and --prices FILE choose the prices.",
+    ]
     if unpriced.elsewhere:
         notes.append(
             f"other sellers have prices for some of the GPUs without one: --seller {', '.join(unpriced.elsewhere)}"
@@ -26,8 +32,11 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
         short = (f"{p.device.name} by {gib_cell(gib(p.fit.least - p.fit.budget))}" for p in unable)
         notes.append(f"do not fit, missing GiB per GPU: {', '.join(short)}")
     notes += refusals(some)
-    heads = (f"per {image_or_video(some)}", "per hour", "$/h", f"$/{image_or_video(some)}")
-    table_columns = (Column("devices", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
+    more = ("per hour", "$/h", f"$/{what}")
+    table_columns = (
+        Column("devices", words=True, whole=True), Column(f"per {what}"), Column("8 of 10", words=True, whole=True),
+        *map(Column, more), Column("fits", words=True),
+    )  # fmt: skip
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
     title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
     return Document(
@@ -72,6 +81,6 @@ def _row(plan: PipelinePlan) -> TableRow:
     price, name = plan.device.price, plan.device.name if plan.devices == 1 else f"{plan.devices} x {plan.device.name}"
     hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
     dollars = "" if plan.dollars is None else three_digits(plan.dollars)
-    return TableRow(
-        (name, say_seconds(plan.each.expected), three_digits(plan.an_hour.expected), hourly, dollars, plan.fit.verdict)
-    )
+    seconds, an_hour = plan.each.expected, three_digits(plan.an_hour.expected)
+    around = time_interval(plan.interval, seconds)
+    return TableRow((name, say_seconds(seconds), around, an_hour, hourly, dollars, plan.fit.verdict))

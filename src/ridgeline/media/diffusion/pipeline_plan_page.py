@@ -8,9 +8,18 @@ from typing import Any
 from ridgeline.media.diffusion.image_comparison import positions
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
+from ridgeline.price.device_basis import describe_basis
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.interval_text import (
+    cost_interval,
+    describe_cases,
+    describe_factors,
+    describe_interval,
+    rate_interval,
+    time_interval,
+)
 from ridgeline.price.plan.plan_document import check_sections, classes_table
 from ridgeline.price.plan.request_phases import Estimate
-from ridgeline.price.plan.trust import describe_trust, trust_in
 from ridgeline.util.document.elements import (
     Document,
     DocumentBlock,
@@ -63,12 +72,13 @@ def image_or_video(plan: PipelinePlan) -> str:
 
 
 def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
-    what, each = image_or_video(plan), plan.each
+    what, each, an_hour, interval = image_or_video(plan), plan.each, plan.an_hour.expected, plan.interval
     facts = [
         (
             what,
-            f"{say_seconds(each.expected)} (floor {say_seconds(each.floor)}, bound {say_seconds(each.bound)}); "
-            f"{three_digits(plan.an_hour.expected)} per hour{_divided(plan)}",
+            f"{say_seconds(each.expected)} {time_interval(interval, each.expected)} (floor {say_seconds(each.floor)}, "
+            f"bound {say_seconds(each.bound)}); {three_digits(an_hour)} {rate_interval(interval, an_hour)} per hour"
+            f"{_divided(plan)}",
         ),
         ("cost", _cost(plan)),
         ("passes", _passes(plan)),
@@ -76,7 +86,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
-        ("trust", describe_trust(plan.device, [trust_in(plan.device.name, "", "picture")])),
+        ("trust", f"{describe_interval(what, interval, each.expected)}; {describe_cases(interval, plan.device)}"),
     ]
     return facts + [("note", note) for note in _notes(plan)]
 
@@ -96,7 +106,8 @@ def _cost(plan: PipelinePlan) -> str:
     if price is None or plan.dollars is None:
         return "no price is known for this GPU; give --price, or --prices FILE"
     hourly = f"${price.dollars:.2f} per GPU and hour ({price.asked_by}, {price.date})"
-    return f"${three_digits(plan.dollars)} per {image_or_video(plan)}; {hourly}"
+    around = cost_interval(plan.interval, plan.dollars)
+    return f"${three_digits(plan.dollars)} {around} per {image_or_video(plan)}; {hourly}"
 
 
 def _passes(plan: PipelinePlan) -> str:
@@ -196,7 +207,13 @@ def _stages(plan: PipelinePlan) -> DocumentTable:
     rows.append(TableRow(("all", "", *_figures(flops, nbytes, request.seconds), "", ""), "strong"))
     heads = ("", "runs", "FLOP", "moved", "floor", "bound", "expected", "attention", "roof")
     notes = ("FLOPs, bytes and seconds are per GPU; the seconds include communication between GPUs",)
-    return DocumentTable(columns(*heads, words=(0, 8)), tuple(rows), notes if plan.devices > 1 else ())
+    notes = (*(notes if plan.devices > 1 else ()), _factors_note(plan))
+    return DocumentTable(columns(*heads, words=(0, 8)), tuple(rows), notes)
+
+
+def _factors_note(plan: PipelinePlan) -> str:
+    """Return a note on the interval of all expected times of a table, in which costs vary likewise."""
+    return describe_factors("8 of 10 measurements:", plan.interval)
 
 
 def _stage(stage: StagePrice, name: str, count: int) -> TableRow:
@@ -247,7 +264,8 @@ def _changes(plan: PipelinePlan) -> DocumentTable:
         rows.append(
             TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} per pass and {image_or_video(plan)}", ""))
         )
-    return DocumentTable(columns("on one GPU", "total passes", "expected", "time", "passes", words=(0,)), tuple(rows))
+    heads = ("on one GPU", "total passes", "expected", "time", "passes")
+    return DocumentTable(columns(*heads, words=(0,)), tuple(rows), (_factors_note(plan),))
 
 
 def _devices_table(plan: PipelinePlan) -> DocumentTable:
@@ -273,6 +291,7 @@ def _devices_table(plan: PipelinePlan) -> DocumentTable:
     notes = (
         "guidance: each half of the GPUs runs one of the two passes; sequence: rows are divided, and heads in "
         "attention (Ulysses)",
+        _factors_note(plan),
     )
     return DocumentTable(columns(*heads, words=(1,)), tuple(rows), notes)
 
@@ -305,6 +324,10 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
             "guidance=scale", "job.passes", "job.texts", "count=job.images",
         ),
         "answer": answer_json(plan),
+        "trust": {
+            "kernels_in_words": describe_basis(plan.device),
+            "known_in_words": LEVELS[plan.interval.known],
+        },
         "stages": [_stage_json(stage) for stage in plan.request.stages],
         "memory": json_select(plan, "*request.memory", "*fit"),
         "changes": {
@@ -320,8 +343,19 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
 
 
 def answer_json(plan: PipelinePlan) -> dict[str, Any]:
-    """Return a plan's seconds and dollars per image or video, hourly rate, memory fit and GPU division as JSON data."""
-    return json_select(plan, "seconds=each", "an_hour", "dollars", "fits=fit.verdict", "request.division")
+    """Return a plan's seconds and dollars per image or video, hourly rate, memory fit and GPU division as JSON data.
+
+    `intervals` holds the interval of each figure that has one, and `interval` the factors and what they come from.
+    """
+    around, dollars = plan.interval, plan.dollars
+    return {
+        **json_select(plan, "seconds=each", "an_hour", "dollars", "fits=fit.verdict", "request.division", "interval"),
+        "intervals": {
+            "seconds": around.around_time(plan.each.expected),
+            "an_hour": around.around_rate(plan.an_hour.expected),
+            "dollars": None if dollars is None else around.around_time(dollars),
+        },
+    }
 
 
 def _stage_json(stage: StagePrice) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ridgeline.core.models.families.janus import JanusImageModel
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
 from ridgeline.core.models.registry import IMAGE_GENERATORS
 from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_settings import EngineSettings
@@ -27,6 +28,9 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.media.images.prompt import ImageTokens
 from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import OWN_ENGINE
+from ridgeline.price.engine_profile import load_engine as load_profile
+from ridgeline.price.error_interval import ErrorInterval, intervals_for
 from ridgeline.price.price import Price
 
 STAGES = ("encode", "tokens", "decode")
@@ -55,6 +59,8 @@ class TokenForecast:
     costs: dict[str, Cost]
     seconds: dict[str, float]
     device: Device
+    interval: ErrorInterval
+    """The interval in which 8 of 10 measured times lie."""
 
     @property
     def cost(self) -> Cost:
@@ -151,6 +157,7 @@ class TokenImageGenerator:
                 "decode": decode.expected * plan.images,
             },
             device,
+            intervals_for(device, load_profile(OWN_ENGINE), format_of(self.loaded.model.model_dtype).name)["picture"],
         )
 
     def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:

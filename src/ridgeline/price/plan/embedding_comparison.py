@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.price.device import Device
+from ridgeline.price.interval_text import rate_interval
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.embedding_document import embedding_json
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
@@ -63,8 +64,12 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
     for seller, plans in _rankings(compared.plans):
         heading = f"{seller}: cheapest tokens first" if seller else f"{compared.unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, plans)]
-    heads = ("texts/s", "tokens/s", "one text", "$/h", "$/M")
-    table_columns = (Column("devices", words=True, whole=True), *map(Column, heads), Column("limit", words=True))
+    around = Column("8 of 10", words=True, whole=True)
+    rates, others = ("texts/s", "tokens/s"), ("one text", "$/h", "$/M")
+    table_columns = (
+        Column("devices", words=True, whole=True), *map(Column, rates), around, *map(Column, others),
+        Column("limit", words=True),
+    )  # fmt: skip
     return Document(
         f"{some.name}: {some.case.weights} weights, vectors of texts of {some.length:,} tokens",
         (DocumentTable(table_columns, tuple(rows), tuple(_notes(compared))),),
@@ -104,11 +109,17 @@ def _row(plan: EmbeddingPlan) -> TableRow:
     name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
     dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three_digits(cost))
     one = say_seconds(plan.one.seconds.expected)
-    return TableRow((name, three_digits(rate), three_digits(rate * plan.length), one, *dollars, plan.full.limit))
+    tokens = rate * plan.length
+    around = rate_interval(plan.case.intervals["load"], tokens)
+    return TableRow((name, three_digits(rate), three_digits(tokens), around, one, *dollars, plan.full.limit))
 
 
 def _notes(compared: EmbeddingComparison) -> Iterator[str]:
     yield "$/M: dollars per million tokens at the expected rate; --seller NAME or --prices FILE chooses the prices."
+    yield (
+        "8 of 10: the interval of the tokens per second that holds 8 of 10 measurements of such cases; costs per token "
+        "vary with it."
+    )
     if compared.unpriced.elsewhere:
         yield (
             "other sellers offer some of the devices without a price: --seller "

@@ -5,12 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.price.device_basis import describe_basis
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.interval_text import (
+    cost_interval,
+    describe_cases,
+    describe_factors,
+    describe_interval,
+    rate_interval,
+    time_interval,
+)
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
 from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say_gib, say_seconds, three_digits
-from ridgeline.util.json_data import json_select
+from ridgeline.util.json_data import json_data, json_select
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
@@ -36,27 +46,45 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
         f"weights {say_gib(gib(plan.weights))}, activations per step {say_gib(gib(plan.activations))}, overhead "
         f"{say_gib(gib(plan.overhead))}; {kept}"
     )
-    rate = plan.texts_per_second.expected
+    rate, alone, intervals = plan.texts_per_second.expected, plan.one.seconds.expected, plan.case.intervals
+    prefill, load = intervals["prefill"], intervals["load"]
     each = f"{plan.texts:,} per step" if plan.full.steps == 1 else f"one text in {plan.full.steps:,} steps"
     facts = [
         ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
-        ("texts", f"{three_digits(rate)} texts of {plan.length:,} tokens per second, {each}; {_limit(plan.full)}"),
-        ("one text", f"{say_seconds(plan.one.seconds.expected)} alone; {_limit(plan.one)}"),
+        (
+            "texts",
+            f"{three_digits(rate)} {rate_interval(load, rate)} texts of {plan.length:,} tokens per second, {each}; "
+            f"{_limit(plan.full)}",
+        ),
+        ("one text", f"{say_seconds(alone)} {time_interval(prefill, alone)} alone; {_limit(plan.one)}"),
     ]
     if plan.dollars_per_million is not None:
-        facts.append(("cost", f"${three_digits(plan.dollars_per_million)} per million tokens"))
+        million = plan.dollars_per_million
+        facts.append(("cost", f"${three_digits(million)} {cost_interval(load, million)} per million tokens"))
+    facts.append(("trust", _trust(plan)))
     return facts + [("note", note) for note in plan.case.notes]
 
 
+def _trust(plan: EmbeddingPlan) -> str:
+    """Return what the intervals come from: measurements, and how well device, engine and format are known."""
+    prefill, load = plan.case.intervals["prefill"], plan.case.intervals["load"]
+    one = describe_interval("one text", prefill, plan.one.seconds.expected)
+    cases = describe_cases(prefill, plan.case.setup.device)
+    return f"{one}; {describe_factors('texts per second and their cost', load)}; {cases}"
+
+
 def _times(plan: EmbeddingPlan) -> DocumentTable:
+    prefill = plan.case.intervals["prefill"]
     rows = (
         TableRow((
             phase.about, *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
-            three_digits(phase.seconds.per_second(texts).expected), phase.limit,
+            time_interval(prefill, phase.seconds.expected), three_digits(phase.seconds.per_second(texts).expected),
+            phase.limit,
         ))
         for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
     )  # fmt: skip
-    return DocumentTable(columns("step", "floor", "bound", "expected", "texts/s", "limit"), tuple(rows))
+    heads = ("step", "floor", "bound", "expected", "8 of 10 measurements", "texts/s", "limit")
+    return DocumentTable(columns(*heads, words=(0, 4)), tuple(rows))
 
 
 def _limit(phase: PhasePrice) -> str:
@@ -84,9 +112,9 @@ def _lengths(plan: EmbeddingPlan) -> DocumentTable:
             other.full.limit,
         )
         rows.append(TableRow((*cells, "" if cost is None else three_digits(cost), "yes" if other.fits else "no")))
-    return DocumentTable(
-        columns("tokens per text", "texts per step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows)
-    )
+    heads = ("tokens per text", "texts per step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits")
+    note = describe_factors("8 of 10 measurements:", plan.case.intervals["load"])
+    return DocumentTable(columns(*heads), tuple(rows), (note,))
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = MappingProxyType(
@@ -112,4 +140,27 @@ def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
         "memory": json_select(plan, "weights", "activations", "overhead", "kv", "budget", "fits"),
         **json_select(plan, "texts_per_second", "one=one.seconds", "full=full.seconds", "full.limit"),
         **json_select(plan, "dollars_per_million_tokens=dollars_per_million", "case.notes"),
+        "intervals": _intervals(plan),
+        "trust": _trust_json(plan),
+    }
+
+
+def _intervals(plan: EmbeddingPlan) -> dict[str, tuple[float, float] | None]:
+    """Return the interval of each expected figure, in the figure's unit."""
+    prefill, load, million = plan.case.intervals["prefill"], plan.case.intervals["load"], plan.dollars_per_million
+    return {
+        "texts_per_second": load.around_rate(plan.texts_per_second.expected),
+        "one": prefill.around_time(plan.one.seconds.expected),
+        "full": prefill.around_time(plan.full.seconds.expected),
+        "dollars_per_million_tokens": None if million is None else load.around_time(million),
+    }
+
+
+def _trust_json(plan: EmbeddingPlan) -> dict[str, Any]:
+    found, device = plan.case.intervals, plan.case.setup.device
+    return {
+        "kernels_in_words": describe_basis(device),
+        "known": found["load"].known,
+        "known_in_words": LEVELS[found["load"].known],
+        "intervals": {kind: json_data(found[kind]) for kind in ("prefill", "load")},
     }
