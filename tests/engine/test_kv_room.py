@@ -16,6 +16,8 @@ from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import load_engine
+from ridgeline.price.devices import load_device
+from ridgeline.price.error_interval import error_intervals
 from support.embedders import write_bert
 
 CONFIGS = {
@@ -61,6 +63,13 @@ def test_the_dtype_is_the_models_where_weights_are_codes(tmp_path: Path) -> None
     loaded = load_engine(folder, EngineSettings(weights="int8+head"), dummy_weights=True)
     assert next(loaded.model.parameters()).dtype == torch.uint8
     assert loaded.info().dtype == "float32"
+    assert loaded.info().predicted_intervals == {}
+    prefill, decode = (error_intervals()[kind, "family"] for kind in ("prefill", "decode"))  # no times of its kernels
+    assert loaded.info(load_device("h100-sxm")).predicted_intervals == {
+        "prefill": (prefill.low, prefill.high),
+        "decode": (decode.low, decode.high),
+        "mixed": (min(prefill.low, decode.low), max(prefill.high, decode.high)),
+    }
 
 
 def test_an_encoder_keeps_nothing(tmp_path: Path) -> None:

@@ -199,6 +199,18 @@ def test_steps_measured_and_predicted_by_phase() -> None:
     assert read.histogram("step_seconds", phase="mixed") == (1, pytest.approx(0.5))
 
 
+def test_the_band_around_predicted_steps() -> None:
+    """Check the factors that the engine tells, and that there are none if it predicts nothing."""
+    llm = Scripted()
+    llm.info = msgspec.structs.replace(llm.info, predicted_intervals={"prefill": (0.7, 1.4), "decode": (0.9, 1.2)})
+    read = Reading(EngineMetrics(llm, "tales"))
+    for phase, (low, high) in llm.info.predicted_intervals.items():
+        assert read("predicted_interval_ratio", phase=phase, bound="low") == low
+        assert read("predicted_interval_ratio", phase=phase, bound="high") == high
+    silent = Reading(EngineMetrics(Scripted(), "tales"))
+    assert not [name for name, _ in silent.samples if name.endswith("predicted_interval_ratio")]
+
+
 def test_achieved_rates_are_of_the_last_seconds_while_steps_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     llm, _, metrics = served()
     llm.step([(1, 0, 0, 24)], 1, 2, 1.5)  # the script's work is 1 GFLOP and 2 GB for each second

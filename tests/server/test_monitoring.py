@@ -17,7 +17,7 @@ from server.test_metrics import served, two_requests
 FOLDER = Path(__file__).parents[2] / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana" / "ridgeline.json").read_text())
 SUFFIXES = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
-WORDS = {"sum", "by", "rate", "increase", "histogram_quantile", "label_values", "up"}
+WORDS = {"sum", "max", "by", "rate", "increase", "histogram_quantile", "label_values", "up"}
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here (Debian's package prometheus)")
 

@@ -10,12 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
+from ridgeline.price.error_interval import error_intervals
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, IMAGE_FAMILIES, MODEL_LABELS, PREFIX
 from server.pictures import ROUTE, Drawing, Held, drawing
 from server.wire import eventually
 
 FROZEN = Path(__file__).parent / "picture_metrics.json"
+PICTURE = error_intervals()["picture", "timed"]  # an H100, in fp32
 QUICK = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 2, "guidance_scale": 0.0, "seed": 1}
 
 
@@ -65,6 +67,8 @@ def test_what_a_request_counts(up: Drawing) -> None:
         assert after[("step_predicted_seconds_count", phase)] == phases[phase]
         assert after[("step_predicted_seconds_sum", phase)] > 0
         assert after[("step_seconds_sum", phase)] > 0
+        low, high = (after[("predicted_interval_ratio", bound, phase)] for bound in ("low", "high"))
+        assert (low, high) == (PICTURE.low, PICTURE.high)
     assert after[("images_total",)] == 2
     assert after[("request_success_total", "stop")] == 1
     assert after[("e2e_request_latency_seconds_count",)] == after[("request_queue_time_seconds_count",)] == 1

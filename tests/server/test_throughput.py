@@ -91,6 +91,17 @@ def test_whose_step_times_are_predicted_is_said_once(
     assert caplog.messages[2:] == [said]
 
 
+def test_between_which_factors_steps_are_expected(caplog: pytest.LogCaptureFixture) -> None:
+    llm = Scripted()
+    llm.info = msgspec.structs.replace(llm.info, predicted_intervals={"prefill": (0.7, 1.4), "decode": (0.9, 1.2)})
+    with caplog.at_level(logging.INFO):
+        ThroughputLog(llm).begin()
+    assert caplog.messages[2:] == [
+        "Predicted step times are those of scripted card; 8 of 10 measured steps are expected at: prefill x 0.70 to x "
+        "1.40, decode x 0.90 to x 1.20"
+    ]
+
+
 def test_a_stale_calibration_is_logged_with_what_changed(caplog: pytest.LogCaptureFixture) -> None:
     llm = Scripted()
     stale = (

@@ -5,6 +5,7 @@ import gc
 import tracemalloc
 import weakref
 
+import msgspec
 import pytest
 
 from ridgeline.engine.events import Event
@@ -53,6 +54,9 @@ def test_a_ledger_has_the_queue_the_prompt_and_every_step() -> None:
     assert told["predicted_seconds"] == pytest.approx(0.49)
     assert told["floor_seconds"] == pytest.approx(0.245)
     assert told["predicted_share"] == pytest.approx(0.49 / 0.6)  # the last step has no prediction
+    assert told["predicted_intervals"] == {}
+    llm.info = msgspec.structs.replace(llm.info, predicted_intervals={"decode": (0.9, 1.2)})
+    assert traces.find("mine")["predicted_intervals"] == {"decode": (0.9, 1.2)}  # type: ignore[index]
     ledger = told["ledger"]
     assert [row["step"] for row in ledger] == [2, 3, 4]
     assert [(row["start"], row["count"]) for row in ledger] == [(16, 23), (39, 1), (40, 1)]

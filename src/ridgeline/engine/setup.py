@@ -22,6 +22,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.recipes import quality_warning
 from ridgeline.core.models.registry import image_generator_of
 from ridgeline.core.ops.kv_layout import KVLayout
+from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.shard import Shard
 from ridgeline.core.text import ChatTemplates, Tokenizer
 from ridgeline.engine.engine import Engine
@@ -40,6 +41,9 @@ from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
+from ridgeline.price.engine_profile import OWN_ENGINE
+from ridgeline.price.engine_profile import load_engine as load_profile
+from ridgeline.price.error_interval import intervals_for
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.price import Price
 from ridgeline.util.host import check_threads, threads_for
@@ -146,7 +150,16 @@ class LoadedEngine:
             concurrency=layout.concurrency(self.engine.traits.context, self.engine.traits.encoder_context),
             unshared=layout.why_no_prefix_cache,
             warnings=self.warnings,
+            predicted_intervals={} if device is None else self._predicted_intervals(device),
         )
+
+    def _predicted_intervals(self, device: Device) -> dict[str, tuple[float, float]]:
+        """Return the factors on predicted times by phase. A mixed step may be off as far as a prefill or a decode."""
+        weights = self.model.recipe or format_of(self.model.storage.dtype).name
+        found = intervals_for(device, load_profile(OWN_ENGINE), weights)
+        own = [found["prefill"], found["decode"]]
+        mixed = min(each.low for each in own), max(each.high for each in own)
+        return {each.kind: (each.low, each.high) for each in own} | {"mixed": mixed}
 
     @property
     def vectors(self) -> VectorInfo | None:

@@ -98,6 +98,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
+    predicted_intervals: dict[str, tuple[float, float]] = {}
+    """The factors on predicted step times between which 8 of 10 measured times lie: prefill, decode and mixed.
+
+    It is empty if nothing is predicted.
+    """
 
 
 class StepReport(NamedTuple):

@@ -95,7 +95,7 @@ class Feed:
             "clock": snapshot.at * NANOSECONDS,
             "limits": json_select(info, "context", "requests", "step_tokens", "page_size", "pages")
             | {"groups": snapshot.groups},
-            **json_select(info, "device", "calibrated"),
+            **json_select(info, "device", "calibrated", "predicted_intervals"),
             "counters": asdict(snapshot.stats),
             "pages": snapshot.pages,
             "requests": [_sequence_json(each, name_of) for each in snapshot.sequences],

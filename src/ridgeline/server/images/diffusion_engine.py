@@ -21,6 +21,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.work_units import StageName, WorkUnit, count_by_stage, count_work_units, run_work_units
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.server.fair_queue import FairQueue
 from ridgeline.server.images.work_unit_prices import WorkUnitPrices
 from ridgeline.server.model_loop import ModelLoop
@@ -136,6 +137,11 @@ class DiffusionEngine:
         self._runs: set[_ActiveDiffusion] = set()  # with a waiting caller; used on the event loop only
         self._expected_by = 0.0  # seconds of time.monotonic
         loop.join(self)
+
+    @property
+    def intervals(self) -> dict[str, ErrorInterval]:
+        """The interval in which 8 of 10 measured times lie, by name of the pipeline."""
+        return {name: prices.interval for name, prices in self._prices.items()}
 
     @property
     def num_awaited(self) -> int:

@@ -102,8 +102,8 @@ def build_image_service(
 ) -> tuple[ImageService, ImageMetrics]:
     """Return a service that enforces the limits of the settings, and the metrics of its requests."""
     service = ImageService(engine, settings)
-    model_names = tuple(map(names.response_name, engine.pipelines))
-    metrics = ImageMetrics(service.live, model_names, settings.metrics_alias)
+    models = {names.response_name(name): interval for name, interval in engine.intervals.items()}
+    metrics = ImageMetrics(service.live, models, settings.metrics_alias)
     service.observers.append(metrics)
     return service, metrics
 

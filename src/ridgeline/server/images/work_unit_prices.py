@@ -12,6 +12,7 @@ from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.work_units import StageName, seconds_per_unit
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.util.document.humanize import gib, say_gib
 
 
@@ -35,6 +36,11 @@ class WorkUnitPrices:
         self._forecaster = Forecaster(pipeline, device)
         self._tilings: dict[Geometry, Tiling | None] = {}
         self._activations = cache(self._forecaster.activations)
+
+    @property
+    def interval(self) -> ErrorInterval:
+        """The interval in which 8 of 10 measured times of the pipeline lie."""
+        return self._forecaster.interval
 
     def predict(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
         """Return the predicted seconds of a plan's work units by stage, and the tiling of its decoding.

@@ -88,6 +88,9 @@ class EngineMetrics(MetricsRegistry):
             if not family.labels and family.name not in ("achieved_flops", "achieved_bytes"):
                 self._one(family.name)
         self._one("cache_config_info", str(self.llm.info.page_size), str(self.llm.info.pages)).set(1)
+        for phase, (low, high) in self.llm.info.predicted_intervals.items():
+            self._one("predicted_interval_ratio", phase, "low").set(low)
+            self._one("predicted_interval_ratio", phase, "high").set(high)
 
     # -- requests: Observer --------------------------------------------------------------------------------------------
 

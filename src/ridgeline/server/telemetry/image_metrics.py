@@ -6,6 +6,7 @@ from time import perf_counter_ns
 from typing_extensions import override
 
 from ridgeline.engine.request import NANOSECONDS
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.server.errors import ApiError
 from ridgeline.server.images.diffusion_engine import WorkUnitReport
 from ridgeline.server.images.image_service import InFlightImageRequest
@@ -17,23 +18,23 @@ class ImageMetrics(MetricsRegistry):
     """The metrics of a server's pipelines; an `ImageObserver` of their requests."""
 
     def __init__(
-        self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None
+        self, live: Mapping[str, InFlightImageRequest], models: Mapping[str, ErrorInterval], alias: str | None = None
     ) -> None:
         """Register the metrics of image and video pipelines at 0.
 
         Args:
             live: The requests in progress, read at each scrape.
-            models: The names of the pipelines in responses.
+            models: The intervals of predicted times of the pipelines, by their names in responses.
             alias: The prefix for vLLM's metric names; None for none.
         """
-        super().__init__(IMAGE_FAMILIES, models[0], alias=alias)
-        self._live, self._models = live, models
+        super().__init__(IMAGE_FAMILIES, next(iter(models)), alias=alias)
+        self._live, self._models = live, tuple(models)
         for name in ("ignored_fields", "loop_lag_seconds"):
             self._one(name)
-        for model in models:
-            self._prepare(model)
+        for model, interval in models.items():
+            self._prepare(model, interval)
 
-    def _prepare(self, model: str) -> None:
+    def _prepare(self, model: str, interval: ErrorInterval) -> None:
         """Create the time series with known labels at 0, so that they are exported from the start."""
         for family in ("images", "clips", "e2e_request_latency_seconds", "request_queue_time_seconds"):
             self._of(model, family)
@@ -44,6 +45,8 @@ class ImageMetrics(MetricsRegistry):
         for phase in IMAGE_PHASES:
             self._of(model, "step_seconds", phase)
             self._of(model, "step_predicted_seconds", phase)
+            self._of(model, "predicted_interval_ratio", phase, "low").set(interval.low)
+            self._of(model, "predicted_interval_ratio", phase, "high").set(interval.high)
         for stage in ("queue", *IMAGE_PHASES):
             self._of(model, "aborted", stage)
 

@@ -103,6 +103,11 @@ FAMILIES = (
     _counter("aborted", "Requests aborted before their end, by phase.", ("phase",)),
     _histogram("step_seconds", "Measured seconds per step.", ("phase",), buckets=_STEP),
     _histogram("step_predicted_seconds", "Predicted seconds of the same steps.", ("phase",), buckets=_STEP),
+    _gauge(
+        "predicted_interval_ratio",
+        "Factors on predicted seconds of a step between which 8 of 10 measured steps lie: low and high.",
+        ("phase", "bound"),
+    ),
     _gauge("achieved_flops", "FLOP/s of the steps of the last 10 seconds, idle time excluded."),
     _gauge("achieved_bytes", "Bytes/s that those steps had to read and write."),
     _gauge("kv_blocks", "KV pages: free, cached (reusable prefixes) or used.", ("state",)),
@@ -154,6 +159,6 @@ IMAGE_FAMILIES = (
     *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
     _histogram("step_seconds", "Measured seconds per step.", ("phase",), buckets=_DENOISE_STEP),
     _histogram("step_predicted_seconds", "Predicted seconds of the same steps.", ("phase",), buckets=_DENOISE_STEP),
-    *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
+    *(_SAME[name] for name in ("predicted_interval_ratio", "loop_lag_seconds", "ignored_fields", "build_info")),
 )
 """The metrics of pipelines; a step is the encoding of prompts, a denoising step, or the decoding of an image."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.worker.engine_messages import StepReport
+from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import EngineClient
-from ridgeline.util.document.humanize import gib, say_gib
+from ridgeline.util.document.humanize import gib, say_gib, three_digits
 
 _RECENT = 1000  # requests in the hit rate
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ThroughputLog:
         if info.device is not None:
             missing = info.stale_calibration or "ridgeline calibrate"
             how = "" if info.calibrated or self._priced else f" (not calibrated: {missing})"
-            logger.info(f"Predicted step times are those of {info.device}{how}")
+            logger.info(f"Predicted step times are those of {info.device}{how}{_expected(info)}")
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Count nothing for a rejected request, because the engine did no work for it."""
@@ -110,6 +110,15 @@ class ThroughputLog:
         fields = self.line(seconds)
         if fields is not None:
             logger.info(worded(fields, self._engine), extra={"fields": {"engine": self._engine, **fields}})
+
+
+def _expected(info: EngineInfo) -> str:
+    """Return between which factors on predicted times most measured times are expected, by phase of a step."""
+    factors = (
+        f"{phase} x {three_digits(low)} to x {three_digits(high)}"
+        for phase, (low, high) in info.predicted_intervals.items()
+    )
+    return f"; 8 of 10 measured steps are expected at: {', '.join(factors)}" if info.predicted_intervals else ""
 
 
 def worded(fields: dict[str, Any], engine: int = 0) -> str:
