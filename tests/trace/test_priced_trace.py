@@ -130,7 +130,8 @@ def test_the_limit_is_that_of_the_plan() -> None:
     assert (prefill.limit, decode.limit) == ("communication", "memory")
     links = sum(call.time.bound * call.count for call in prefill.calls if call.cost.communication)
     assert links > prefill.price.bound / 2
-    assert "the link between the GPUs is the limit" in plain(priced_document(priced_trace("m", case, 1024, 1)), 200)
+    page = plain(priced_document(priced_trace("m", case, 1024, 1)), 200)
+    assert "the link between the GPUs is the limit" in " ".join(page.split())
     assert [step.limit for step in traced("llama-3-8b", 1024).steps] == ["compute", "memory"]
 
 
