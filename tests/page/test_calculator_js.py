@@ -10,15 +10,17 @@ from functools import lru_cache
 from typing import IO, Any
 
 import pytest
-from ridgeline.price.accuracy import NEAR
-from ridgeline.price.plan.trust import trust_in
 
-from page.pages import Page
+from page.pages import NATIVE, Page
 from ridgeline.cli.main import main
 from ridgeline.core.checkpoint.source import open_source
+from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
 from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.devices import load_device
+from ridgeline.price.devices import catalogue_devices, load_device
+from ridgeline.price.engine_profile import default_engine
+from ridgeline.price.error_interval import LEVELS, intervals_for
+from ridgeline.price.interval_text import cost_interval, rate_interval, time_interval
 
 USUAL = {
     "card": "a100-sxm-80gb", "cards": 1, "weights": "", "kv": "",
@@ -34,7 +36,7 @@ def calculator(weights: str | None = None, devices: int = 1) -> Page:
     page.keep("written", model_table(open_source("llama-3-8b"), StoredModel(weights, None, devices)))
     page.run("""
         const {openTable, openCards} = modules["price.js"];
-        const {settingOf, commandOf, withContext, contextFor, reachable, trustOf} = modules["calc_case.js"];
+        const {settingOf, commandOf, withContext, contextFor, reachable, originOf} = modules["calc_case.js"];
         const {decodeOf} = modules["plan.js"];
         const all = openCards(kept.cards), table = openTable(kept.written);
         const setting = (state) => settingOf(table, all, state);""")
@@ -106,12 +108,43 @@ def test_the_wall_is_where_no_batch_gets_past() -> None:
     assert back == 2000
 
 
-def test_trust_is_what_plan_prints() -> None:
-    said = calculator().eval(f"trustOf(setting({json.dumps(USUAL)}), 'decode')")
-    trust = trust_in("a100-sxm-80gb", "vllm", "decode")
-    assert trust.rows > trust.within > 0
-    near = f"{100 * NEAR:.0f}\N{NO-BREAK SPACE}%"
-    assert said == f"not calibrated: {trust.within} of {trust.rows} published measurements within {near}"
+def test_intervals_are_pythons_for_every_device_format_and_kind() -> None:
+    """Compare the texts of times, rates and costs of all sizes; one of the devices is calibrated."""
+    devices = [*catalogue_devices(), NATIVE]
+    formats = ["fp32", "bf16", *(each.name for each in WEIGHT_FORMATS), "q4_k_m", "fp8+head"]
+    page, amounts = Page("price.js", "interval_formulas.js"), (0.0, 3.21e-7, 0.0123, 0.999, 41.7, 987.6, 12345.6)
+    page.keep("cards", build_device_tables(devices))
+    page.run("""
+        const {openCards} = modules["price.js"], all = openCards(kept.cards);
+        const {known_of, time_interval, rate_interval, cost_interval} = modules["interval_formulas.js"];
+        const texts = (card, weights, kind, amounts) => {
+          const interval = all.intervals[kind][known_of(card, all.engines[card.engine], weights)];
+          const said = amounts.map((each) => [time_interval, rate_interval, cost_interval].map((say) => say(interval, each)));
+          return [all.levels[interval.known], ...said.flat()];
+        };""")
+    levels = set()
+    for device in devices:
+        for weights in formats:
+            wanted = {}
+            for kind, interval in intervals_for(device, default_engine(device), weights).items():
+                said = [
+                    say(interval, each) for each in amounts for say in (time_interval, rate_interval, cost_interval)
+                ]
+                wanted[kind] = [LEVELS[interval.known], *said]
+                levels.add(interval.known)
+            given = f"all.cards[{json.dumps(device.name)}], {json.dumps(weights)}, kind, {json.dumps(amounts)}"
+            found = page.eval(f"Object.fromEntries({json.dumps(list(wanted))}.map((kind) => [kind, texts({given})]))")
+            assert found == wanted, (device.name, weights)
+    assert levels == set(LEVELS)
+
+
+def test_the_origin_of_an_interval_is_what_plan_states() -> None:
+    said = calculator().eval(f"originOf(setting({json.dumps(USUAL)}), 'decode')")
+    a100 = load_device("a100-sxm-80gb")
+    decode = intervals_for(a100, default_engine(a100), "bf16")["decode"]
+    assert decode.known == "timed"
+    wanted = f"8 of 10 measurements of cases like this one: {decode.measurements}; {LEVELS['timed']}"
+    assert said == wanted
 
 
 def test_what_is_kept_of_a_setting_is_what_it_would_be_anew() -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from ridgeline.core.ops.number_formats import FORMATS, WEIGHT_FORMATS
+from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile
 
@@ -36,6 +36,10 @@ LEVELS: dict[Known, str] = {
 """How well a device, an engine and a format are known, from best to worst."""
 
 
+_ACTIVATIONS = {each.name: each.activations for each in WEIGHT_FORMATS}
+"""The format of the activations in a product with each weight format; None if the weights are dequantised instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorInterval:
     """The factors on a predicted time between which eight of ten measurements lie."""
@@ -53,16 +57,16 @@ class ErrorInterval:
     development: bool = False
     """Whether the measurements were seen while the prices were developed, so that the interval may be too narrow."""
 
-    def around_time(self, seconds: float) -> tuple[float, float]:
+    def around_time(self, seconds: float) -> tuple[float, float]:  # also in interval_formulas.js
         """Return the interval of a time, or of a cost, which is proportional to a time."""
         return seconds * self.low, seconds * self.high
 
-    def around_rate(self, rate: float) -> tuple[float, float]:
+    def around_rate(self, rate: float) -> tuple[float, float]:  # also in interval_formulas.js
         """Return the interval of a rate, which is low where the time is high."""
         return rate / self.high, rate / self.low
 
     @property
-    def measurements(self) -> str:
+    def measurements(self) -> str:  # also in interval_formulas.js
         """The measurements as text: `26 measurements of 6 sources`."""
         seen = ", seen in development" if self.development else ""
         return f"{self.rows} measurements of {self.sources} sources{seen}"
@@ -82,7 +86,7 @@ def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[K
     return {kind: error_intervals()[kind, known] for kind in KINDS}
 
 
-def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:
+def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:  # also in interval_formulas.js
     """Return how well a device, an engine and a weight format are known together.
 
     Args:
@@ -97,11 +101,11 @@ def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:
     return "timed" if device.basis == "own" and _times_format(device, engine, weights) else "family"
 
 
-def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool:
+def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool:  # also in interval_formulas.js
     """Return whether kernels of a weight format were timed: products on this device, or the engine's dequantization."""
-    if weights in {each.name for each in FORMATS}:
+    if weights in ("fp32", "fp16", "bf16"):
         return True
-    stored = next((each for each in WEIGHT_FORMATS if each.name == weights), None)
-    if stored is not None and stored.activations:
-        return f"linear/{stored.activations}" in device.efficiency
-    return weights.startswith(tuple(engine.dequantise))
+    activations = _ACTIVATIONS[weights] if weights in _ACTIVATIONS else ""
+    if activations:
+        return f"linear/{activations}" in device.efficiency
+    return len([name for name in engine.dequantise if weights.startswith(name)]) > 0

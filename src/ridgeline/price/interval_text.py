@@ -6,19 +6,22 @@ from ridgeline.price.error_interval import LEVELS, ErrorInterval
 from ridgeline.util.document.humanize import say_seconds, three_digits
 
 
-def time_interval(interval: ErrorInterval, seconds: float) -> str:
+def time_interval(interval: ErrorInterval, seconds: float) -> str:  # also in interval_formulas.js
     """Return the interval of a time: `[9.40 .. 13.6 ms]`."""
-    return _between(*map(say_seconds, interval.around_time(seconds)))
+    low, high = interval.around_time(seconds)
+    return _between(say_seconds(low), say_seconds(high))
 
 
-def rate_interval(interval: ErrorInterval, rate: float) -> str:
+def rate_interval(interval: ErrorInterval, rate: float) -> str:  # also in interval_formulas.js
     """Return the interval of a rate, without its unit: `[73.5 .. 106]`."""
-    return _between(*map(three_digits, interval.around_rate(rate)))
+    low, high = interval.around_rate(rate)
+    return _between(three_digits(low), three_digits(high))
 
 
-def cost_interval(interval: ErrorInterval, dollars: float) -> str:
+def cost_interval(interval: ErrorInterval, dollars: float) -> str:  # also in interval_formulas.js
     """Return the interval of a cost: `[$0.31 .. $0.52]`."""
-    return _between(*(f"${three_digits(bound)}" for bound in interval.around_time(dollars)))
+    low, high = interval.around_time(dollars)
+    return _between(f"${three_digits(low)}", f"${three_digits(high)}")
 
 
 def describe_factors(name: str, interval: ErrorInterval) -> str:
@@ -41,11 +44,11 @@ def describe_cases(interval: ErrorInterval, device: Device) -> str:
     return f"cases like this one: {LEVELS[interval.known]}; {describe_basis(device)}"
 
 
-def _between(low: str, high: str) -> str:
+def _between(low: str, high: str) -> str:  # also in interval_formulas.js
     return f"[{_short(low, high)} .. {high}]"
 
 
-def _short(low: str, high: str) -> str:
+def _short(low: str, high: str) -> str:  # also in interval_formulas.js
     """Return the lower end without its unit if the upper end has the same unit."""
-    number, space, unit = low.partition(" ")
-    return number if space and high.endswith(f" {unit}") else low
+    number, space, unit = low.rpartition(" ")
+    return number if space and unit == high.rpartition(" ")[2] else low

@@ -15,15 +15,17 @@ from ridgeline.price.engine_profile import (
     engines_with_own_attention,
     load_engine,
 )
+from ridgeline.price.error_interval import LEVELS, error_intervals
 from ridgeline.price.hourly_prices import PriceSnapshot, builtin_snapshots
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.plan.scenario import computed_in
-from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 from ridgeline.util.json_data import json_select
 
 
 def build_device_tables(devices: Iterable[Device], driving: Iterable[EngineProfile] | None = None) -> dict[str, Any]:
     """Return the data that the page needs to price models: devices and engines by name, in SI units, bytes and seconds.
+
+    The data also has the intervals of figures, by kind and by how well a case is known, and a text on each such level.
 
     Devices refer to `kernels` (constants by class) and `reductions` (all-reduces by kind and number of GPUs) by list
     index, because many have the same ones.
@@ -41,6 +43,8 @@ def build_device_tables(devices: Iterable[Device], driving: Iterable[EngineProfi
         "engines": {engine.name: _engine(engine) for engine in (_usual() if driving is None else driving)},
         "kernels": kernels,
         "reductions": reductions,
+        "intervals": _intervals(),
+        "levels": dict(LEVELS),
     }
 
 
@@ -74,14 +78,17 @@ def _device_table(
         **json_select(device, "host"),
         "engine": default_engine(device).name,
         **json_select(device, "calibrated", "basis", "kernels_of=measured_on", "native", "sources"),
-        "trust": _trust(device),
     }
 
 
-def _trust(device: Device) -> Mapping[str, Any]:
-    """Return the accuracy of each class of figures on this device, from measurements under its default engine."""
-    found = [trust_in(device.name, default_engine(device).name, metric) for metric in (*PLAN_METRICS, "tp8")]
-    return {each.metric: {"rows": each.rows, "within": each.within} for each in found if each.rows}
+def _intervals() -> Mapping[str, Mapping[str, Any]]:
+    """Return the intervals of predicted figures, by kind of figure and level of knowledge."""
+    found: dict[str, dict[str, Any]] = {}
+    for (kind, known), interval in error_intervals().items():
+        found.setdefault(kind, {})[known] = json_select(
+            interval, "known", "low", "high", "rows", "sources", "development"
+        )
+    return found
 
 
 def _instead(device: Device) -> Mapping[str, str]:

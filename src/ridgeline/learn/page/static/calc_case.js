@@ -1,8 +1,10 @@
 // The figures of the calculator: a model on a card under a workload, as the address says. Pure functions; plan.js
 // computes the figures.
 //
-//   settingOf(table, all, state, before)   Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall}.
-//                                     decode: the step of all users; alone: of one user; wall: reachable(asked, context).
+//   settingOf(table, all, state, before)   Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall,
+//                                     intervals, level}. decode: the step of all users; alone: of one user; wall:
+//                                     reachable(asked, context); intervals: those of figures by kind; level: how well the
+//                                     device, the engine and the format are known, in words.
 //                                     before: a Setting whose figures are reused if only the number of users differs. Throws
 //                                     if the model or the card does not accept a value
 //   doublingsOf(setting)              FLOP/B of decode steps of 1, 2, 4 ... users: [{users, intensity}]
@@ -11,8 +13,9 @@
 //   withContext({input, output}, context)   a prompt and an output with this context, in the same proportion
 //   commandOf(state, table)           the command line for the same plan
 //   modelName(file, config)           the name of a model whose config is in a file of this name
-//   trustOf(setting, metric)          the errors of such predictions for this card, in words
+//   originOf(setting, kind)           what the intervals of a kind of figure come from, in words
 
+import { ErrorInterval_measurements, known_of } from "page/interval_formulas.js";
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
 const BEYOND = Math.pow(2, 30); // a number of users with whom the bytes of weights are negligible
@@ -33,13 +36,16 @@ const OF_SERVING = ["input", "output", "ttft", "tpot", "use"];
 
 /** Return the parts of a Setting that do not depend on the number of users. */
 function servingOf(table, card, all, state) {
-  const asked = makeCase(table, card, all.engines[card.engine], { utilization: state.use });
+  const engine = all.engines[card.engine];
+  const asked = makeCase(table, card, engine, { utilization: state.use });
   const { input, output, ttft, tpot } = state;
   const workload = makeWorkload(table, { input, output, ttft: ttft || null, tpot: tpot || null });
   const { context, encoded } = workload;
   const alone = decodeOf(asked, 1, context, encoded);
   const wall = decodeIntensity(asked, BEYOND, context, encoded);
-  return { table, card, asked, workload, serving: new Serving(asked, workload), context, alone, wall };
+  const known = known_of(card, engine, table.weights);
+  const intervals = Object.fromEntries(Object.entries(all.intervals).map(([kind, levels]) => [kind, levels[known]]));
+  return { table, card, asked, workload, serving: new Serving(asked, workload), context, alone, wall, intervals, level: all.levels[known] };
 }
 
 export function doublingsOf({ asked, workload }) {
@@ -92,11 +98,8 @@ export function commandOf(state, table) {
   return words.join(" ");
 }
 
-export function trustOf({ card, asked }, metric) {
-  if (card.calibrated) return "calibrated on this machine";
-  const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
-  if (!own) return "not calibrated: nothing was measured on this GPU";
-  return `not calibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20\u00a0%`;
+export function originOf({ intervals, level }, kind) {
+  return `8 of 10 measurements of cases like this one: ${ErrorInterval_measurements(intervals[kind])}; ${level}`;
 }
 
 /** Return the file's name, or the name in the config if the file is called config.json, as most are. */

@@ -1,11 +1,13 @@
 // Levers: possible changes and their effect. Pointing at one shows it in the charts; a click applies it.
 
 import { html, useRef } from "page/dom.js";
-import { settingOf, trustOf } from "page/calc_case.js";
+import { settingOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
-import { PromptQueue_all, RankPrompts_on, dollars_per_million } from "page/plan_formulas.js";
+import { costWith, timeWith } from "page/calc_interval.js";
+import { dollars_per_million } from "page/plan_formulas.js";
 import { scaled } from "page/price.js";
 import { digits, three_digits } from "page/numbers.js";
+import { grouped } from "page/python.js";
 import { inTurn } from "page/turns.js";
 
 /** Return the possible changes: [name, changes of the state, or of the card {flops, bandwidth}]. */
@@ -50,30 +52,32 @@ export function leverSetting(setting, all, [, own, more], tableOf, before) {
 }
 
 /**
- * Return the figures by which levers are compared: the first token and a step for the current users, and the maximum
- * number of users.
+ * Return the figures by which levers are compared: the mean time to the first token if all current users send at once,
+ * their step, the maximum number of users, and the dollars per million tokens of these.
  */
 export function figuresOf({ serving, decode, card, asked, state }, seller = card.prices[0]?.seller) {
   const { capacity } = serving;
   const price = card.prices.find((each) => each.seller === seller);
   const hourly = price ? price.dollars * asked.devices : null;
   const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
-  const first = PromptQueue_all(RankPrompts_on(serving.prompts, state.users), state.users).expected;
-  return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
+  return { ttft: serving.marching(state.users).expected, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
 }
 
 export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange }) {
   const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
+  const { ttft, itl, users, dollars } = figuresOf(setting);
+  const { prefill, decode, load } = setting.intervals;
   return html`<section class="card levers" aria-labelledby="levers-title">
     <h2 id="levers-title">Levers</h2>
     <p class="lead">Effect of each change as a factor; above 1 is better. Point at a change to see it in the charts. Shift-click keeps it there; another Shift-click removes it.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
-      <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr></thead>
+      <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr>
+        <tr class="now"><th scope="row" class="words">now</th><td>${timeWith(prefill, ttft)}</td><td>${timeWith(decode, itl)}</td><td>${grouped(users)}</td><td>${dollars === null ? "–" : costWith(load, dollars)}</td></tr></thead>
       <tbody onMouseLeave=${() => onGhost(null)}>
         ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onPin, onChange }} />`)}
       </tbody>
     </table></div>
-    <p class="dim small">TTFT and step: all users of the workload at once. Users and dollars per token (same seller): the most users within the targets. Quality is not priced. Times are ${trustOf(setting, "serving")}.</p>
+    <p class="dim small">TTFT, on average, and step: all users of the workload at once. Users and dollars per million output tokens (same seller): the most users within the targets. Quality is not priced. [a .. b] holds 8 of 10 measurements of such cases; a factor compares two predictions.</p>
   </section>`;
 }
 

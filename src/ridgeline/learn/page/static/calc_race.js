@@ -1,10 +1,10 @@
 // The race: the same story at the speed of two cards, as one user would see it appear.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
-import { settingOf, trustOf } from "page/calc_case.js";
+import { originOf, settingOf } from "page/calc_case.js";
+import { rateWith, timeWith } from "page/calc_interval.js";
 import { Live } from "page/calc_live.js";
 import { Trouble, useId } from "page/controls.js";
-import { say_seconds, three_digits } from "page/numbers.js";
 
 const STORY = (
   "Once there was a card that could count faster than anyone. It waited all day, for it had nothing to count: every number " +
@@ -25,11 +25,11 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
       <select id=${id} onChange=${(event) => onRival(event.target.value)}>${cards.map((name) => html`<option value=${name} selected=${name === own?.name}>${name}</option>`)}</select>
       ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
     ${rival && !own && html`<${Trouble}>There is no GPU ${rival} to compare with; choose another.<//>`}
-    ${runners.map(({ name, first, pace, trust }) => {
+    ${runners.map(({ name, first, pace, intervals, origin }) => {
       const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
       const done = written === STORY.length;
       return html`<div class="racer" key=${name}>
-        <p class="dim"><b>${name}</b> ${say_seconds(first)} to the first token, then ${three_digits(1 / pace)} a second${done ? html`: done after ${say_seconds(first + (STORY.length - 1) * pace)}` : ""} <small>(${trust})</small></p>
+        <p class="dim"><b>${name}</b> ${timeWith(intervals.load, first)} to the first token, then ${rateWith(intervals.decode, 1 / pace)} a second${done ? html`: done after ${timeWith(intervals.static, first + (STORY.length - 1) * pace)}` : ""} <small>(${origin})</small></p>
         <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
       </div>`;
     })}
@@ -38,8 +38,9 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
 }
 
 function paceOf(setting) {
-  const { card, serving, state, decode } = setting;
-  return { name: card.name, first: serving.steady(state.users).stay.ttft.expected, pace: decode.seconds.expected, trust: trustOf(setting, "decode") };
+  const { card, serving, state, decode, intervals } = setting;
+  const first = serving.steady(state.users).stay.ttft.expected;
+  return { name: card.name, first, pace: decode.seconds.expected, intervals, origin: originOf(setting, "decode") };
 }
 
 function attempt(setting, all, card) {

@@ -1,8 +1,9 @@
 // The charts in two sentences, and what limits the step. Each number links to its explanation.
 
 import { html } from "page/dom.js";
-import { trustOf } from "page/calc_case.js";
+import { originOf } from "page/calc_case.js";
 import { people } from "page/chart_roofline.js";
+import { rate_interval, time_interval } from "page/interval_formulas.js";
 import { gb, percent, say_gb, say_seconds, three_digits } from "page/numbers.js";
 import { fixed, grouped } from "page/python.js";
 
@@ -46,15 +47,16 @@ function share(part) {
   return part > 0.9 ? `${fixed(100 * part, 1)} %` : `${fixed(100 * part, 0)} %`;
 }
 
-/** Show the prediction, how reliable it is, and why the card does not take more users. */
+/** Show the prediction, its interval and where that comes from, and why the card does not take more users. */
 export function Beneath({ setting }) {
-  const { decode, state, context, wall, serving } = setting;
+  const { decode, state, context, wall, serving, intervals } = setting;
   const expected = decode.seconds.expected;
   const { memory } = serving;
   const under = wall < decode.ridge;
   return html`<p class="beneath">
-    Expected ${link(say_seconds(expected), "seconds")}, ${link(three_digits(1 / expected), "seconds")} tokens per second${state.users > 1 ? " each" : ""}
-    ${" "}<small>(${trustOf(setting, "decode")})</small>.
+    Expected ${link(say_seconds(expected), "seconds")} <span class="interval">${time_interval(intervals.decode, expected)}</span>,
+    ${" "}${link(three_digits(1 / expected), "seconds")} <span class="interval">${rate_interval(intervals.decode, 1 / expected)}</span> tokens per second${state.users > 1 ? " each" : ""}
+    ${" "}<small>(${originOf(setting, "decode")})</small>.
     ${" "}${under
       ? html`Whatever the number of users: at ${grouped(context)} tokens of context each has its own keys and values, so the step stays at
         ${" "}${three_digits(wall)} FLOP/byte, below the ridge at ${link(three_digits(decode.ridge), "roofs")}.`

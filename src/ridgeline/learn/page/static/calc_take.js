@@ -4,9 +4,11 @@ import { html, useState } from "page/dom.js";
 import { commandOf } from "page/calc_case.js";
 import { figuresOf } from "page/calc_levers.js";
 
-/** Return the shown figures in SI units: the keys of `plan --json`, flat. */
+const KINDS = ["decode", "prefill", "load", "memory"];
+
+/** Return the shown figures in SI units, and the factors of their intervals: the keys of `plan --json`, flat. */
 export function figuresTaken(setting) {
-  const { state, decode, serving, context, table } = setting;
+  const { state, decode, serving, context, table, intervals } = setting;
   const { memory, capacity } = serving;
   const { ttft, itl, users, dollars } = figuresOf(setting);
   const { floor, bound, expected } = decode.seconds;
@@ -18,7 +20,10 @@ export function figuresTaken(setting) {
     "memory.total": memory.total, "memory.budget": memory.budget, "memory.weights": memory.weights,
     "memory.activations": memory.activations, "memory.overhead": memory.overhead, "memory.left": memory.left,
     "memory.users": memory.users, "answer.users": users, "answer.users_limited_by": capacity.limit,
-    "answer.ttft": ttft, "answer.itl": itl, "answer.dollars_per_million_tokens": dollars,
+    "answer.itl": itl, "answer.dollars_per_million_tokens": dollars,
+    "load.asked.ttft": serving.steady(state.users).stay.ttft.expected, "load.asked.ttft_marching": ttft,
+    "trust.known": intervals.decode.known,
+    ...Object.fromEntries(KINDS.flatMap((kind) => ["low", "high"].map((end) => [`trust.intervals.${kind}.${end}`, intervals[kind][end]]))),
   };
 }
 

@@ -2,9 +2,11 @@
 // token. The targets are lines to drag; the area within both is shaded.
 
 import { html, useMemo, useState } from "page/dom.js";
-import { trustOf } from "page/calc_case.js";
+import { originOf } from "page/calc_case.js";
+import { rateWith, timeWith } from "page/calc_interval.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
+import { ErrorInterval_around_rate, ErrorInterval_around_time } from "page/interval_formulas.js";
 import { percent, say_seconds, scaled, three_digits } from "page/numbers.js";
 import { grouped } from "page/python.js";
 import { useTurn } from "page/turns.js";
@@ -25,7 +27,7 @@ function loadsOf(serving, most) {
 export function LoadChart({ setting: newest, now, ghost, onChange }) {
   const [box, width] = useWidth(640);
   const setting = useTurn(newest, box);
-  const { serving } = setting;
+  const { serving, intervals } = setting;
   const { capacity, memory } = serving;
   const widest = Math.max(2, memory.users, setting.state.users);
   const loads = useMemo(() => loadsOf(serving, widest), [serving, widest]);
@@ -34,14 +36,18 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
   const x = (users) => EDGE.left + (log10(users) / log10(most)) * (width - EDGE.left - EDGE.right);
   const [speedHigh, totalHigh] = [1.1 * loads[0].tokensPerUser.floor, 1.1 * Math.max(...loads.map((load) => load.tokensPerSecond.floor))];
   const waits = loads.map((load) => load.ttft.expected);
-  const [waitLow, waitHigh] = [Math.min(...waits, state.ttft || Infinity) / 1.6, Math.max(...waits, state.ttft) * 1.6];
+  const [least, longest] = ErrorInterval_around_time(intervals.load, 1).map((factor, end) => factor * (end ? Math.max(...waits) : Math.min(...waits)));
+  const [waitLow, waitHigh] = [Math.min(least, state.ttft || Infinity) / 1.6, Math.max(longest, state.ttft) * 1.6];
   const speed = { x, width, top: EDGE.top, bottom: 190, y: (value) => 190 - (Math.min(value, speedHigh) / speedHigh) * (190 - EDGE.top) };
   const total = { ...speed, y: (value) => 190 - (value / totalHigh) * (190 - EDGE.top) };
   const wait = { x, width, top: 232, bottom: 330, y: (value) => 330 - (log10(Math.max(value, waitLow) / waitLow) / log10(waitHigh / waitLow)) * (330 - 232) };
   const within = Math.max(1, capacity.users);
+  // No measurement is beyond the physical limit, so the bands end there.
+  const rates = ({ floor, expected }) => ErrorInterval_around_rate(intervals.load, expected).map((rate) => Math.min(rate, floor));
+  const times = ({ floor, expected }) => ErrorInterval_around_time(intervals.load, expected).map((seconds) => Math.max(seconds, floor));
   return html`<section class="card load" aria-labelledby="load-title">
     <h2 id="load-title">Users and speed</h2>
-    <p class="lead">${said(setting, capacity)} <small>(${trustOf(setting, "serving")})</small></p>
+    <p class="lead">${said(setting, capacity)} <small>(${originOf(setting, "load")})</small></p>
     <figure ref=${box}>
       <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting time by number of users">
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
@@ -50,9 +56,9 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
         <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens per second: each user"}</text>
         <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "total" : "all users together"}</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
-        <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed }} />
-        <${Curve} ...${{ loads, of: (load) => load.tokensPerSecond, on: total, sort: "all" }} />
-        <${Curve} ...${{ loads, of: (load) => load.ttft, on: wait }} />
+        <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed, around: rates }} />
+        <${Curve} ...${{ loads, of: (load) => load.tokensPerSecond, on: total, around: rates, sort: "all" }} />
+        <${Curve} ...${{ loads, of: (load) => load.ttft, on: wait, around: times }} />
         ${ghost && html`<g class="ghost" aria-hidden="true"><path d=${`M${x(Math.min(most, Math.max(1, ghost.serving.capacity.users)))} ${EDGE.top}V330`} /></g>`}
         <path class="here" d=${`M${x(state.users)} ${EDGE.top}V330`} />
         <text class="here" x=${x(state.users)} y="357" text-anchor="middle">${people(state.users)}</text>
@@ -61,11 +67,16 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
         ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${say_seconds(state.ttft)}`}
           least=${0.005} most=${100} onInput=${(seconds) => onChange({ ttft: round(seconds) })} invert=${(y) => waitLow * (waitHigh / waitLow) ** ((330 - y) / (330 - 232))} />`}
       </svg>
-      <figcaption>Thick: expected. Thin: physical limit. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
+      <figcaption>Thick: expected. Band: 8 of 10 measurements, up to the physical limit, which is thin. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
     </figure>
     <${ChartTable} name="Users and speed as a table" head=${["users", "TTFT", "TPOT", "tok/s each", "tok/s total", "in prefill"]}
-      rows=${loads.map((load) => [grouped(load.users), say_seconds(load.ttft.expected), say_seconds(load.tpot.expected), three_digits(load.tokensPerUser.expected), three_digits(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
+      rows=${loads.map((load) => rowOf(load, intervals.load))} />
   </section>`;
+}
+
+function rowOf({ users, ttft, tpot, tokensPerUser, tokensPerSecond, prefillShare }, around) {
+  const [times, rates] = [[ttft, tpot].map(({ expected }) => timeWith(around, expected)), [tokensPerUser, tokensPerSecond].map(({ expected }) => rateWith(around, expected))];
+  return [grouped(users), ...times, ...rates, percent(prefillShare)];
 }
 
 /** Return a number for the narrow edge of a chart. */
@@ -74,12 +85,12 @@ const brief = (value) => (value >= 99999.5 ? scaled(value, 3) : three_digits(val
 /** Return a dragged value with two digits. */
 const round = (seconds) => Number(seconds.toPrecision(2));
 
-function said({ serving }, { users, limit, load }) {
+function said({ serving, intervals: { load: around } }, { users, limit, load }) {
   const stops = { memory: "memory has no room for more", step: "a step's token budget has no room for more", ttft: "with one more user, TTFT would exceed its target", tpot: "with one more user, TPOT would exceed its target" };
   if (!serving.memory.fits) return "It does not fit.";
-  if (!users) return `Not one user within the targets: ${limit.toUpperCase()} of one is ${say_seconds(load[limit].expected)}.`;
-  return html`<strong>${people(users)}</strong> at the same time, ${three_digits(load.tokensPerUser.expected)} tokens per second each,
-    ${" "}<strong>${three_digits(load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
+  if (!users) return html`Not one user within the targets: ${limit.toUpperCase()} of one is ${timeWith(around, load[limit].expected)}.`;
+  return html`<strong>${people(users)}</strong> at the same time, ${rateWith(around, load.tokensPerUser.expected)} tokens per second each,
+    ${" "}<strong>${rateWith(around, load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
 }
 
 function Frame({ x, width, top, bottom, most, left, right, marks }) {
@@ -93,9 +104,13 @@ function Frame({ x, width, top, bottom, most, left, right, marks }) {
   </g>`;
 }
 
-function Curve({ loads, of, on, sort = "own" }) {
-  const path = (name) => "M" + loads.map((load) => `${on.x(load.users).toFixed(1)} ${on.y(of(load)[name]).toFixed(1)}`).join("L");
-  return html`<g class=${`curve ${sort}`}><path class="floor" d=${path("floor")} /><path class="expected" d=${path("expected")} /></g>`;
+/** around: returns both ends of the interval of an estimate. */
+function Curve({ loads, of, on, around, sort = "own" }) {
+  const points = (value) => loads.map((load) => `${on.x(load.users).toFixed(1)} ${on.y(value(of(load))).toFixed(1)}`);
+  const path = (name) => `M${points((estimate) => estimate[name]).join("L")}`;
+  const [low, high] = [0, 1].map((end) => points((estimate) => around(estimate)[end]));
+  return html`<g class=${`curve ${sort}`}><path class="band" d=${`M${[...low, ...high.reverse()].join("L")}Z`} />
+    <path class="floor" d=${path("floor")} /><path class="expected" d=${path("expected")} /></g>`;
 }
 
 function Target({ name, on, value, words, least, most, onInput, invert }) {

@@ -5,6 +5,7 @@ import { html, useMemo, useRef, useState } from "page/dom.js";
 import { contextFor, doublingsOf, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
 import { Labels } from "page/chart_labels.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
+import { ErrorInterval_around_time } from "page/interval_formulas.js";
 import { say, say_seconds, three_digits } from "page/numbers.js";
 import { grouped } from "page/python.js";
 
@@ -19,7 +20,7 @@ const { log10 } = Math;
 export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const [box, width] = useWidth(720);
   const height = Math.round(Math.min(460, Math.max(280, width * 0.52)));
-  const { card, decode, context, state, wall } = setting;
+  const { card, decode, context, state, wall, intervals } = setting;
   const bandwidth = card.bandwidth;
   const roof = decode.ridge * bandwidth;
   const ceilings = ceilingsOf(card, roof);
@@ -29,6 +30,8 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const per = log10(RIGHT / LEFT) / (width - EDGE.left - EDGE.right); // decades per pixel
   const under = (intensity) => Math.min(roof, intensity * bandwidth);
   const at = { x: x(decode.intensity), y: y(under(decode.intensity)) };
+  const speedAfter = (seconds) => (under(decode.intensity) * decode.seconds.floor) / Math.max(seconds, decode.seconds.floor);
+  const [fast, slow] = ErrorInterval_around_time(intervals.decode, decode.seconds.expected).map((seconds) => y(speedAfter(seconds)));
   const frame = { x, y, width, height, low, high };
   const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they get closer and closer before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];
@@ -63,12 +66,13 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
       )}
       <${Wall} ...${{ frame, setting, wall, roof: under(wall), per, said, onChange }} />
       ${ghost && html`<${Ghost} ...${{ frame, labels, ghost }} />`}
-      <path class="drop" d=${`M${at.x} ${at.y}V${y((under(decode.intensity) * decode.seconds.floor) / decode.seconds.expected)}`} />
+      <path class="drop" d=${`M${at.x} ${at.y}V${y(speedAfter(decode.seconds.expected))}`} />
+      <path class="range" d=${`M${at.x} ${fast}V${slow}${[fast, slow].map((end) => `M${at.x - 5} ${end}h10`).join("")}`} />
       <${UsersHandle} ...${{ at, frame, setting, per, touched, place: users, onChange }} />
     </svg>
     <figcaption>
       <span class="legend decode">decode</span><span class="legend prefill">prefill</span>
-      <span>by kind of operation, as expected; the line below the dot ends at the step's expected speed</span>
+      <span>by kind of operation, as expected; the thick line below the dot ends at the step's expected speed, the thin one spans 8 of 10 measurements; those of single kinds are unknown</span>
     </figcaption>
     <${ChartTable} name="Roofline as a table" head=${HEAD} rows=${dots.map((dot) => rowOf(dot))} />
   </figure>`;

@@ -3,10 +3,10 @@
 // is far too large, the column ends in teeth at the upper edge, so that the chart does not grow.
 
 import { html, useRef, useState } from "page/dom.js";
-import { trustOf } from "page/calc_case.js";
+import { originOf } from "page/calc_case.js";
 import { ChartTable } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
-import { gib, percent, say_gib } from "page/numbers.js";
+import { gib, percent, say_gib, three_digits } from "page/numbers.js";
 import { grouped } from "page/python.js";
 import { pagesKept } from "page/plan.js";
 
@@ -19,6 +19,7 @@ const TORN = `M20 0V${PAD}${`l${WIDTH / TEETH / 2} 8l${WIDTH / TEETH / 2} -8`.re
 
 export function Tower({ setting, ghost, onChange }) {
   const { memory } = setting.serving;
+  const { low, high } = setting.intervals.memory;
   const rows = subtractions(setting, memory);
   const top = memory.total * (memory.missing > 0 ? 1 + Math.min(0.25, memory.missing / memory.total) : 1);
   const y = (bytes) => HEIGHT - PAD - (bytes / top) * (HEIGHT - 2 * PAD);
@@ -51,7 +52,7 @@ export function Tower({ setting, ghost, onChange }) {
       </table>
     </div>
     ${!memory.fits && html`<p class="trouble">${say_gib(gib(memory.missing))} missing for the weights and one user.</p>`}
-    <p class="dim small">As inference engines reserve it; ${trustOf(setting, "memory")}.</p>
+    <p class="dim small">As inference engines reserve it. Measured sizes are × ${three_digits(low)} to × ${three_digits(high)} of predicted ones (${originOf(setting, "memory")}).</p>
     <${ChartTable} name="Memory to the byte" head=${["subtraction", "bytes"]} rows=${rows.map(([name, bytes]) => [name, grouped(bytes)])} />
   </figure>`;
 }

@@ -13,7 +13,8 @@
 //   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a PhasePrice
 //   decodeIntensity(asked, batch, context, encoded)   FLOP/B of a decode step alone
 //   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, sent at once, until it has all its tokens
-//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; for any batch
+//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .marching(users)
+//                     .capacity; for any batch
 //     load(users)     {users, itl, prefill, tpot, ttft, ttftMarching, tokensPerSecond, requestsPerSecond, tokensPerUser:
 //                     Estimates; prefillShare, waits (null, except if ranks wait for each other)}
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
@@ -196,7 +197,7 @@ export class Serving {
     const { output } = this.workload;
     const { itl, pauses, stay } = this.steady(users);
     const own = onEach(this.asked, users);
-    const marching = () => PromptQueue_one(RankPrompts_on(this.prompts, users), own); // one step for each prompt
+    const marching = () => this.marching(users); // one step for each prompt
     const requestsPerSecond = Estimate_per_second(stay.seconds, users);
     return {
       users, itl, prefill: this.prefill, tpot: stay.tpot, ttft: stay.ttft, requestsPerSecond,
@@ -208,6 +209,11 @@ export class Serving {
       prefillShare: prefill_share(itl, stay, output - 1),
       waits: pauses && this.asked.ranks > 1 ? rank_waits(users, own, output, itl, pauses) : null,
     };
+  }
+
+  // Return the mean seconds to the first token if all users send their requests at the same moment.
+  marching(users) {
+    return PromptQueue_one(RankPrompts_on(this.prompts, users), onEach(this.asked, users));
   }
 
   steady(users) {

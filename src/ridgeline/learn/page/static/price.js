@@ -3,7 +3,8 @@
 // this file adds them up. Pure functions: no page, no requests. Bytes, seconds, FLOPs; never GB, ms or TFLOP.
 //
 //   openTable(data)                    the table for pricing. data: the output of `page tables`. Throws for another format
-//   openCards(data)                    {cards, engines} by name. data: cards.json. Throws for another format
+//   openCards(data)                    {cards, engines} by name, {intervals} by kind and level, {levels}, a text on each.
+//                                      data: cards.json. Throws for another format
 //   drive(card, engine, devices)       Device: the card as an engine drives this number of them (`cards` and `engines` of
 //                                      cards.json)
 //   scaled(device, {flops, bandwidth, memory})  the same card with each multiplied by a factor
@@ -39,7 +40,7 @@ export function openTable(data) {
 export function openCards(data) {
   checkFormat(data, "list of devices", "ridgeline page devices");
   const cards = changed(data.cards, (card) => openCard(card, data.kernels, data.reductions));
-  return { cards, engines: data.engines };
+  return { cards, engines: data.engines, intervals: data.intervals, levels: data.levels };
 }
 
 function checkFormat(data, what, command) {

@@ -3,6 +3,7 @@
 
 import { computeBoundPrompt, criticalBatch } from "page/critical.js";
 import { first_from } from "page/formulas.js";
+import { rate_interval, time_interval } from "page/interval_formulas.js";
 import { gb, gib, say, say_gb, say_gib, say_seconds, three_digits } from "page/numbers.js";
 import { fixed, grouped } from "page/python.js";
 import { decodeOf, makeWorkload, prefillOf } from "page/plan.js";
@@ -128,11 +129,12 @@ export const MANY_USERS = [
     id: "little",
     text: "The number of concurrent requests is the arrival rate times the seconds that each request stays (Little's law).",
     state: { ...SMALL, users: 32 },
-    find: ({ serving, state, workload }) => {
+    find: ({ serving, state, workload, intervals: { load: { low, high } } }) => {
       const { requestsPerSecond, ttft, tpot } = serving.load(state.users);
-      return { rate: requestsPerSecond.expected, stay: ttft.expected + (workload.output - 1) * tpot.expected };
+      return { rate: requestsPerSecond.expected, stay: ttft.expected + (workload.output - 1) * tpot.expected, around: { low, high } };
     },
-    ledger: ({ rate, stay }) => `It is: ${three_digits(rate)} per second × ${say_seconds(stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
+    ledger: ({ rate, stay, around }) =>
+      `It is: ${three_digits(rate)} ${rate_interval(around, rate)} per second × ${say_seconds(stay)} ${time_interval(around, stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
     why: "It holds for every queue that neither grows nor shrinks in the long run. Two of concurrency, rate and stay determine the third.",
   },
   {
