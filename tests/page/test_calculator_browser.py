@@ -14,7 +14,10 @@ from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, t
 from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.price.devices import load_device
+from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.interval_text import cost_interval, rate_interval, time_interval
 from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
+from ridgeline.price.plan.load_estimate import dollars_per_million
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three_digits
 from server.conftest import Running
@@ -148,6 +151,31 @@ def test_the_sentence_says_what_plan_says(open_page: OpenPage, one_file: str, us
     wanted += [three_digits(users / floor)] * (users > 1)
     assert said[:-1] == wanted
     assert float(said[-1].removesuffix(" %")) == pytest.approx(100 * decode.idle, abs=0.5)
+
+
+@pytest.mark.parametrize("users", [1, 32])
+def test_expected_figures_have_the_intervals_of_plan(open_page: OpenPage, one_file: str, users: int) -> None:
+    page = open_page(f"{one_file}#users={users}", **STILL).page
+    page.locator(".levers .now").wait_for()
+    plan = plan_of(users)
+    step, load, found = plan.decode.seconds.expected, plan.capacity.load, plan.intervals
+    beneath = [time_interval(found["decode"], step), rate_interval(found["decode"], 1 / step)]
+    rates = (load.tokens_per_user.expected, load.tokens_per_second.expected)
+    first = plan.load.ttft_synchronised.expected
+    million = dollars_per_million(device_data()["cards"]["a100-sxm-80gb"]["prices"][0]["dollars"], rates[1])
+    assert million is not None
+    now = [time_interval(found["prefill"], first), beneath[0], cost_interval(found["load"], million)]
+    intervals = {".beneath": beneath, ".load .lead": [rate_interval(found["load"], rate) for rate in rates]}
+    for place, wanted in {**intervals, ".levers .now": now, ".why": beneath[:1]}.items():
+        said = page.locator(f"{place} .interval").all_text_contents()
+        assert [each.replace("\N{NO-BREAK SPACE}", " ") for each in said] == wanted, place
+    page.locator(".beneath").get_by_text(LEVELS["timed"]).wait_for()
+    page.get_by_text("Users and speed as a table").click()
+    cells = page.get_by_role("region", name="Users and speed as a table").locator("tbody tr").first.locator(".interval")
+    alone = plan.serving.load(1)
+    assert (cells.first.text_content() or "").replace("\N{NO-BREAK SPACE}", " ") == time_interval(
+        found["load"], alone.ttft.expected
+    )
 
 
 def test_numbers_lead_to_why_by_keys(open_page: OpenPage, one_file: str) -> None:

@@ -82,6 +82,23 @@ def test_the_command_says_what_the_page_does(
         assert found[name] == pytest.approx(said["decode"][name], rel=1e-9), name
 
 
+def test_the_export_has_the_figures_of_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare every exported figure with the same key of `plan --json`, where a time has three values."""
+    page = calculator()
+    page.read("calc_figures.js")
+    state = USUAL | {"users": 32}
+    taken = page.eval(f"modules['calc_figures.js'].figuresTaken(setting({json.dumps(state)}))")
+    said = planned(state, page, monkeypatch, io.StringIO())
+    compared = [key for key in taken if key.split(".")[0] in ("memory", "answer", "load", "trust")]
+    assert {"load.asked.ttft", "load.asked.ttft_marching", "trust.intervals.load.high"} < set(compared)
+    for key in compared:
+        value = said
+        for name in key.split("."):
+            value = value[name]
+        value = value["expected"] if isinstance(value, dict) else value
+        assert taken[key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), key
+
+
 def test_a_context_that_is_asked_for_is_the_workloads() -> None:
     rng = random.Random(0)
     cases = [
@@ -119,8 +136,8 @@ def test_intervals_are_pythons_for_every_device_format_and_kind() -> None:
         const {known_of, time_interval, rate_interval, cost_interval} = modules["interval_formulas.js"];
         const texts = (card, weights, kind, amounts) => {
           const interval = all.intervals[kind][known_of(card, all.engines[card.engine], weights)];
-          const said = amounts.map((each) => [time_interval, rate_interval, cost_interval].map((say) => say(interval, each)));
-          return [all.levels[interval.known], ...said.flat()];
+          const say = (each) => [time_interval, rate_interval, cost_interval].map((text) => text(interval, each));
+          return [all.levels[interval.known], ...amounts.flatMap(say)];
         };""")
     levels = set()
     for device in devices:

@@ -13,7 +13,8 @@
 //   withContext({input, output}, context)   a prompt and an output with this context, in the same proportion
 //   commandOf(state, table)           the command line for the same plan
 //   modelName(file, config)           the name of a model whose config is in a file of this name
-//   originOf(setting, kind)           what the intervals of a kind of figure come from, in words
+//   originOf(setting, kind)           what the interval of a kind of figure comes from, in words
+//   measuredOf(setting, kind)         the same as a remark: the measurements alone
 
 import { ErrorInterval_measurements, known_of } from "page/interval_formulas.js";
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
@@ -98,9 +99,11 @@ export function commandOf(state, table) {
   return words.join(" ");
 }
 
-export function originOf({ intervals, level }, kind) {
-  return `8 of 10 measurements of cases like this one: ${ErrorInterval_measurements(intervals[kind])}; ${level}`;
+export function originOf(setting, kind) {
+  return `8 of 10 measurements of cases like this one: ${measuredOf(setting, kind)}; ${setting.level}`;
 }
+
+export const measuredOf = ({ intervals }, kind) => ErrorInterval_measurements(intervals[kind]);
 
 /** Return the file's name, or the name in the config if the file is called config.json, as most are. */
 export function modelName(file, config) {

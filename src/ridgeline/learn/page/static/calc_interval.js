@@ -4,7 +4,8 @@ import { html } from "page/dom.js";
 import { cost_interval, rate_interval, time_interval } from "page/interval_formulas.js";
 import { say_seconds, three_digits } from "page/numbers.js";
 
-const Interval = (text) => html` <span class="interval">${text}</span>`;
+/** Show an interval, in which a line may end after the lower end, but not before the unit. */
+const Interval = (text) => html` <span class="interval">${text.replace(/ (\p{L}+\])$/u, "\u00a0$1")}</span>`;
 
 /** of: an interval of the Setting. */
 export const timeWith = (of, seconds) => html`${say_seconds(seconds)}${Interval(time_interval(of, seconds))}`;

@@ -3,8 +3,8 @@
 import { html, useRef } from "page/dom.js";
 import { settingOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
+import { figuresOf } from "page/calc_figures.js";
 import { costWith, timeWith } from "page/calc_interval.js";
-import { dollars_per_million } from "page/plan_formulas.js";
 import { scaled } from "page/price.js";
 import { digits, three_digits } from "page/numbers.js";
 import { grouped } from "page/python.js";
@@ -49,18 +49,6 @@ export function leverSetting(setting, all, [, own, more], tableOf, before) {
   } catch (error) {
     return error.message;
   }
-}
-
-/**
- * Return the figures by which levers are compared: the mean time to the first token if all current users send at once,
- * their step, the maximum number of users, and the dollars per million tokens of these.
- */
-export function figuresOf({ serving, decode, card, asked, state }, seller = card.prices[0]?.seller) {
-  const { capacity } = serving;
-  const price = card.prices.find((each) => each.seller === seller);
-  const hourly = price ? price.dollars * asked.devices : null;
-  const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
-  return { ttft: serving.marching(state.users).expected, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
 }
 
 export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange }) {

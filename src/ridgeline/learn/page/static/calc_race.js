@@ -1,7 +1,7 @@
 // The race: the same story at the speed of two cards, as one user would see it appear.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
-import { originOf, settingOf } from "page/calc_case.js";
+import { measuredOf, settingOf } from "page/calc_case.js";
 import { rateWith, timeWith } from "page/calc_interval.js";
 import { Live } from "page/calc_live.js";
 import { Trouble, useId } from "page/controls.js";
@@ -20,7 +20,7 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
   const runners = useMemo(() => [setting, attempt(setting, all, rival)].filter(Boolean).map(paceOf), [setting, rival]);
   return html`<section class="card race" aria-labelledby="race-title">
     <h2 id="race-title">Race</h2>
-    <p class="lead">The same story as ${setting.state.users === 1 ? "one user sees" : "each user sees"} it typed, at the expected pace.
+    <p class="lead">The same story as ${setting.state.users === 1 ? "one user sees" : "each user sees"} it typed, at the expected pace; [a .. b] holds 8 of 10 measurements of such cases.
       ${" "}<label for=${id}>Against</label>${" "}
       <select id=${id} onChange=${(event) => onRival(event.target.value)}>${cards.map((name) => html`<option value=${name} selected=${name === own?.name}>${name}</option>`)}</select>
       ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
@@ -40,7 +40,7 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
 function paceOf(setting) {
   const { card, serving, state, decode, intervals } = setting;
   const first = serving.steady(state.users).stay.ttft.expected;
-  return { name: card.name, first, pace: decode.seconds.expected, intervals, origin: originOf(setting, "decode") };
+  return { name: card.name, first, pace: decode.seconds.expected, intervals, origin: `${measuredOf(setting, "decode")}; ${setting.level}` };
 }
 
 function attempt(setting, all, card) {

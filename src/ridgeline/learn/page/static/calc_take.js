@@ -2,30 +2,7 @@
 
 import { html, useState } from "page/dom.js";
 import { commandOf } from "page/calc_case.js";
-import { figuresOf } from "page/calc_levers.js";
-
-const KINDS = ["decode", "prefill", "load", "memory"];
-
-/** Return the shown figures in SI units, and the factors of their intervals: the keys of `plan --json`, flat. */
-export function figuresTaken(setting) {
-  const { state, decode, serving, context, table, intervals } = setting;
-  const { memory, capacity } = serving;
-  const { ttft, itl, users, dollars } = figuresOf(setting);
-  const { floor, bound, expected } = decode.seconds;
-  return {
-    ...state, model: table.model, context,
-    "decode.floor": floor, "decode.bound": bound, "decode.expected": expected,
-    "decode.bytes": decode.weight_bytes + decode.kv_read_bytes + decode.kv_write_bytes, "decode.flops": decode.flops,
-    "decode.intensity": decode.intensity, "decode.ridge": decode.ridge, "decode.limit": decode.limit,
-    "memory.total": memory.total, "memory.budget": memory.budget, "memory.weights": memory.weights,
-    "memory.activations": memory.activations, "memory.overhead": memory.overhead, "memory.left": memory.left,
-    "memory.users": memory.users, "answer.users": users, "answer.users_limited_by": capacity.limit,
-    "answer.itl": itl, "answer.dollars_per_million_tokens": dollars,
-    "load.asked.ttft": serving.steady(state.users).stay.ttft.expected, "load.asked.ttft_marching": ttft,
-    "trust.known": intervals.decode.known,
-    ...Object.fromEntries(KINDS.flatMap((kind) => ["low", "high"].map((end) => [`trust.intervals.${kind}.${end}`, intervals[kind][end]]))),
-  };
-}
+import { figuresTaken } from "page/calc_figures.js";
 
 function csvOf(figures) {
   const cell = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replace(/"/g, '""')}"` : String(value ?? ""));

@@ -52,7 +52,7 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
       <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting time by number of users">
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
         <${Frame} ...${{ ...speed, most }} left=${`${three_digits(speedHigh / 1.1)}`} right=${brief(totalHigh / 1.1)} />
-        <${Frame} ...${{ ...wait, most, marks: true }} left=${say_seconds(waitHigh / 1.6)} />
+        <${Frame} ...${{ ...wait, most, marks: true }} left=${waitHigh / 1.6 >= 999.5 ? brief(waitHigh / 1.6) : say_seconds(waitHigh / 1.6)} />
         <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s each" : "tokens per second: each user"}</text>
         <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">${width < NARROW ? "total" : "all users together"}</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>

@@ -72,7 +72,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
     </svg>
     <figcaption>
       <span class="legend decode">decode</span><span class="legend prefill">prefill</span>
-      <span>by kind of operation, as expected; the thick line below the dot ends at the step's expected speed, the thin one spans 8 of 10 measurements; those of single kinds are unknown</span>
+      <span>by kind of operation, as expected; the thick line below the dot ends at the step's expected speed, the thin one spans 8 of 10 measurements of such steps</span>
     </figcaption>
     <${ChartTable} name="Roofline as a table" head=${HEAD} rows=${dots.map((dot) => rowOf(dot))} />
   </figure>`;

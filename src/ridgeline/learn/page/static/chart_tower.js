@@ -3,7 +3,7 @@
 // is far too large, the column ends in teeth at the upper edge, so that the chart does not grow.
 
 import { html, useRef, useState } from "page/dom.js";
-import { originOf } from "page/calc_case.js";
+import { measuredOf } from "page/calc_case.js";
 import { ChartTable } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
 import { gib, percent, say_gib, three_digits } from "page/numbers.js";
@@ -52,7 +52,7 @@ export function Tower({ setting, ghost, onChange }) {
       </table>
     </div>
     ${!memory.fits && html`<p class="trouble">${say_gib(gib(memory.missing))} missing for the weights and one user.</p>`}
-    <p class="dim small">As inference engines reserve it. Measured sizes are × ${three_digits(low)} to × ${three_digits(high)} of predicted ones (${originOf(setting, "memory")}).</p>
+    <p class="dim small">As inference engines reserve it. 8 of 10 measured sizes are × ${three_digits(low)} to × ${three_digits(high)} of predicted ones (${measuredOf(setting, "memory")}).</p>
     <${ChartTable} name="Memory to the byte" head=${["subtraction", "bytes"]} rows=${rows.map(([name, bytes]) => [name, grouped(bytes)])} />
   </figure>`;
 }
