@@ -18,6 +18,9 @@ from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.request_recording import COLUMNS, RecordingTime, recording
 from ridgeline.price.devices import load_device
+from ridgeline.price.engine_profile import OWN_ENGINE
+from ridgeline.price.engine_profile import load_engine as load_profile
+from ridgeline.price.error_interval import intervals_for
 
 TEXT = "One day, a </script> bear"
 
@@ -37,7 +40,9 @@ def ledger(llm: LLM) -> Ledger:
 
 def recorded(ledger: Ledger, **more: Any) -> dict[str, Any]:
     looks = more.get("draws", []), more.get("attention", [])
-    return recording(ledger, SamplingParams(), *looks, {0, 1}, RecordingTime(0.5, 0.4))
+    intervals = intervals_for(load_device("h100-sxm"), load_profile(OWN_ENGINE), "fp32")
+    around = {name: intervals[name] for name in ("prefill", "decode")}
+    return recording(ledger, SamplingParams(), *looks, {0, 1}, RecordingTime(0.5, 0.4), around)
 
 
 def test_each_op_of_each_step_is_the_ledgers(ledger: Ledger) -> None:
@@ -150,6 +155,10 @@ def test_a_mixture_of_experts_is_recorded_beside_its_engine() -> None:
     assert loaded.engine.stats == before
     assert loaded.engine.on_step is None
     assert told["pause"] > 0
+    found = intervals_for(load_device("h100-sxm"), load_profile(OWN_ENGINE), "fp32")
+    around = {name: (found[name].low, found[name].high) for name in ("prefill", "decode")}
+    assert told["predicted_intervals"] == around
+    assert {step["name"] for step in told["steps"]} == around.keys()
     layers = told["experts"]["layers"]
     assert len(layers) == told["layers"]
     for layer in layers:

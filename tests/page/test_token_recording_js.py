@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 
 from page.modules import Modules
+from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.interval_text import time_interval
+from ridgeline.util.document.humanize import say_seconds
 
 COLUMNS = ["measured", "gap", "expected", "bound", "weights", "read", "written", "activations", "flops", "outputs"]
 
@@ -41,6 +44,28 @@ def test_its_parts_follow_each_other_and_are_the_whole_step(page: Modules) -> No
     assert [part.get("op") for part in step["parts"] if "op" in part] == [0, 1, 2, 3]
     assert [part["name"] for part in step["parts"]][:2] == ["batch", "embed"]
     assert step["parts"][-1]["name"] == "sampling"
+
+
+def test_a_step_has_the_factors_of_its_interval(page: Modules) -> None:
+    told = raw([0.0] * 4)
+    assert page.call("token_recording.js", "readRecording", told)["steps"][0].get("factors") is None
+    factors = {"prefill": [0.5, 2.0], "decode": [0.8, 1.5]}
+    read = page.call("token_recording.js", "readRecording", told | {"predicted_intervals": factors})
+    assert read["steps"][0]["factors"] == [0.8, 1.5]
+
+
+@pytest.mark.parametrize(("positions", "decodes", "phase"), [(4, 4, "decode"), (9, 2, "mixed"), (512, 0, "prefill")])
+def test_a_step_of_the_engine_has_a_phase(positions: int, decodes: int, phase: str) -> None:
+    told = {"positions": positions, "decodes": decodes}
+    assert Modules("predicted.js").call("predicted.js", "phaseOf", told) == phase
+
+
+def test_a_predicted_time_has_its_interval_as_plan_has_it() -> None:
+    page = Modules("predicted.js")
+    interval = ErrorInterval("decode", "timed", 0.8, 1.5, 9, 3)
+    said = page.call("predicted.js", "sayPredicted", 0.0123, [interval.low, interval.high])
+    assert said == f"{say_seconds(0.0123)} {time_interval(interval, 0.0123)}"
+    assert page.call("predicted.js", "sayPredicted", 0.0123) == "12.3 ms"
 
 
 def test_a_gap_that_hooks_made_negative_has_no_part(page: Modules) -> None:

@@ -3,6 +3,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { percent, say_seconds, seconds } from "page/numbers.js";
+import { intervalOf } from "page/predicted.js";
 import { partAt, slowness, windowAround } from "page/token_recording.js";
 
 const WIDTH = 1000;
@@ -181,7 +182,7 @@ function OpTable({ step }) {
           <td>${seconds(op.bound)}s</td><td>${seconds(op.expected)}s</td><td>${seconds(op.measured)}s</td><td>${percent(op.reached)}</td>
         </tr>`)}
         ${Object.entries(step.overheads).map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td></td><td></td><td></td><td></td><td>${seconds(value)}s</td><td></td></tr>`)}
-        <tr><th scope="row">the step</th><td></td><td></td><td>${seconds(step.bound)}s</td><td>${seconds(step.expected)}s</td><td>${seconds(step.measured)}s</td><td>${percent(step.bound / step.measured)}</td></tr>
+        <tr><th scope="row">the step</th><td></td><td></td><td>${seconds(step.bound)}s</td><td>${seconds(step.expected)}s${step.factors && html` <small>${intervalOf(step.expected, step.factors)}</small>`}</td><td>${seconds(step.measured)}s</td><td>${percent(step.bound / step.measured)}</td></tr>
       </tbody>
     </table></div>`}
   </details>`;

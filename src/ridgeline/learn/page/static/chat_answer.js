@@ -5,6 +5,7 @@ import { html, useMemo, useState } from "page/dom.js";
 import { piecesOf } from "page/chat_turns.js";
 import { Facts, Grown, Trouble } from "page/controls.js";
 import { percent, say_seconds, three_digits } from "page/numbers.js";
+import { sayPredicted } from "page/predicted.js";
 import { grouped } from "page/python.js";
 
 /** Show the user's message, and a way to edit it. onEdit: null while it cannot be edited. */
@@ -124,18 +125,21 @@ function rowsOf(times, trace) {
   rows.push(["steps, measured", say_seconds(trace.step_seconds), `${grouped(trace.steps)} steps of the engine`]);
   if (trace.predicted_seconds) {
     const share = trace.predicted_share ? `${percent(trace.predicted_share)} of the measured time` : "";
-    rows.push(["steps, predicted", say_seconds(trace.predicted_seconds), share]);
+    rows.push(["steps, predicted", predictedOf(trace), share]);
     rows.push(["steps, floor", say_seconds(trace.floor_seconds), "the physical limit"]);
   }
   return rows;
 }
+
+/** Return the predicted time of a response's steps, which may be prefills, decode steps or both in one. */
+const predictedOf = (trace) => sayPredicted(trace.predicted_seconds, trace.predicted_intervals?.mixed);
 
 /** Show steps as predicted (outline) and measured (bar), and the lower bound (mark). The table has all of them. */
 export function Priced({ trace }) {
   const { step_seconds: measured, predicted_seconds: predicted, floor_seconds: floor } = trace;
   const longest = Math.max(measured, predicted);
   const [fill, outline, mark] = [measured, predicted, floor].map((value) => (100 * value) / longest);
-  const words = `steps ${say_seconds(measured)}, predicted ${say_seconds(predicted)}`;
+  const words = `steps ${say_seconds(measured)}, predicted ${predictedOf(trace)}`;
   return html`<span class="priced">
     <svg class="bars" viewBox="0 0 100 14" preserveAspectRatio="none" aria-hidden="true">
       <rect class="fill" x="0" y="3" width=${fill} height="8" />

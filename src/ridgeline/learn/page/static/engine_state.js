@@ -25,8 +25,8 @@ export class EngineState {
   }
 
   begin(snapshot) {
-    const { limits, device, calibrated, counters, clock, priced, step } = snapshot;
-    Object.assign(this, { limits, device, calibrated, counters, clock, priced, step });
+    const { limits, device, calibrated, predicted_intervals: intervals = {}, counters, clock, priced, step } = snapshot;
+    Object.assign(this, { limits, device, calibrated, intervals, counters, clock, priced, step });
     this.begun = true;
     this.since = clock;
     this.pages = emptyPages(limits.pages);

@@ -4,6 +4,7 @@
 import { html, useCallback, useState } from "page/dom.js";
 import { Canvas, useWidth } from "page/canvas.js";
 import { percent, say_seconds } from "page/numbers.js";
+import { phaseOf, sayPredicted } from "page/predicted.js";
 import { grouped } from "page/python.js";
 
 const SLOTS = 120;
@@ -44,7 +45,7 @@ export function StepStrip({ engine, revision }) {
     <output class="looked json" aria-live=${looked === null ? "off" : "polite"}>
       ${at >= 0 ? html`<code>${JSON.stringify(steps[at])}</code>` : "Point at a step to read it as JSON."}
     </output>
-    <${Table} steps=${steps} />
+    <${Table} steps=${steps} intervals=${engine.intervals} />
   </section>`;
 }
 
@@ -124,7 +125,7 @@ function paintCut(context, ink, x, bar, top) {
 }
 
 /** Show the same as a table, which is created when it is opened. */
-function Table({ steps }) {
+function Table({ steps, intervals }) {
   const [open, setOpen] = useState(false);
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
     <summary>As a table</summary>
@@ -145,7 +146,7 @@ function Table({ steps }) {
             <td>${grouped(each.positions)}</td>
             <td>${grouped(each.positions - each.decodes)}</td>
             <td>${say_seconds(each.seconds)}</td>
-            <td>${each.predicted === null ? "–" : say_seconds(each.predicted)}</td>
+            <td>${each.predicted === null ? "–" : sayPredicted(each.predicted, intervals[phaseOf(each)])}</td>
             <td>${each.predicted === null ? "–" : percent(each.predicted / each.seconds)}</td>
           </tr>`,
         )}

@@ -1,9 +1,13 @@
 // A recording as the tab plays it, written by learn/page/request_recording.py. Nothing is drawn here. Seconds, bytes,
 // FLOPs.
 
-/** Return a recording with its steps in the form of `readStep`. */
+/**
+ * Return a recording with its steps in the form of `readStep`, and with the `factors` of their intervals: [low, high],
+ * undefined in an older recording.
+ */
 export function readRecording(raw) {
-  return { ...raw, steps: raw.steps.map((step) => readStep(raw, step)) };
+  const factors = (step) => raw.predicted_intervals?.[step.name];
+  return { ...raw, steps: raw.steps.map((step) => ({ ...readStep(raw, step), factors: factors(step) })) };
 }
 
 /**
