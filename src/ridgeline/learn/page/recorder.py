@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.core.ops.number_formats import format_of
 from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
@@ -29,9 +28,6 @@ from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, tr
 from ridgeline.insight.trace.token_sampling import draws, plain
 from ridgeline.learn.page.request_recording import RecordingTime, recording
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import OWN_ENGINE
-from ridgeline.price.engine_profile import load_engine as load_profile
-from ridgeline.price.error_interval import ErrorInterval, intervals_for
 
 MOST_TOKENS = 64
 """The maximum number of tokens of the prompt in a recording."""
@@ -145,15 +141,8 @@ def record(
     drawn = draws(llm, ids, rules, len(ledger.steps))
     looked = _attention(llm, ids, [token.id for token in ledger.written])
     pause = time.perf_counter() - start
-    time_taken, around = RecordingTime(pause, expected), _intervals(loaded, device)
-    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, time_taken, around)
-
-
-def _intervals(loaded: LoadedEngine, device: Device) -> dict[str, ErrorInterval]:
-    """Return the intervals of predicted steps by their names."""
-    weights = loaded.model.recipe or format_of(loaded.model.storage.dtype).name
-    found = intervals_for(device, load_profile(OWN_ENGINE), weights)
-    return {"prefill": found["prefill"], "decode": found["decode"]}
+    time_taken, factors = RecordingTime(pause, expected), loaded.info(device).predicted_intervals
+    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, time_taken, factors)
 
 
 def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:

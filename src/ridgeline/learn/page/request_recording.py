@@ -17,7 +17,6 @@ from ridgeline.insight.trace.lens import Lens
 from ridgeline.insight.trace.token_candidates import Token
 from ridgeline.insight.trace.token_sampling import TokenDraw
 from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, LedgerStep
-from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.price.op_time import compute_seconds, memory_seconds
 from ridgeline.util.json_data import json_select
 
@@ -57,7 +56,7 @@ def recording(
     attention: Sequence[AttentionWeights],
     special: Collection[int],
     pause: RecordingTime,
-    intervals: Mapping[str, ErrorInterval],
+    factors: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
     """Return a traced request (tokens, op times, sampling, attention) as plain data for the web page.
 
@@ -68,13 +67,13 @@ def recording(
         attention: Attention weights of positions of the prompt, including the last one.
         special: Ids of special tokens.
         pause: Measured and expected seconds of the recording, during which no other request runs.
-        intervals: Intervals of predicted steps by their names.
+        factors: Factors on predicted times between which 8 of 10 measured times lie, by name of the step.
     """
     return {
         "version": VERSION,
         "model": ledger.model,
         "device": json_select(ledger, "device.title", "device.calibrated", "at_hand", "threads"),
-        "predicted_intervals": {name: (each.low, each.high) for name, each in intervals.items()},
+        "predicted_intervals": dict(factors),
         "pause": _short(pause.measured),
         "pause_expected": _short(pause.expected),
         "rules": json_select(params, "temperature", "top_k", "top_p", "min_p", "seed"),
