@@ -66,6 +66,9 @@ def test_a_predicted_time_has_its_interval_as_plan_has_it() -> None:
     said = page.call("predicted.js", "sayPredicted", 0.0123, [interval.low, interval.high])
     assert said == f"{say_seconds(0.0123)} {time_interval(interval, 0.0123)}"
     assert page.call("predicted.js", "sayPredicted", 0.0123) == "12.3 ms"
+    assert page.call("predicted.js", "sayWithin", 0.0123, interval.around_time(0.0123)) == said
+    assert page.call("predicted.js", "sayWithin", 0.0, [0.0, 0.0]) == "0 s"
+    assert page.call("predicted.js", "sayWithin", 0.0123, None) == "12.3 ms"
 
 
 def test_a_gap_that_hooks_made_negative_has_no_part(page: Modules) -> None:

@@ -78,6 +78,8 @@ def test_openais_client_gets_what_the_pipeline_draws(client: openai.OpenAI, up: 
     assert usage["input_tokens_details"] == {"text_tokens": texts, "image_tokens": 0}
     assert 0 < answer.inference_time_s < 60  # type: ignore[attr-defined]
     assert 0 < answer.predicted_time_s < 60  # type: ignore[attr-defined]
+    low, high = answer.predicted_interval_s  # type: ignore[attr-defined]
+    assert low < answer.predicted_time_s < high  # type: ignore[attr-defined]
 
 
 def test_what_a_request_leaves_open_is_the_models(up: Drawing, pipeline: Pipeline) -> None:

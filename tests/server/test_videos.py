@@ -143,6 +143,8 @@ def test_openais_client_gets_what_the_pipeline_draws(client: openai.OpenAI, pipe
     assert {name: said[name] for name in EXTRA} == EXTRA
     assert (said["fps"], said["output_format"], float(job.seconds)) == (16.0, "mp4", 0.5625)
     assert min(said["inference_time_s"], said["predicted_time_s"]) > said["predicted_time_left_s"] == 0
+    low, high = said["predicted_interval_s"]
+    assert low < said["predicted_time_s"] < high
     content = client.videos.download_content(job.id)
     assert content.response.headers["content-type"] == "video/mp4"
     assert len(content.content) == said["bytes"]

@@ -41,7 +41,8 @@ def record_images(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[s
 
 
 def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator[dict[str, Any]]:
-    each = seconds_per_unit(plan, Forecaster(pipeline, device).seconds(plan, None))
+    forecaster = Forecaster(pipeline, device)
+    each = seconds_per_unit(plan, forecaster.seconds(plan, None))
     each["encode"] = 0.0  # the warm-up has cached the texts
     ahead, schedule = count_by_stage(plan), plan.schedule
     steps, measured, predicted = 0, 0.0, 0.0
@@ -51,7 +52,8 @@ def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator
         predicted += each[stride.stage]
         ahead[stride.stage] -= 1
         steps += stride.stage == "denoise"
-        times = {"inference_time_s": measured, "predicted_time_s": predicted}
+        around = forecaster.interval.around_time(predicted)
+        times = {"inference_time_s": measured, "predicted_time_s": predicted, "predicted_interval_s": around}
         events = {
             "type": "image_generation.progress",
             "stage": stride.stage,

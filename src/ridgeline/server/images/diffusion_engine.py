@@ -69,6 +69,8 @@ class WorkUnitReport:
     """The predicted seconds of the work unit."""
     left: float
     """The predicted seconds of the request's remaining work units."""
+    interval: ErrorInterval
+    """The interval in which 8 of 10 measured times of such work units lie."""
     preview: bytes | None = None
     """The file of a preview image, if the work unit made one."""
     image: int | None = None
@@ -270,6 +272,7 @@ class DiffusionEngine:
         left = sum(run.seconds[stage] * many for stage, many in run.units_left.items())
         return WorkUnitReport(
             *(stride.stage, run.number, count_work_units(order.plan), started, finished, predicted, left),
+            self._prices[order.model].interval,
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 

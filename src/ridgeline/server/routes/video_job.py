@@ -9,6 +9,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, Diffusion
 from ridgeline.media.diffusion.geometry import PipelineLayout
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.video_file import FORMATS, FPS, check_format, check_fps
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.server.errors import ApiError, as_invalid, invalid
 from ridgeline.server.images.diffusion_engine import DiffusionSubmission, Encode, WorkUnitReport
 from ridgeline.server.images.image_service import InFlightImageRequest
@@ -65,6 +66,8 @@ class VideoJob:
     """The measured seconds of the job's work units so far."""
     predicted: float = 0.0
     """The predicted seconds of the job's work units so far."""
+    interval: ErrorInterval | None = None
+    """The interval in which 8 of 10 measured times of such work units lie; None before the first."""
     left: float | None = None
     """The predicted seconds of the job's remaining work units; None before the first."""
     skipped: int = 0
@@ -112,6 +115,7 @@ class VideoJob:
         """Add a finished work unit to the job's progress."""
         self.seconds += report.seconds
         self.predicted += report.predicted
+        self.interval = report.interval
         self.left = report.left
         self.skipped += report.skipped
         self.steps += report.stage == "denoise"
@@ -141,6 +145,7 @@ class VideoJob:
             "output_format": self.format_.lower(),
             "bytes": self.nbytes or None,
             **json_select(self, "inference_time_s=seconds", "predicted_time_s=predicted", "predicted_time_left_s=left"),
+            "predicted_interval_s": None if self.interval is None else self.interval.around_time(self.predicted),
         }
 
 

@@ -6,7 +6,7 @@ const TRUSTED = 2; // steps after which the prediction is corrected by their mea
 
 /** Return the state before the first event. steps: those of the denoiser, if known. */
 export function begun(steps = 0) {
-  return { step: 0, steps, stage: "", noise: [], seconds: 0, predicted: 0, left: null, previews: [], file: null, format: "png", seed: null, wide: 0 };
+  return { step: 0, steps, stage: "", noise: [], seconds: 0, predicted: 0, around: null, left: null, previews: [], file: null, format: "png", seed: null, wide: 0 };
 }
 
 /** Return the state after one more event of /v1/images/generations. */
@@ -30,8 +30,8 @@ function fileOf({ output_format: format, size }) {
   return { format, wide: Number.parseInt(size, 10) || 0 };
 }
 
-function timesOf({ inference_time_s: seconds, predicted_time_s: predicted }) {
-  return { seconds, predicted };
+function timesOf({ inference_time_s: seconds, predicted_time_s: predicted, predicted_interval_s: around = null }) {
+  return { seconds, predicted, around };
 }
 
 /** Return the state of a job, as /v1/videos/ID describes it. */

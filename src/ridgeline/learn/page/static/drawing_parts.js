@@ -5,6 +5,7 @@ import { html } from "page/dom.js";
 import { Facts } from "page/controls.js";
 import { remaining, seen, stagesOf } from "page/drawing.js";
 import { percent, say_seconds } from "page/numbers.js";
+import { sayWithin } from "page/predicted.js";
 
 const WORDS = { encode: "text", denoise: "denoiser", decode: "decode" };
 const [WIDTH, HEIGHT] = [240, 90];
@@ -42,11 +43,11 @@ function Clip({ clip, format, name }) {
   return format === "mp4" ? html`<video src=${clip} controls loop muted aria-label=${name} />` : html`<img src=${clip} alt=${name} />`;
 }
 
-function rowsOf({ seconds, predicted }, left, busy) {
+function rowsOf({ seconds, predicted, around }, left, busy) {
   const share = predicted > 0 && seconds > 0 ? `${percent(predicted / seconds)} of the measured time` : "";
   const rows = [
     ["measured", say_seconds(seconds), "so far, from this request's own steps"],
-    ["predicted", say_seconds(predicted), share],
+    ["predicted", sayWithin(predicted, around), share],
   ];
   return busy && left !== null ? [...rows, ["left", say_seconds(left), "predicted, corrected by the steps so far"]] : rows;
 }

@@ -13,6 +13,11 @@ export function intervalOf(seconds, [low, high]) {
   return time_interval({ low, high }, seconds);
 }
 
+/** around: both ends of the interval in seconds, null if there is none yet. */
+export function sayWithin(seconds, around) {
+  return sayPredicted(seconds, around && seconds > 0 ? around.map((end) => end / seconds) : undefined);
+}
+
 /** Return the phase of an engine's step, a key of `predicted_intervals`. */
 export function phaseOf({ positions, decodes }) {
   if (decodes === positions) return "decode";
