@@ -17,6 +17,7 @@ from ridgeline.price.devices import load_device
 from ridgeline.price.error_interval import ErrorInterval, error_intervals
 from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.price import Price
+from ridgeline.util.document.humanize import three_digits
 from support.checkpoints import edit_config, write_folder
 from support.embedders import state_pooling, write_bert
 
@@ -74,6 +75,11 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     assert f"in 8 of 10 cases like this one ({prefill.measurements}); texts per second and their cost x " in said
     assert ended.out.splitlines()[0].endswith("vectors of texts of 32 tokens")
     assert "no KV: a text runs in one step" in " ".join(ended.out.split())
+    joules = 700 / (told["texts_per_second"]["expected"] * 32)
+    assert told["joules_per_token"] == pytest.approx(joules)
+    assert told["kwh_per_million_tokens"] == pytest.approx(joules / 3.6)
+    energy = f"at most {three_digits(joules / 3.6)} kWh at full board power ({three_digits(joules)} J per token)"
+    assert f"per million tokens, and {energy}" in " ".join(ended.out.split())
 
 
 def test_a_text_longer_than_a_step_runs_alone(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

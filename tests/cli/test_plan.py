@@ -387,7 +387,7 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
 def test_a_comparison_says_which_figures_are_of_one_replica(plan: Any) -> None:
     words = ("llama-3.1-8b", "--compare-devices", "l40s")
     with_demand, without = plan(*words, "--rate", "20")[1], plan(*words)[1]
-    assert "users each" in with_demand
+    assert "users, margins and tok/s of each: on the fullest replica" in with_demand
     assert "$/h: of all replicas" in with_demand
     assert "replica" not in without
 

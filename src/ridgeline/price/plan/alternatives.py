@@ -8,6 +8,7 @@ from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.number_formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
+from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.util.json_data import json_name
@@ -152,6 +153,8 @@ class CaseOutcome:
     """The dollars per hour of all devices; None if unknown."""
     price: HourlyPrice | None
     """The price of one device, with its date and source; None if unknown."""
+    kwh_per_million_tokens: float | None
+    """The most kWh per million output tokens with `users` users; None without users or a known power limit."""
 
 
 def same_seller(one: CaseOutcome, other: CaseOutcome) -> bool:
@@ -180,6 +183,7 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
         case.device.link is not None,
         case.setup.hourly,
         case.device.price,
+        kwh_per_million(case.setup.watts, rate),
     )
 
 

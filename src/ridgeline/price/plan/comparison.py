@@ -43,6 +43,11 @@ class Offer:
     margins: TargetMargins
 
     @property
+    def kwh_per_million_tokens(self) -> float | None:
+        """The most kWh per million output tokens under `load`; None if the power limit of the device is unknown."""
+        return (self.outcome if self.fleet is None else self.fleet).kwh_per_million_tokens
+
+    @property
     def serves(self) -> bool:
         """Whether the model fits and at least one user is served within the targets."""
         return self.outcome.fits and self.outcome.users > 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ridgeline.price.device_basis import basis_of
 from ridgeline.price.interval_text import rate_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
+from ridgeline.price.plan.energy import ASSUMED, watt_hours_cell
 from ridgeline.price.plan.plan_answer import describe_targets
 from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
@@ -60,20 +61,28 @@ def _narrows(comparison: DeviceComparison) -> bool:
     return comparison.setup.weights is None or comparison.setup.kv is None
 
 
+def _energetic(comparison: DeviceComparison) -> bool:
+    """Return whether the energy of any ranked device is known."""
+    return any(offer.kwh_per_million_tokens is not None for ranking in comparison.rankings for offer in ranking.offers)
+
+
 def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
-    rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("audio hours/h", "$/h of audio")
+    rate, cost, energy = "tok/s", "$/M", "Wh/M"
+    if comparison.sound is not None:
+        rate, cost, energy = "audio hours/h", "$/h\nof audio", "Wh/h\nof audio"
     demand, workload = bool(comparison.demand), comparison.workload
     return (
         Column("device", words=True, whole=True),
-        Column("replicas x devices" if demand else "devices", words=demand),
-        Column("weights/KV", words=True, whole=True),
-        Column("users each" if demand else "users"),
+        Column("replicas\nx devices" if demand else "devices", words=demand, whole=demand),
+        Column("weights\n/KV", words=True, whole=True),
+        Column("users\neach" if demand else "users"),
         Column("TTFT", group="" if workload.ttft is None else "margin"),
         *([] if workload.tpot is None else [Column("TPOT", group="" if workload.ttft is None else "margin")]),
         Column("each", group=rate),
         Column("all", group=rate),
         Column("$/h", group="cost"),
         *([] if demand and comparison.sound is None else [Column(cost, group="cost")]),
+        *([Column(energy, group="cost")] if _energetic(comparison) else []),
         Column("kernels", words=True, whole=True, group="accuracy"),
         Column("8 of 10", words=True, whole=True, group="accuracy"),
     )
@@ -85,10 +94,11 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
     total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
-    each = load.tokens_per_user.expected
+    each, energy = load.tokens_per_user.expected, offer.kwh_per_million_tokens
     if sound is not None:
         each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
-        million = None if million is None else sound.dollars(million)
+        million = None if million is None else sound.per_hour(million)
+        energy = None if energy is None else sound.per_hour(energy)
     cost = "" if million is None else three_digits(million)
     return TableRow((
         outcome.device_name,
@@ -101,6 +111,7 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
         three_digits(total),
         "" if hourly is None else f"{hourly:.2f}",
         *([] if comparison.demand and sound is None else [cost]),
+        *(["" if energy is None else watt_hours_cell(energy)] if _energetic(comparison) else []),
         _MARKS[basis_of(offer.device)],
         rate_interval(interval, total),
     ))  # fmt: skip
@@ -127,6 +138,9 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         f"{cost}. Price differences between sellers say nothing about the hardware, so each seller has its own "
         "ranking; --seller NAME or --prices FILE chooses the sellers."
     )
+    if _energetic(comparison):
+        unit, whole = ("M", "million output tokens") if comparison.sound is None else ("h of audio", "hour of audio")
+        yield f"Wh/{unit}: Wh per {whole}, {ASSUMED}"
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
         "constants of its kind are used. 8 of 10: the interval of all tokens per second that holds 8 of 10 "

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 
 from ridgeline.price.crossovers import first_between
+from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator
 from ridgeline.util.json_data import json_name
 
@@ -63,6 +64,8 @@ class ReplicaCount:
     """The dollars per hour of all replicas; None if the price is unknown."""
     dollars_per_million: float | None
     """The dollars per million output tokens; None if the price is unknown."""
+    kwh_per_million_tokens: float | None
+    """The most kWh per million output tokens; None if the power limit of the devices is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def _fleet(serving: LoadEstimator, replicas: int, load: LoadEstimate, rate: floa
         rate / (replicas * serving.capacity.load.requests_per_second.expected),
         hourly,
         serving.dollars_per_million(tokens / replicas),
+        kwh_per_million(setup.watts, tokens / replicas),
     )
 
 

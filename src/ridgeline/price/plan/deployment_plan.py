@@ -285,6 +285,14 @@ class DeploymentPlan:
         """
         return self.outcome.dollars_per_million if self.fleet is None else self.fleet.dollars_per_million
 
+    @property
+    def kwh_per_million_tokens(self) -> float | None:
+        """The most kWh per million output tokens, under the load that `dollars_per_million` is for.
+
+        It is None if the power limit of the device is unknown, or if no user can be served.
+        """
+        return self.outcome.kwh_per_million_tokens if self.fleet is None else self.fleet.kwh_per_million_tokens
+
 
 def make_plan(
     name: str,

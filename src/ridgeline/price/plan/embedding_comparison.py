@@ -9,6 +9,7 @@ from ridgeline.price.interval_text import rate_interval
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.embedding_document import embedding_json
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
+from ridgeline.price.plan.energy import ASSUMED, watt_hours_cell
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
@@ -65,7 +66,7 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
         heading = f"{seller}: cheapest tokens first" if seller else f"{compared.unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, plans)]
     around = Column("8 of 10", words=True, whole=True)
-    rates, others = ("texts/s", "tokens/s"), ("one text", "$/h", "$/M")
+    rates, others = ("texts/s", "tokens/s"), ("one text", "$/h", "$/M", "Wh/M")
     table_columns = (
         Column("devices", words=True, whole=True), *map(Column, rates), around, *map(Column, others),
         Column("limit", words=True),
@@ -107,11 +108,15 @@ def _cost(plan: EmbeddingPlan) -> float:
 def _row(plan: EmbeddingPlan) -> TableRow:
     setup, rate, cost = plan.case.setup, plan.texts_per_second.expected, plan.dollars_per_million
     name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
-    dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three_digits(cost))
-    one = say_seconds(plan.one.seconds.expected)
+    energy, one = plan.kwh_per_million_tokens, say_seconds(plan.one.seconds.expected)
     tokens = rate * plan.length
-    around = rate_interval(plan.case.intervals["load"], tokens)
-    return TableRow((name, three_digits(rate), three_digits(tokens), around, one, *dollars, plan.full.limit))
+    return TableRow((
+        name, three_digits(rate), three_digits(tokens), rate_interval(plan.case.intervals["load"], tokens), one,
+        "" if setup.hourly is None else f"{setup.hourly:.2f}",
+        "" if cost is None else three_digits(cost),
+        "" if energy is None else watt_hours_cell(energy),
+        plan.full.limit,
+    ))  # fmt: skip
 
 
 def _notes(compared: EmbeddingComparison) -> Iterator[str]:
@@ -120,6 +125,7 @@ def _notes(compared: EmbeddingComparison) -> Iterator[str]:
         "8 of 10: the interval of the tokens per second that holds 8 of 10 measurements of such cases; costs per token "
         "vary with it."
     )
+    yield f"Wh/M: Wh per million tokens, {ASSUMED}"
     if compared.unpriced.elsewhere:
         yield (
             "other sellers offer some of the devices without a price: --seller "

@@ -16,6 +16,7 @@ from ridgeline.price.interval_text import (
     time_interval,
 )
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
+from ridgeline.price.plan.energy import describe_energy, joules_per_token
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
@@ -58,9 +59,8 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
         ),
         ("one text", f"{say_seconds(alone)} {time_interval(prefill, alone)} alone; {_limit(plan.one)}"),
     ]
-    if plan.dollars_per_million is not None:
-        million = plan.dollars_per_million
-        facts.append(("cost", f"${three_digits(million)} {cost_interval(load, million)} per million tokens"))
+    if cost := _cost(plan):
+        facts.append(("cost", cost))
     facts.append(("trust", _trust(plan)))
     return facts + [("note", note) for note in plan.case.notes]
 
@@ -71,6 +71,18 @@ def _trust(plan: EmbeddingPlan) -> str:
     one = describe_interval("one text", prefill, plan.one.seconds.expected)
     cases = describe_cases(prefill, plan.case.setup.device)
     return f"{one}; {describe_factors('texts per second and their cost', load)}; {cases}"
+
+
+def _cost(plan: EmbeddingPlan) -> str:
+    """Return the dollars and the energy of a million tokens, as far as they are known."""
+    dollars, kwh = plan.dollars_per_million, plan.kwh_per_million_tokens
+    cost = ""
+    if dollars is not None:
+        around = cost_interval(plan.case.intervals["load"], dollars)
+        cost = f"${three_digits(dollars)} {around} per million tokens"
+    if kwh is None:
+        return cost
+    return f"{cost or 'per million tokens'}{', and ' if cost else ': '}{describe_energy(kwh, plan.case.device)}"
 
 
 def _times(plan: EmbeddingPlan) -> DocumentTable:
@@ -139,7 +151,9 @@ def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
         "workload": json_select(plan, "input=length", "texts"),
         "memory": json_select(plan, "weights", "activations", "overhead", "kv", "budget", "fits"),
         **json_select(plan, "texts_per_second", "one=one.seconds", "full=full.seconds", "full.limit"),
-        **json_select(plan, "dollars_per_million_tokens=dollars_per_million", "case.notes"),
+        **json_select(plan, "dollars_per_million_tokens=dollars_per_million", "kwh_per_million_tokens"),
+        "joules_per_token": joules_per_token(plan.kwh_per_million_tokens),
+        **json_select(plan, "case.notes"),
         "intervals": _intervals(plan),
         "trust": _trust_json(plan),
     }

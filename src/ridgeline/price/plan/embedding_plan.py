@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ridgeline.core.ops.kv_layout import group_layers
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.plan.deployment_plan import check_devices
+from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, prefill_phase, price_phase
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
@@ -74,6 +75,12 @@ class EmbeddingPlan:
         if hourly is None or not self.fits:
             return None
         return hourly / 3600 / (self.texts_per_second.expected * self.length) * _MILLION
+
+    @property
+    def kwh_per_million_tokens(self) -> float | None:
+        """The most kWh per million tokens; None if the power limit is unknown or the model does not fit."""
+        rate = self.texts_per_second.expected * self.length
+        return kwh_per_million(self.case.setup.watts, rate) if self.fits else None
 
 
 def embedding_plan(name: str, models: ModelCache, setup: Deployment, workload: PlanWorkload) -> EmbeddingPlan:

@@ -18,6 +18,7 @@ from ridgeline.price.interval_text import (
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
+from ridgeline.price.plan.energy import describe_energy
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_audio import AudioWorkload, describe_cost
 from ridgeline.price.plan.plan_text import (
@@ -290,23 +291,26 @@ def _trust(plan: DeploymentPlan) -> str:
 
 
 def _cost(plan: DeploymentPlan) -> str:
-    price = plan.case.device.price
+    """Return the dollars per million output tokens or hour of audio, and the energy if the power limit is known."""
+    price, audio, fleet, kwh = plan.case.device.price, plan.audio, plan.fleet, plan.kwh_per_million_tokens
+    energy = "" if kwh is None else f"{describe_energy(kwh, plan.case.device, audio)}{_tag(plan, 'serving')}"
     if price is None:
-        return "no known seller offers this device; give --price or --prices FILE"
+        what = "million output tokens, prompts included" if audio is None else "hour of audio"
+        lacking_price = "no known seller offers this device; give --price or --prices FILE"
+        return f"{lacking_price}; per {what}: {energy}" if energy else lacking_price
     hourly = f"${price.dollars:.2f} per device and hour ({price.asked_by}, {price.date})"
     if plan.dollars_per_million is None:
         return hourly
-    fleet = plan.fleet
     whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
     load = plan.intervals["load"]
     tokens = (
         f"${three_digits(plan.dollars_per_million)} {cost_interval(load, plan.dollars_per_million)} per million output "
         "tokens, prompts included"
     )
-    if plan.audio is not None:
-        around = cost_interval(load, plan.audio.dollars(plan.dollars_per_million))
-        tokens = f"{describe_cost(plan.dollars_per_million, plan.audio)} {around}"
-    return f"{whole}{tokens}; {hourly}"
+    if audio is not None:
+        around = cost_interval(load, audio.dollars(plan.dollars_per_million))
+        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {around}"
+    return f"{whole}{tokens}{f', and {energy}' if energy else ''}; {hourly}"
 
 
 def _hourly(fleet: ReplicaCount, dollars: float) -> str:

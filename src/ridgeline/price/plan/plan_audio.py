@@ -23,8 +23,8 @@ class AudioWorkload:
         """Return the hours of audio transcribed per hour."""
         return tokens_per_second / self.tokens * self.window
 
-    def dollars(self, million: float) -> float:
-        """Return the dollars per hour of audio at a price per million tokens."""
+    def per_hour(self, million: float) -> float:
+        """Return the dollars or kWh per hour of audio for those of a million tokens."""
         return million / _MILLION * self.tokens * _HOUR / self.window
 
 
@@ -37,4 +37,4 @@ def describe_cost(million: float, sound: AudioWorkload | None) -> str:
     """Return a price as `$0.48 per million`, or for a speech model as `$0.0031 per hour of audio`."""
     if sound is None:
         return f"${three_digits(million)} per million"
-    return f"${three_digits(sound.dollars(million))} per hour of audio"
+    return f"${three_digits(sound.per_hour(million))} per hour of audio"

@@ -14,6 +14,7 @@ from ridgeline.price.error_interval import LEVELS
 from ridgeline.price.plan.comparison import DeviceComparison, Offer
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.device_memory import DeviceMemory
+from ridgeline.price.plan.energy import joules_per_token
 from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
@@ -93,7 +94,8 @@ def _trust(plan: DeploymentPlan) -> dict[str, Any]:
     """Return the intervals by kind, as factors on predicted times, and the kind of each figure of the answer."""
     figures = {
         "fits": "memory", "missing_bytes": "memory", "users": "load", "requests_per_second": "load",
-        "tokens_per_second": "load", "dollars_per_million_tokens": "load", "ttft": "prefill", "itl": "decode",
+        "tokens_per_second": "load", "dollars_per_million_tokens": "load", "kwh_per_million_tokens": "load",
+        "joules_per_token": "load", "ttft": "prefill", "itl": "decode",
     }  # fmt: skip
     return {
         "engine": plan.engine,
@@ -125,7 +127,7 @@ def _device(setup: Deployment) -> dict[str, Any]:
         **json_select(setup, "device.name", "device.title", "devices", "device.peaks", "device.bandwidth"),
         "memory_bytes": setup.device.memory,
         "link": None if link is None else json_select(link, "name", "bandwidth"),
-        **json_select(setup.device, "host_link", "calibrated", "price"),
+        **json_select(setup.device, "host_link", "watts", "calibrated", "price"),
         "dollars_per_hour": setup.hourly,
         "sources": dict(setup.device.sources),
     }
@@ -141,6 +143,8 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
         **json_select(plan, "ttft=prefill.seconds", "itl=decode.seconds", "decode.limit"),
         "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
         "dollars_per_million_tokens": plan.dollars_per_million,
+        **json_select(plan, "kwh_per_million_tokens"),
+        "joules_per_token": joules_per_token(plan.kwh_per_million_tokens),
         "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
         "intervals": _intervals(plan),
     }
@@ -164,7 +168,7 @@ def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> d
     return {
         "window_seconds": sound.window,
         "hours_per_hour": sound.rate(load.tokens_per_second.expected),
-        "dollars_per_hour": None if million is None else sound.dollars(million),
+        "dollars_per_hour": None if million is None else sound.per_hour(million),
     }
 
 

@@ -229,7 +229,9 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
     if other and cost is not None:  # on the same devices, the price per token follows from throughput
         sound, here = plan.audio, plan.dollars_per_million
         what = " tokens" if sound is None else ""
-        instead = "" if here is None else f" instead of ${three_digits(here if sound is None else sound.dollars(here))}"
+        instead = (
+            "" if here is None else f" instead of ${three_digits(here if sound is None else sound.per_hour(here))}"
+        )
         parts.append(f"{describe_cost(cost, sound)}{what}{instead}")
     if without_kernels(plan, change):
         parts.append("no kernel times")

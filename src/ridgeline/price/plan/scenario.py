@@ -174,6 +174,11 @@ class Deployment:
         price = self.device.price
         return None if price is None else price.dollars * self.devices
 
+    @property
+    def watts(self) -> float | None:
+        """The power limit of all devices together in watts; None if it is unknown."""
+        return None if self.device.watts is None else self.device.watts * self.devices
+
     def on(self, device: Device) -> "Deployment":
         """Return the same deployment on another device, at that device's own price."""
         engine = default_engine(device) if self.usual else self.engine
