@@ -743,6 +743,7 @@ OWN_OF_TRACE = {
     "--full",
     "--section",
 }
+OWN_OF_PLAN = {"--report", "--csv", "--force"}  # files of a plan, which are not those of a run
 OWN_OF_SIMULATE = {  # traffic that nobody sends, to what is not there
     "--trace", "--rate", "--users", "--turns", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output",
     "--seed", "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",
@@ -757,7 +758,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
             own = OWN if name.startswith(("lab", "cal")) else OWN_OF_BENCH if name.startswith("bench") else set()
             own = OWN_OF_IMAGE if name in ("image", "video") else OWN_OF_TRACE if name == "trace" else own
             own = OWN_OF_QUANTIZE if name == "quantize" else OWN_OF_EXPORT if name == "page export" else own
-            own = OWN_OF_SIMULATE if name == "simulate" else own
+            own = OWN_OF_SIMULATE if name == "simulate" else OWN_OF_PLAN if name == "plan" else own
             if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}

@@ -31,7 +31,7 @@ def with_engine(setup: SetupFlags, target: str | None) -> SetupFlags:
 
 def check_plan_emit(flags: PlanFlags) -> None:
     """Raise ValueError if --emit of `plan` is combined with options that print or price something else."""
-    others = [*given_flags(flags.shown, "emit"), *["--json"] * flags.as_json]
+    others = [*given_flags(flags.shown, "emit"), *given_flags(flags.files), *["--json"] * flags.as_json]
     if flags.shown.emit is not None and others:
         raise ValueError(f"--emit prints the command of one plan and nothing else; leave out {' and '.join(others)}")
 

@@ -9,7 +9,7 @@ from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
-from ridgeline.cli.plan_options import DisplayFlags, MoneyFlags, PlanFlags, add_adapters_of, listed_options, sections_of
+from ridgeline.cli.plan_options import MoneyFlags, PlanFlags, add_adapters_of, listed_options, sections_of
 from ridgeline.core.checkpoint.embedding_config import read_embedding
 from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
@@ -18,10 +18,13 @@ from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.hourly_prices import with_prices
 from ridgeline.price.plan import DeploymentPlan, make_plan
 from ridgeline.price.plan.comparison import DeviceComparison, compare
+from ridgeline.price.plan.comparison_csv import comparison_csv
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_document
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
+from ridgeline.price.plan.plan_report import report_document
 from ridgeline.price.plan.scenario import AddAdapters, ModelCache
+from ridgeline.util.document.html import html
 from ridgeline.util.document.terminal_renderer import show
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def plan(flags: PlanFlags) -> None:
     flags = replace(flags, setup=with_engine(flags.setup, flags.shown.emit))
     setup, shown, model = flags.setup, flags.shown, flags.model
     flags.check_short()
+    flags.check_files()
     if shown.listed:
         known = list_json()
         print_json(known) if flags.as_json else show(list_document(known))
@@ -53,8 +57,7 @@ def plan(flags: PlanFlags) -> None:
         )
     source = setup.source(model)
     if source.pipeline:
-        _refuse_short(source.title, shown)
-        refuse_emit(source.title, shown)
+        _refuse_text_options(source.title, flags)
         from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model
 
         plan_diffusion(source, flags)
@@ -66,35 +69,57 @@ def plan(flags: PlanFlags) -> None:
         )
     embedding = read_embedding(source)
     if embedding is not None or not family_of(source.config).generates:
-        _refuse_short(source.title, shown)
-        refuse_emit(source.title, shown)
+        _refuse_text_options(source.title, flags)
         plan_embedding(source, embedding, flags)
         return
+    _plan_text(source, flags, devices)
+
+
+def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...] | None) -> None:
+    """Print the plan of a model that generates text, or its comparison on several devices, and write the files.
+
+    Args:
+        source: The model.
+        flags: The options.
+        devices: The devices to compare; None without a comparison.
+    """
+    shown, files = flags.shown, flags.files
     sections = sections_of(shown, SECTIONS)
     add_adapters = add_adapters_of(source, flags.lora)
-    made = None if setup.device is None else _plan(source, flags, add_adapters)
+    made = None if flags.setup.device is None else _plan(source, flags, add_adapters)
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)
     _say_unknown(flags.money, made, compared)
     if shown.emit is not None:
         assert made is not None
-        print(emitted_plan(made, shown.emit, model), end="")
-    elif flags.as_json:
-        print_json(_json(made, compared))
+        assert flags.model is not None
+        print(emitted_plan(made, shown.emit, flags.model), end="")
+        return
+    answered = compared is None and not shown.short and (sections is None or "users" in sections)
+    tail = None if made is None or not (flags.as_json or files.report or answered) else _tail(made)
+    queue = None if tail is None or made is None else tail.queue(made.workload)
+    files.write(report=lambda: html(report_document(made, compared, queue)), csv=lambda: _csv(compared))
+    if files.prints_csv:
+        return
+    if flags.as_json:
+        print_json(_json(made, compared, tail))
     elif compared is not None:
         show(compare_document(compared))
-    elif shown.short:
-        assert made is not None
-        show(short_document(made))
     else:
         assert made is not None
-        tail = _tail(made) if sections is None or "users" in sections else None
-        show(plan_document(made, sections, None if tail is None else tail.queue(made.workload)))
+        show(short_document(made) if shown.short else plan_document(made, sections, queue))
 
 
-def _refuse_short(title: str, shown: DisplayFlags) -> None:
-    """Raise ValueError for --short if the model's plan has no short form."""
-    if shown.short:
-        raise ValueError(f"--short is for models that generate text, but {title} does not; leave it out")
+def _csv(compared: DeviceComparison | None) -> str:
+    assert compared is not None, "--csv is refused without a comparison"
+    return comparison_csv(compared)
+
+
+def _refuse_text_options(title: str, flags: PlanFlags) -> None:
+    """Raise ValueError for options whose output exists only for models that generate text."""
+    given = [*["--short"] * flags.shown.short, *given_flags(flags.files)]
+    if given:
+        raise ValueError(f"{given[0]} is for models that generate text, but {title} does not; leave it out")
+    refuse_emit(title, flags.shown)
 
 
 def _tail(made: DeploymentPlan) -> "TailEstimate | None":
@@ -148,8 +173,10 @@ def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: Devic
         say(unknown)
 
 
-def _json(made: DeploymentPlan | None, compared: DeviceComparison | None) -> dict[str, Any]:
+def _json(
+    made: DeploymentPlan | None, compared: DeviceComparison | None, tail: "TailEstimate | None"
+) -> dict[str, Any]:
     if made is not None:
-        return plan_json(made, compared) | {"queue": _tail(made)}
+        return plan_json(made, compared) | {"queue": tail}
     assert compared is not None
     return comparison_json(compared)

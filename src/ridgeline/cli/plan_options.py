@@ -7,6 +7,7 @@ from pathlib import Path
 from ridgeline.cli import options
 from ridgeline.cli.flags import given_flags, panel
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens, scaled_source
+from ridgeline.cli.plan_files import PlanFileFlags
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
@@ -327,15 +328,22 @@ class PlanFlags:
     diffusion: DiffusionFlags
     money: MoneyFlags
     shown: DisplayFlags
+    files: PlanFileFlags
     model: options.OptionalConfigName = None
     lora: options.PricedLora = None
     as_json: options.Json = False
 
     def check_short(self) -> None:
         """Raise ValueError if --short is combined with options that show more."""
-        others = [*given_flags(self.shown, "short"), *["--json"] * self.as_json]
+        others = [*given_flags(self.shown, "short"), *given_flags(self.files), *["--json"] * self.as_json]
         if self.shown.short and others:
             raise ValueError(f"--short shows five lines and nothing else; leave out --short or {' and '.join(others)}")
+
+    def check_files(self) -> None:
+        """Raise ValueError, before anything is computed, for a file that could not be written."""
+        shown = self.shown
+        compares = shown.compare or shown.compare_devices is not None
+        self.files.check(compares=compares, as_json=self.as_json, listed=shown.listed)
 
     @property
     def device(self) -> Device:

@@ -293,7 +293,7 @@ def _trust(plan: DeploymentPlan) -> str:
 def _cost(plan: DeploymentPlan) -> str:
     """Return the dollars per million output tokens or hour of audio, and the energy if the power limit is known."""
     price, audio, fleet, kwh = plan.case.device.price, plan.audio, plan.fleet, plan.kwh_per_million_tokens
-    energy = "" if kwh is None else f"{describe_energy(kwh, plan.case.device, audio)}{_tag(plan, 'serving')}"
+    energy = "" if kwh is None else f"{describe_energy(kwh, plan.case.device, audio)}"
     if price is None:
         what = "million output tokens, prompts included" if audio is None else "hour of audio"
         lacking_price = "no known seller offers this device; give --price or --prices FILE"

@@ -42,6 +42,9 @@ th { font-weight: normal; } .words { text-align: left; } .group { text-align: ce
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; } dt { font-weight: bold; } dd { margin: 0; }
 figure { margin: 16px 0; } svg { max-width: 100%; height: auto; }
 .note { font-size: 13px; margin: 6px 0; }
+@media print { body { max-width: none; padding: 0; font-size: 11px; } table, .note { font-size: 10px; }
+  .scroll { overflow: visible; } th, td { padding-right: 8px; } h2 { break-after: avoid; }
+  tr, figure { break-inside: avoid; } }
 """
 _CODE = re.compile("`([^`]+)`")
 
@@ -58,7 +61,7 @@ def html(document: Document) -> str:
         '<meta name="color-scheme" content="light dark">',
         f"<title>{_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>",
         f"<h1>{_text(document.title)}</h1>",
-        f'<p class="lead">{_text(document.lead)}</p>' if document.lead else "",
+        f'<p class="lead">{_prose(document.lead)}</p>' if document.lead else "",
         *(part for block in document.blocks for part in _block(block)),
         "</body>\n</html>\n",
     ]
@@ -83,6 +86,11 @@ def _style() -> str:
 
 def _text(text: str) -> str:
     return escape(printable(text))
+
+
+def _lines(text: str) -> str:
+    """Return escaped text for a table, with its line breaks."""
+    return _text(text).replace("\n", "<br/>")
 
 
 def _prose(text: str) -> str:
@@ -133,7 +141,7 @@ def _heads(table: DocumentTable) -> Iterator[str]:
         groups = (f'<th class="group" colspan="{wide}">{_text(group)}</th>' for group, wide in runs)
         yield f"<tr>{''.join(groups)}</tr>"
     if any(column.head for column in table.columns):
-        heads = (f"<th{_class('words' if c.words else '')}>{_text(c.head)}</th>" for c in table.columns)
+        heads = (f"<th{_class('words' if c.words else '')}>{_lines(c.head)}</th>" for c in table.columns)
         yield f"<tr>{''.join(heads)}</tr>"
 
 
@@ -151,7 +159,7 @@ def _cell(cell: AnyCell, words: bool) -> str:
         bars = [(wide * index, wide, share) for index, share in enumerate(cell.shares)]
     else:
         text, tone = (cell, "") if isinstance(cell, str) else (cell.text, cell.tone)
-        return f"<td{_class('words' if words else '', tone)}>{_text(text)}</td>"
+        return f"<td{_class('words' if words else '', tone)}>{_lines(text)}</td>"
     return f'<td class="words">{_strips(bars)}</td>'
 
 

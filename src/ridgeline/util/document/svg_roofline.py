@@ -148,6 +148,8 @@ class _Plot:
             (x + gap, y + 4, "start"), (x - gap, y + 4, "end"), (x, y + gap + 10, "middle"), (x, y - gap, "middle"),
             (x + gap, y + 18, "start"), (x - gap, y + 18, "end"), (x + gap, y - 12, "start"), (x - gap, y - 12, "end"),
         ]  # fmt: skip
+        if point.share is None:  # of few points, so a name further below is still clear
+            places += [(x, y + gap + 25, "middle"), (x, y + gap + 40, "middle")]
         for avoided in ([*self.taken, *self.crossed], self.taken):
             for px, py, anchor in places:
                 left = {"start": px, "end": px - width, "middle": px - width / 2}[anchor]
@@ -171,7 +173,8 @@ class _Plot:
             parts.append(words(x + 16, y, head, weight="bold"))
             for point in points:
                 y += 17
-                text = f"{point.kind}: {humanize.percent(point.of_roof)} {_how(point) if mixed else 'of its roof'}"
+                kind = point.kind.removeprefix(f"{step}, ")
+                text = f"{kind}: {humanize.percent(point.of_roof)} {_how(point) if mixed else 'of its roof'}"
                 parts.append(words(x + 16, y, text, colour=_colour(point)))
             y += 30
         if any(point.share is not None for point in self.figure.points):

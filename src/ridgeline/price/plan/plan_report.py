@@ -1,0 +1,171 @@
+"""The report of a plan, to read in a browser or on paper: answer, roofline, comparison, all sections and sources."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.price.error_interval import Kind
+from ridgeline.price.interval_text import cost_interval, describe_factors, rate_interval, time_interval
+from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
+from ridgeline.price.plan.comparison_document import compare_document
+from ridgeline.price.plan.demand import SimulatedQueue
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
+from ridgeline.price.plan.energy import describe_energy
+from ridgeline.price.plan.plan_answer import answer
+from ridgeline.price.plan.plan_audio import describe_cost
+from ridgeline.price.plan.plan_document import SECTIONS, plan_document
+from ridgeline.price.plan.plan_roofline import plan_roofline, roofline_table
+from ridgeline.price.plan.plan_text import describe_users, on_each_replica
+from ridgeline.price.plan.report_sources import source_blocks
+from ridgeline.util.document.charts import Bar, Bars
+from ridgeline.util.document.elements import (
+    Document,
+    DocumentBlock,
+    DocumentTable,
+    Facts,
+    Heading,
+    Paragraph,
+    TableRow,
+    columns,
+)
+from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.version import __version__
+
+
+def report_document(
+    plan: DeploymentPlan | None, comparison: DeviceComparison | None, queue: SimulatedQueue | None = None
+) -> Document:
+    """Return the report of a plan, of a comparison, or of both.
+
+    Args:
+        plan: The plan; None for a comparison without a device of its own.
+        comparison: The comparison; None for a plan alone.
+        queue: The result of a simulation of the demand, for the answer; None without one.
+    """
+    assert plan is not None or comparison is not None, "there is nothing to report"
+    blocks: list[DocumentBlock] = []
+    if plan is not None:
+        blocks += answer_blocks(plan, queue)
+        blocks += [Heading("Roofline"), plan_roofline(plan), roofline_table(plan)]
+    if comparison is not None:
+        blocks += _comparison(comparison, headed=plan is not None)
+    if plan is not None:
+        blocks += [Heading("In words"), *(block for section in SECTIONS.values() for block in section(plan))]
+    blocks += source_blocks(plan, comparison)
+    blocks.append(Paragraph(f"made by Ridgeline {__version__}; nothing was run, all figures are predictions", "dim"))
+    if plan is not None:
+        whole = plan_document(plan, queue=queue)
+    else:
+        assert comparison is not None
+        whole = compare_document(comparison)
+    return Document(whole.title, tuple(blocks), whole.lead)
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFigure:
+    """One figure of the answer, with the interval that holds 8 of 10 measurements."""
+
+    name: str
+    value: float
+    """The expected value, in SI units; rates are per second."""
+    text: str
+    """The value as text, with its unit."""
+    kind: Kind
+    """The kind of the figure, which determines its interval."""
+    interval: str
+    """The interval as text; "" for a count, which has none."""
+
+
+def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
+    """Return the figures of the answer, one by one, in the order of its lines.
+
+    All that a report says of single figures, such as their intervals, is about these.
+    """
+    load, found = plan.reported_load, plan.intervals
+    figures: list[AnswerFigure] = []
+
+    def count(name: str, value: int, kind: Kind) -> None:
+        figures.append(AnswerFigure(name, value, f"{value:,}", kind, ""))
+
+    def seconds(name: str, value: float, kind: Kind) -> None:
+        figures.append(AnswerFigure(name, value, say_seconds(value), kind, time_interval(found[kind], value)))
+
+    if plan.memory.fits:
+        count("users that memory holds", plan.memory.users, "memory")
+    if plan.memory.fits and plan.capacity.users:
+        count("users within the targets", plan.capacity.users, "load")
+        who = f"{describe_users(load.users)}{on_each_replica(plan)}"
+        seconds(f"mean TTFT, {who}", load.ttft.expected, "load")
+        seconds(f"TPOT, {who}", load.tpot.expected, "load")
+        for name, rate in (
+            ("tok/s each", load.tokens_per_user.expected),
+            ("tok/s", load.tokens_per_second.expected),
+            ("requests/s", load.requests_per_second.expected),
+        ):
+            around = rate_interval(found["load"], rate)
+            figures.append(AnswerFigure(f"{name}, {who}", rate, three_digits(rate), "load", around))
+    alone = "a single user" if plan.workload.batch == 1 else f"{plan.workload.batch:,} requests at once"
+    seconds(f"TTFT, {alone}", plan.load.ttft_synchronised.expected, "prefill")
+    seconds(f"ITL, {alone}", plan.decode.seconds.expected, "decode")
+    return (*figures, *_costs(plan))
+
+
+def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
+    """Yield the dollars and the energy of the answer, as far as they are known; the energy is an upper bound."""
+    dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
+    unit = "hour of audio" if sound is not None else "million output tokens"
+    if dollars is not None:
+        around = cost_interval(plan.intervals["load"], dollars if sound is None else sound.dollars(dollars))
+        yield AnswerFigure(f"cost per {unit}", dollars, describe_cost(dollars, sound), "load", around)
+    if kwh is not None:
+        yield AnswerFigure(f"energy per {unit}", kwh, describe_energy(kwh, plan.case.device, sound), "load", "")
+
+
+def answer_blocks(plan: DeploymentPlan, queue: SimulatedQueue | None) -> Iterator[DocumentBlock]:
+    """Yield the lines of the answer, then its figures with their intervals."""
+    yield Facts(tuple(answer(plan, queue)))
+    rows = (TableRow((each.name, each.text, each.interval, each.kind)) for each in answer_figures(plan))
+    notes = tuple(describe_factors(kind, interval) for kind, interval in plan.intervals.items() if kind != "picture")
+    yield Heading("Figures of the answer")
+    yield DocumentTable(columns("", "expected", "8 of 10 measurements", "kind", words=(0, 1, 2, 3)), tuple(rows), notes)
+
+
+# -- the comparison ---------------------------------------------------------------------------------------------------
+
+
+def _comparison(comparison: DeviceComparison, *, headed: bool) -> Iterator[DocumentBlock]:
+    """Yield the table of the comparison and the bars of each ranking, under a heading next to a plan."""
+    document = compare_document(comparison)
+    if headed:
+        yield from (Heading(f"Comparison of {document.title}"), Paragraph(document.lead))
+    yield from document.blocks
+    yield from (_bars(comparison, ranking) for ranking in comparison.rankings)
+
+
+def _bars(comparison: DeviceComparison, ranking: Ranking) -> Bars:
+    """Return a ranking as bars: dollars, or without a price the devices of a demand or tokens per second."""
+    title = f"{ranking.seller} ({ranking.date})" if ranking.seller else comparison.unpriced.words
+    if ranking.seller:
+        unit = "$ per million output tokens" if comparison.sound is None else "$ per hour of audio"
+        unit = "$ per hour" if comparison.demand else unit
+    else:
+        unit = "devices" if comparison.demand else "output tokens per second"
+    bars = (_bar(comparison, offer, priced=bool(ranking.seller)) for offer in ranking.rows)
+    return Bars(title, unit, tuple(bars))
+
+
+def _bar(comparison: DeviceComparison, offer: Offer, *, priced: bool) -> Bar:
+    outcome, fleet, sound = offer.outcome, offer.fleet, comparison.sound
+    if fleet is not None:
+        value = fleet.dollars_per_hour if priced else fleet.devices
+    else:
+        value = outcome.dollars_per_million if priced else outcome.tokens_per_second
+        if priced and sound is not None and value is not None:
+            value = sound.per_hour(value)
+    assert value is not None, "an offer of a ranking serves users"
+    count, replicas = (outcome.devices, 1) if fleet is None else (fleet.devices, fleet.replicas)
+    many = f" on each of {replicas:,} replicas" if replicas > 1 else ""
+    note = f"{outcome.weights}/{outcome.kv}, {describe_users(offer.load.users)}{many}"
+    return Bar(f"{count:,} x {outcome.device_name}" if count > 1 else outcome.device_name, value, note)
