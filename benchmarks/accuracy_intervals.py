@@ -108,8 +108,9 @@ each source weighs the same; {whole.held} of {whole.rows} rows, {whole.sources} 
 Each time, rate and cost of a prediction has an interval that is meant to hold 80 % of measurements. It comes from the
 errors of test rows, by the kind of figure and by how well device, engine and format are known. For this table, each
 source was left out in turn, the intervals were made of the others, and its rows were counted. An error above zero says
-that the measured system was slower than predicted. Rows that were seen in development count only where there are no others. A kind with fewer than {ENOUGH_ROWS} test rows or
-{ENOUGH_SOURCES} sources does not count by itself; the last column has the 95 % interval of its coverage.
+that the measured system was slower than predicted. Rows that were seen in development count only where there are no
+others. A kind with fewer than {ENOUGH_ROWS} test rows or {ENOUGH_SOURCES} sources does not count by itself; the last
+column has the 95 % interval of its coverage.
 
 {_coverage_table(judged, "kind", KINDS)}
 

@@ -147,10 +147,13 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert tuple(said) == ANSWER
     assert "with the targets TTFT 1 s and TPOT 50 ms on average" in out
     assert re.match(
-        r"\d+ concurrent, [\d.]+ \[[\d.]+ \.\. [\d.]+\] requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
+        r"\d+ concurrent, [\d.]+ \[[\d.]+ \.\. [\d.]+\] evenly spaced requests/s within TTFT 1 s and TPOT 50 ms; "
+        "one more would miss",
+        said["users"],
     )
     users, each = re.match(
-        r"(\d+) users: mean TTFT [\d.]+ ms \[[^]]+\] \([\d.]+ s if all arrive at once\), then ([\d.]+) \[[^]]+\] tok/s each",
+        r"(\d+) users: mean TTFT [\d.]+ ms \[[^]]+\] \([\d.]+ s if all arrive at once\), "
+        r"then ([\d.]+) \[[^]]+\] tok/s each",
         said["speed"],
     ).groups()  # type: ignore[union-attr]
     assert 20 <= float(each) < 21
@@ -473,6 +476,10 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--users", "3", "--rate", "2"), "give one of them"),
         ((*CARD, "--users", "0"), "--users is 0"),
         ((*CARD, "--rate", "0"), "--rate is 0"),
+        ((*CARD, "--requests", "100"), "--requests is the length of a run; give --users or --rate too"),
+        ((*CARD, "--users", "3", "--requests", "0"), "--requests is 0"),
+        ((*CARD, "--rate", "3", "--requests", "20000"), "a plan simulates at most 3,000,000; give --requests 11718 or"),
+        (("--compare-devices", "l40s", "--users", "3", "--requests", "9"), "leave out --requests, or --compare and"),
         ((*CARD, "--section", "money"), "--section is 'money'; it must be one or more of words, memory"),
         ((*CARD, "--seller", "nobody"), "--seller is 'nobody'; it must be one of nebius"),
         ((*CARD, "--prices", "none.toml"), "none.toml cannot be read"),
@@ -808,12 +815,85 @@ def test_a_state_is_of_a_request_and_its_pages_of_bytes(plan: Any) -> None:
 def test_the_headline_counts_queues(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check replicas that the even arrivals fill up: their headline claimed the target, which the queue missed."""
     monkeypatch.setattr(tail_latency, "TOKENS", 100_000)
-    asked = ("llama-3.1-8b", "--device", "a100-sxm-80gb", "--rate", "30", "--input", "4k", "--slo", "ttft=300ms")
+    asked = ("llama-3.1-8b", "--device", "a100-sxm-80gb", "--rate", "6", "--input", "4k", "--slo", "ttft=320ms")
     said, told = answered(plan(*asked)[1]), json.loads(plan(*asked, "--json")[1])
-    mean = told["queue"]["metrics"]["latencies"]["ttft"]["mean"]
-    assert told["fleet"]["load"]["ttft"]["expected"] <= 0.3 < mean
-    assert " replicas of one device would miss TTFT because of queues (targets: TTFT 300 ms), " in said["users"]
-    monkeypatch.setattr(tail_latency, "TOKENS", 10_000)
-    relaxed = answered(plan("llama-3.1-8b", *CARD, "--rate", "1")[1])["users"]
-    assert "because of queues" not in relaxed
-    assert " within TTFT 1 s and TPOT 50 ms, " in relaxed
+    queue, fleet = told["queue"], told["fleet"]
+    mean, even = queue["metrics"]["latencies"]["ttft"]["mean"], queue["even_arrivals"]["replicas"]
+    assert fleet["load"]["ttft"]["expected"] < mean <= 0.32
+    assert queue["missed"] == []
+    assert (fleet["replicas"] > even, queue["rate"]) == (True, pytest.approx(6 / fleet["replicas"]))
+    headline = f"6.00 requests/s: {fleet['replicas']} replicas of one device within TTFT 320 ms on average, queues"
+    assert f"{headline} included ({even} if arrivals were evenly spaced), at " in said["users"]
+    assert said["users"].split(" [")[0] in " ".join(plan(*asked, "--short")[1].split())
+    assert f"$ per hour for {fleet['replicas']} replicas".removeprefix("$") in said["cost"]
+    assert f"replicas: {fleet['replicas']}" in plan(*asked, "--emit", "kubernetes")[1]
+
+
+@pytest.mark.parametrize("demand", [("--users", "6"), ("--rate", "2")])
+def test_a_whole_run_is_not_a_steady_state(plan: Any, demand: tuple[str, ...]) -> None:
+    """Check that the lines say which of both they are, and that filling and emptying lower the throughput of users.
+
+    At a rate, 20 random arrivals may be closer together than those of a long run.
+    """
+    asked = ("llama-3.1-8b", *CARD, *demand)
+    run = "a run of 20 requests, filling and emptying included"
+    said, told = (
+        answered(plan(*asked, "--requests", "20")[1]),
+        json.loads(plan(*asked, "--num-prompts", "20", "--json")[1]),
+    )
+    steady, known = answered(plan(*asked)[1]), json.loads(plan(*asked, "--json")[1])
+    assert f" within TTFT 1 s and TPOT 50 ms on average over {run}, at " in said["users"]
+    assert f"(simulated, {run}; by formula, if arrivals were evenly spaced: " in said["speed"]
+    assert "(simulated, a steady state; by formula, " in steady["speed"]
+    assert (told["demand"]["requests"], known["demand"]["requests"]) == (20, None)
+    assert (told["queue"]["requests"], known["queue"]["requests"]) == (20, None)
+    assert told["queue"]["metrics"]["requests"] == 20
+    assert told["fleet"]["tokens_per_second"] == pytest.approx(told["queue"]["metrics"]["tokens_per_second"])
+    ratio = told["fleet"]["tokens_per_second"] / known["fleet"]["tokens_per_second"]
+    assert ratio < 0.95 if "--users" in demand else ratio != 1
+    assert told["fleet"]["dollars_per_million"] == pytest.approx(known["fleet"]["dollars_per_million"] / ratio)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("qwen3-235b-a22b", "--devices", "8", "--enable-dp-attention"), "not supported for --enable-dp-attention"),
+        (("whisper-large-v3-turbo",), "not supported for whisper-large-v3-turbo, an encoder-decoder"),
+        (("bge-m3",), "generates no text"),
+        (("FLUX.1-schnell",), "--requests"),
+    ],
+)
+def test_a_run_that_cannot_be_simulated_is_refused(plan: Any, words: tuple[str, ...], says: str) -> None:
+    code, out, err = plan(*words, *CARD, "--users", "8", "--requests", "9")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_a_target_that_queues_miss_on_any_number_of_replicas(plan: Any) -> None:
+    """Check a target just above the time of a prompt of the mean length: longer ones take more than their share."""
+    asked = ("llama-3.1-8b", "--device", "a100-sxm-80gb", "--rate", "6", "--input", "4k", "--slo", "ttft=262ms")
+    told = json.loads(plan(*asked, "--json")[1])
+    assert told["queue"]["missed"] == ["TTFT"]
+    assert told["fleet"]["replicas"] == told["queue"]["even_arrivals"]["replicas"]
+    said = answered(plan(*asked)[1])["users"]
+    assert "would miss TTFT because of queues (targets: TTFT 262 ms), at " in said
+
+
+def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:
+    """Check that each is named, and that the line has the figures of --json."""
+    asked = ("llama-3.1-8b", *CARD, "--users", "9")
+    said, told = answered(plan(*asked)[1]), json.loads(plan(*asked, "--json")[1])
+    assert " within TTFT 1 s and TPOT 50 ms on average, queues included, at " in said["users"]
+    assert said["users"].endswith("% of capacity for evenly spaced arrivals; 9 users at a time [serving]")
+    simulated, even = told["queue"]["metrics"], told["fleet"]["load"]
+    ttft, tpot = (simulated["latencies"][name]["mean"] for name in ("ttft", "tpot"))
+    total, each = told["fleet"]["tokens_per_second"], even["tokens_per_second_per_user"]["expected"]
+    assert total == pytest.approx(simulated["tokens_per_second"])
+    assert said["speed"].startswith(
+        f"9 users: mean TTFT {say_seconds(ttft)}, then {three_digits(1 / tpot)} tok/s each, {three_digits(total)} in "
+        "total [serving] (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
+        f"{say_seconds(even['ttft']['expected'])}, {three_digits(each)} tok/s each, "
+        f"{three_digits(even['tokens_per_second']['expected'])} in total); a single user: "
+    )
+    assert 0 < told["queue"]["mean_errors"]["ttft"] < 0.5
+    assert "simulated" not in plan("llama-3.1-8b", *CARD)[1]

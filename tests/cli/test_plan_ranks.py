@@ -49,7 +49,8 @@ def test_an_answer_says_what_cards_that_wait_for_each_other_are_between(ridgelin
     assert found is not None
     assert int(found[2]) == -(-int(found[1]) // 4)
     speed = re.search(
-        r"then ([\d.]+) \[[^]]+\] tok/s each \(([\d.]+) if prompts reach one device after the other, ([\d.]+) if", answer
+        r"then ([\d.]+) \[[^]]+\] tok/s each \(([\d.]+) if prompts reach one device after the other, ([\d.]+) if",
+        answer,
     )
     assert speed is not None
     assert float(speed[2]) < float(speed[1]) < float(speed[3])

@@ -26,6 +26,7 @@ from ridgeline.price.plan.plan_report import report_document
 from ridgeline.price.plan.scenario import AddAdapters, ModelCache
 from ridgeline.util.document.html import html
 from ridgeline.util.document.terminal_renderer import show
+from ridgeline.util.json_data import json_object, json_select
 
 if TYPE_CHECKING:
     from ridgeline.insight.simulate.tail_latency import TailEstimate
@@ -50,6 +51,11 @@ def plan(flags: PlanFlags) -> None:
         print_json(known) if flags.as_json else show(list_document(known))
         return
     devices = flags.compared_devices()
+    if devices is not None and flags.workload.requests is not None:
+        raise ValueError(
+            "--requests simulates the run on one device, but a comparison has many; leave out --requests, or --compare "
+            "and --compare-devices"
+        )
     if model is None or (setup.device is None and devices is None):
         missing = "MODEL" if model is None else "--device"
         raise ValueError(
@@ -86,7 +92,7 @@ def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...
     shown, files = flags.shown, flags.files
     sections = sections_of(shown, SECTIONS)
     add_adapters = add_adapters_of(source, flags.lora)
-    made = None if flags.setup.device is None else _plan(source, flags, add_adapters)
+    made, tail = (None, None) if flags.setup.device is None else _simulated(_plan(source, flags, add_adapters))
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)
     _say_unknown(flags.money, made, compared)
     if shown.emit is not None:
@@ -94,19 +100,16 @@ def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...
         assert flags.model is not None
         print(emitted_plan(made, shown.emit, flags.model), end="")
         return
-    answered = compared is None and not shown.short and (sections is None or "users" in sections)
-    tail = None if made is None or not (flags.as_json or files.report or answered) else _tail(made)
-    queue = None if tail is None or made is None else tail.queue(made.workload)
-    files.write(report=lambda: html(report_document(made, compared, queue)), csv=lambda: _csv(compared))
+    files.write(report=lambda: html(report_document(made, compared)), csv=lambda: _csv(compared))
     if files.prints_csv:
         return
     if flags.as_json:
-        print_json(_json(made, compared, tail))
+        print_json(_json(made, tail, compared))
     elif compared is not None:
         show(compare_document(compared))
     else:
         assert made is not None
-        show(short_document(made) if shown.short else plan_document(made, sections, queue))
+        show(short_document(made) if shown.short else plan_document(made, sections))
 
 
 def _csv(compared: DeviceComparison | None) -> str:
@@ -122,16 +125,26 @@ def _refuse_text_options(title: str, flags: PlanFlags) -> None:
     refuse_emit(title, flags.shown)
 
 
-def _tail(made: DeploymentPlan) -> "TailEstimate | None":
-    """Return the simulated tail latencies of a replica under the demand.
+def _simulated(made: DeploymentPlan) -> "tuple[DeploymentPlan, TailEstimate | None]":
+    """Return a plan whose demand is simulated, and the latencies of a replica.
 
-    Return None without a demand, if it cannot be served, or for models and deployments that cannot be simulated.
+    The plan stays as it is, without latencies, if there is no demand, if it cannot be served, and for models and
+    deployments that cannot be simulated.
+
+    Raises:
+        ValueError: If --requests is given but cannot be simulated.
     """
-    if not made.demand or made.fleet is None or made.case.model.has_cross_attention or made.case.ranks > 1:
-        return None
-    from ridgeline.insight.simulate.tail_latency import tail_of  # imports the engine; only needed with a demand
+    if made.case.model.has_cross_attention or made.case.ranks > 1:
+        if made.demand.requests is not None:
+            what = "--enable-dp-attention" if made.case.ranks > 1 else f"{made.name}, an encoder-decoder"
+            raise ValueError(f"--requests is simulated, which is not supported for {what}; leave it out")
+        return made, None
+    if not made.demand or made.fleet is None:
+        return made, None
+    from ridgeline.insight.simulate.demand_simulation import simulate_demand  # imports the engine
 
-    return tail_of(made.serving, made.demand, made.fleet)
+    found = simulate_demand(made.serving, made.demand, made.fleet)
+    return made.with_queue(found.queue), found.tail
 
 
 def _plan(source: ModelSource, flags: PlanFlags, add_adapters: AddAdapters | None) -> DeploymentPlan:
@@ -174,9 +187,12 @@ def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: Devic
 
 
 def _json(
-    made: DeploymentPlan | None, compared: DeviceComparison | None, tail: "TailEstimate | None"
+    made: DeploymentPlan | None, tail: "TailEstimate | None", compared: DeviceComparison | None
 ) -> dict[str, Any]:
     if made is not None:
-        return plan_json(made, compared) | {"queue": tail}
+        queue = None
+        if tail is not None and made.queue is not None:
+            queue = json_object(tail) | json_select(made.queue, "missed", "even_arrivals=even")
+        return plan_json(made, compared) | {"queue": queue}
     assert compared is not None
     return comparison_json(compared)

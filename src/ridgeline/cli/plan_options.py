@@ -135,6 +135,12 @@ class WorkloadFlags:
         "The number of requests that always run: shows what each gets, and how many replicas that takes."
     )
     rate: float | None = _workload("The requests per second: shows the devices and replicas that can serve them.")
+    requests: int | None = _workload(
+        "The number of requests of a whole run under --users or --rate, like that of a benchmark, instead of a steady "
+        "state: filling and emptying count.",
+        "--requests",
+        "--num-prompts",
+    )
     slo: str | None = _workload(
         "Latency targets, like ttft=500ms,tpot=40ms; a target that is not named does not apply. `none`: as many users "
         "as fit into memory."
@@ -181,7 +187,7 @@ class WorkloadFlags:
         Raises:
             ValueError: If an option is invalid. The message names it.
         """
-        return Demand(self.users, self.rate)
+        return Demand(self.users, self.rate, self.requests)
 
     def _targets(self) -> tuple[float | None, float | None]:
         """Return the target seconds for the first token and for each further token; None for no target."""

@@ -15,10 +15,10 @@ from ridgeline.engine.model_traits import ModelTraits
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.structured_output import StructuredOutputManager
 
 if TYPE_CHECKING:
     from ridgeline.engine.speculation.speculator import Speculator
+    from ridgeline.engine.structured_output import StructuredOutputManager
 
 _WARMING = (5, 64)  # prompt lengths; attention tiles them in two sizes
 _ANY_BUDGET = 1e15  # bytes; the number of positions is the limit
@@ -34,7 +34,7 @@ def build_engine(
     prefix_cache: bool = True,
     seed: int | None = None,
     eos_ids: Collection[int] = (),
-    guides: StructuredOutputManager | None = None,
+    guides: "StructuredOutputManager | None" = None,
     adapters: Mapping[str, bytes] | None = None,
     speculator: "Speculator | None" = None,
     on_step: Callable[[StepRecord], None] | None = None,

@@ -105,7 +105,6 @@ def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool: 
     """Return whether kernels of a weight format were timed: products on this device, or the engine's dequantization."""
     if weights in ("fp32", "fp16", "bf16"):
         return True
-    activations = _ACTIVATIONS[weights] if weights in _ACTIVATIONS else ""
-    if activations:
-        return f"linear/{activations}" in device.efficiency
+    if weights in _ACTIVATIONS and _ACTIVATIONS[weights] is not None:
+        return f"linear/{_ACTIVATIONS[weights]}" in device.efficiency
     return len([name for name in engine.dequantise if weights.startswith(name)]) > 0

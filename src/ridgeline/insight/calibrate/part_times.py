@@ -69,9 +69,13 @@ def run_in_parts(model: Model, prompts: Sequence[int], now: Callable[[], float])
         assert plan is not None, "an engine that has work plans a step"
         planned = now()
         graph = runner.graph(plan)
-        batch = runner.prepare(plan) if graph is None else None
+        batch = None if graph is not None else runner.prepare(plan)
         built = now()
-        logits_RV = graph.replay() if graph is not None else runner.run(batch)
+        if graph is not None:
+            logits_RV = graph.replay()
+        else:
+            assert batch is not None
+            logits_RV = runner.run(batch)
         outcomes = runner.sampler.sample(logits_RV, engine.rows(plan))
         sampled = now()
         engine.accept(plan, outcomes)

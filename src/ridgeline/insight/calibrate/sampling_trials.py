@@ -88,7 +88,7 @@ def sampling_times(timer: Timer, probe: PaceProbe, pace: Slowdown, budget: float
             own.append(timer.now() - start)
     slower = undisturbed_pace(probe.taken[before:]).over(pace).launch
     return [
-        SampledRows(way, *logits_RV.shape, undisturbed(own) / slower)
+        SampledRows(way, len(logits_RV), logits_RV.shape[1], undisturbed(own) / slower)
         for (way, logits_RV), own in zip(calls, taken, strict=True)
     ]
 

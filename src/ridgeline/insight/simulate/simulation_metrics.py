@@ -175,19 +175,29 @@ class SimulationMetrics:
         return None if found is None else found.percentiles[percent]
 
 
-def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetrics:
+def measure(
+    log: RunLog, slo: SLO | None, *, open_loop: bool, window: tuple[int, int] | None = None
+) -> SimulationMetrics:
     """Compute the metrics of a simulation's log.
 
     Args:
         log: The log of a completed run.
         slo: The objectives, if there are any.
         open_loop: Whether arrivals are independent of responses, so that they can exceed the capacity.
+        window: The first request to count and the one after the last, in order of arrival; None for all after the
+            warm-up. If the window ends before the last request, the duration ends with it too: the later requests only
+            keep up the load for those that count.
     """
     requests = Columns(log)
-    since = warm_up(log, requests)
+    since = warm_up(log, requests) if window is None else int(requests.arrived[window[0]])
     counted = requests.arrived >= since
+    if window is not None:
+        counted = np.zeros(len(requests.arrived), dtype=bool)
+        counted[slice(*window)] = True
     answered = counted & requests.ok
     duration = _duration(requests, answered, counted)
+    if window is not None and window[1] < len(requests.arrived):
+        duration = float(requests.arrived[window[1]] - since) / 1e9
     good = requests.goodput(answered, slo, duration)
     share = (int(answered.sum()) if good is None else good.good) / max(1, int(counted.sum()))
     arrivals = requests.arrived[counted]

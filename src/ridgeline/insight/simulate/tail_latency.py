@@ -1,33 +1,41 @@
-"""The tail latency of a planned load, by simulation, because formulas for steady arrivals cannot predict it."""
+"""The latencies and the throughput of one replica of a planned demand, by simulation with the engine's scheduler."""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from typing_extensions import override
 
 from ridgeline.engine.scheduler import Limits
+from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.machine_setup import machine_of
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
-from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue
+from ridgeline.insight.traffic.percentiles import needed
+from ridgeline.insight.traffic.stationarity import FALLING_BEHIND
+from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.json_data import json_shape
 
 TOKENS = 300_000
-"""The maximum number of output tokens to simulate, which takes some seconds."""
+"""The maximum number of output tokens to simulate for a steady state, which takes some seconds."""
 
-_SECONDS, _REQUESTS = 60.0, 1100  # the minimum to simulate if `TOKENS` allows; 1,100 requests have a p99
+_SHORT, _LONG = needed(95), 500  # the requests to count: enough for a p95, and for a smaller error of the means
+_SHORT_STEPS, _LONG_STEPS = 10_000, 20_000  # a limit for few users, whose requests hardly wait for each other
+_ROUNDS, _LEAST = 3, 20  # the requests to count for each user, and in any case
 _PLACES = 256  # the default limit of concurrent requests
+_BLOCKS, _T = 10, 2.26  # the blocks of a mean's error, and Student's t of 95 % for them
 _SEED = 0
 
 
-@json_shape("rate", "users", "verdict", "metrics")
+@json_shape("rate", "users", "requests", "verdict", "mean_errors=errors", "metrics")
 @dataclass(frozen=True, slots=True)
 class TailEstimate:
     """The simulated latencies of one replica of a planned fleet.
@@ -37,6 +45,10 @@ class TailEstimate:
 
     rate: float | None
     users: int
+    requests: int | None
+    """The number of requests of a whole run, filling and emptying included; None for a steady state."""
+    errors: dict[str, float]
+    """The relative sampling error of the mean "ttft" and "tpot" of a steady state, which 95 % of runs do not exceed."""
     metrics: SimulationMetrics
 
     @override
@@ -44,22 +56,43 @@ class TailEstimate:
         """Describe the load and the latency percentiles in one sentence."""
         many = f"{self.users:,} user{'s' if self.users > 1 else ''} without think time"
         comes = f"{three_digits(self.rate)} requests/s at random times" if self.rate is not None else many
-        if self.metrics.overloaded:
+        if self.metrics.overloaded and self.requests is None:
             return f"{comes}: a replica falls behind (simulated)"
         ttft, tpot = (self._percentiles(name) for name in ("TTFT", "TPOT"))
-        return (
-            f"{comes}: TTFT {ttft}; TPOT {tpot} (simulated, {self.metrics.counts['ok']:,} requests; ridgeline simulate)"
+        off = f", means +-{max(self.errors.values()):.0%}" if self.errors else ""
+        count = self.metrics.counts["ok"] - self.metrics.left_out
+        return f"{comes}: TTFT {ttft}; TPOT {tpot} (simulated, {count:,} requests{off}; ridgeline simulate)"
+
+    def missed(self, workload: PlanWorkload) -> tuple[str, ...]:
+        """Return the names of the latency targets that the means miss; all of them if the replica falls behind."""
+        wanted = _targets(workload)
+        if self.metrics.overloaded and self.requests is None:
+            return tuple(wanted)
+        means = {name: self.mean(name) for name in wanted}
+        return tuple(name for name, mean in means.items() if mean is not None and mean > wanted[name])
+
+    def serves(self, workload: PlanWorkload) -> bool:
+        """Return whether the replica keeps up and its means meet the latency targets."""
+        return not self.missed(workload) and (self.requests is not None or not self.metrics.overloaded)
+
+    def is_clear(self, workload: PlanWorkload) -> bool:
+        """Return whether the sampling error does not decide whether the replica serves its load."""
+        growth = 0.0 if self.metrics.stationarity is None else self.metrics.stationarity.growth
+        if self.requests is not None:
+            return True
+        if self.rate is not None and growth > FALLING_BEHIND * self.rate:
+            return False  # a long run tells a growing backlog from one that fluctuates
+        means = {name: self.mean(name) for name in _targets(workload)}
+        return all(
+            mean is None or abs(mean - target) > self.errors.get(name.lower(), 0.0) * mean
+            for name, target in _targets(workload).items()
+            for mean in (means[name],)
         )
 
-    def queue(self, workload: PlanWorkload) -> SimulatedQueue:
-        """Return what a plan says of the simulated queue: its latencies, and the targets that their means miss."""
-        targets = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
-        wanted = {name: seconds for name, seconds in targets if seconds is not None}
-        if self.metrics.overloaded:
-            return SimulatedQueue(str(self), tuple(wanted))
-        found = {name: self.metrics.latencies[name] for name in wanted}
-        missed = (name for name, seen in found.items() if seen is not None and seen.mean > wanted[name])
-        return SimulatedQueue(str(self), tuple(missed))
+    def mean(self, name: str) -> float | None:
+        """Return the mean seconds of "TTFT" or "TPOT"; None if no request has it."""
+        found = self.metrics.latencies[name]
+        return None if found is None else found.mean
 
     def _percentiles(self, name: str) -> str:
         found = self.metrics.latencies[name]
@@ -74,26 +107,78 @@ class TailEstimate:
         return verdict(self.metrics, open_loop=self.rate is not None)
 
 
-def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:
-    """Simulate one replica of a planned fleet.
+def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, *, long: bool = False) -> TailEstimate:
+    """Simulate the fullest replica of a planned fleet.
+
+    A steady state begins with users who start evenly spaced over the time of a request, and its first round of requests
+    does not count. Users who start at once stay in step for dozens of rounds, so that a short run would measure how
+    they started. The last round does not count either; it keeps up the load for those before.
+
+    Args:
+        serving: The replica.
+        demand: The load of the fleet.
+        fleet: The fleet.
+        long: Whether to count more requests, if the load is to be steady.
 
     Raises:
         ValueError: If the simulator does not support the model.
     """
-    workload = serving.workload
-    limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, fleet.load.users))
-    machine = machine_of(serving.case, limits, page_size=workload.page_size)
+    workload, users = serving.workload, fleet.load.users
+    limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, users))
+    # No two prompts begin alike, so a prefix cache would only take time.
+    machine = machine_of(serving.case, limits, page_size=workload.page_size, prefix_cache=False)
     rate = None if demand.rate is None else demand.rate / fleet.replicas
-    most = max(1, TOKENS // workload.output)
-    metrics = measure(run(machine, _offered(serving, rate, fleet.load.users, most)), None, open_loop=rate is not None)
-    return TailEstimate(rate, fleet.load.users, metrics)
+    if demand.requests is not None:
+        count = math.ceil(demand.requests / fleet.replicas)
+        log = run(machine, _offered(workload, rate, users, count, None))
+        metrics = measure(log, None, open_loop=rate is not None, window=(0, count))
+        return TailEstimate(rate, users, count, {}, metrics)
+    counted = _counted(users, workload.output, long=long)
+    stay = round(users / serving.load(users).requests_per_second.expected * 1e9)
+    log = run(machine, _offered(workload, rate, users, counted + 2 * users, stay))
+    window = users, users + counted
+    metrics = measure(log, None, open_loop=rate is not None, window=window)
+    return TailEstimate(rate, users, None, _errors(log, window), metrics)
 
 
-def _offered(serving: LoadEstimator, rate: float | None, users: int, most: int) -> Offered:
-    workload = serving.workload
+def _offered(workload: PlanWorkload, rate: float | None, users: int, count: int, stay: int | None) -> Offered:
+    """Return the traffic of a replica, the same requests for the same numbers.
+
+    Args:
+        workload: The requests.
+        rate: The requests per second; None for users.
+        users: The number of users.
+        count: The number of requests.
+        stay: The nanoseconds over which users start; None to start at once.
+    """
     given, made = jittered(Fixed(workload.input)), jittered(Fixed(workload.output))
-    if rate is None:
-        requests = draw_requests(constant(1.0), given, made, _SEED)
-        return ClosedLoop(users, 0, bounded(requests, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
-    count = min(most, max(_REQUESTS, math.ceil(rate * _SECONDS)))
-    return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))
+    if rate is not None:
+        return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))
+    requests = bounded(draw_requests(constant(1.0), given, made, _SEED), count, None)
+    starts = None if stay is None else [stay * user // users for user in range(users)]
+    return ClosedLoop(users, 0, requests, None, _SEED, starts)
+
+
+def _counted(users: int, output: int, *, long: bool) -> int:
+    """Return the number of requests to count in a steady state: whole rounds, over which the pace is even."""
+    wanted = max(_LONG if long else _SHORT, _ROUNDS * users)
+    most = min(TOKENS // output, (_LONG_STEPS if long else _SHORT_STEPS) * users // output) - 2 * users
+    return users * math.ceil(max(_LEAST, min(wanted, most)) / users)
+
+
+def _errors(log: RunLog, window: tuple[int, int]) -> dict[str, float]:
+    """Return the relative errors of the means, from the means of consecutive blocks of requests."""
+    requests, counted = Columns(log), slice(*window)
+    waits = {"ttft": (requests.first - requests.arrived)[counted], "tpot": requests.tpot[counted]}
+    errors = {}
+    for name, samples in waits.items():
+        means = np.array([block.mean() for block in np.array_split(samples, _BLOCKS)])
+        if mean := float(means.mean()):
+            errors[name] = _T * float(means.std(ddof=1)) / math.sqrt(_BLOCKS) / mean
+    return errors
+
+
+def _targets(workload: PlanWorkload) -> dict[str, float]:
+    """Return the latency targets in seconds by name."""
+    targets = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
+    return {name: seconds for name, seconds in targets if seconds is not None}

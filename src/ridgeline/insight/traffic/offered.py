@@ -68,8 +68,16 @@ class OpenLoop:
 class ClosedLoop:
     """Closed-loop traffic: users who each send a request, wait for the response, think, and send another."""
 
-    def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:
-        """Create a closed loop, whose users start at random times within one think time.
+    def __init__(
+        self,
+        users: int,
+        think: int,
+        requests: Iterable[TraceRequest],
+        until: int | None,
+        seed: int,
+        starts: Iterable[int] | None = None,
+    ) -> None:
+        """Create a closed loop, whose users start at random times within one think time, or at given times.
 
         Args:
             users: The number of users.
@@ -77,10 +85,13 @@ class ClosedLoop:
             requests: The requests that users send; their arrival times are ignored.
             until: The time after which no request is sent; None for no limit.
             seed: The seed of the start times.
+            starts: The start times of the users in nanoseconds, instead of random ones.
         """
         self._requests, self._think, self._until = iter(requests), think, until
         draw = random.Random(f"users/{seed}")
-        begin = sorted(draw.randrange(think) if think else 0 for _ in range(users))
+        if starts is None:
+            starts = (draw.randrange(think) if think else 0 for _ in range(users))
+        begin = sorted(starts)
         self._asking = begin if until is None else [at for at in begin if at < until]
         self._next = next(self._requests, None)
 

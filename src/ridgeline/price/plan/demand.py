@@ -1,7 +1,8 @@
 """The load to serve, as concurrent users or requests per second, and the number of replicas that it takes.
 
-A replica is the deployment as given: the devices that hold one copy of the model. Everything is a steady state with
-even arrivals, so there are no queues, bursts or tail latencies.
+A replica is the deployment as given: the devices that hold one copy of the model. The formulas describe a steady state
+with even arrivals, without queues, bursts and tail latencies. A simulation (`insight/simulate/demand_simulation.py`)
+then overrules them, as a `SimulatedQueue`.
 """
 
 import math
@@ -17,7 +18,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The load to serve, stated in one of two ways; the other follows from it.
+    """The load to serve, as users or as a rate; the other follows from it.
 
     Raises:
         ValueError: If both are given or a value is out of range. The message names the option.
@@ -27,6 +28,8 @@ class Demand:
     """The number of requests that are running at any time; None if unspecified."""
     rate: float | None = None
     """The number of requests per second to serve; None if unspecified."""
+    requests: int | None = None
+    """The total number of requests of a run, such as a benchmark; None for a steady state."""
 
     def __post_init__(self) -> None:
         if self.users is not None and self.rate is not None:
@@ -37,6 +40,10 @@ class Demand:
             raise ValueError(f"--users is {self.users}; it must be at least 1")
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"--rate is {self.rate}; it must be a number of requests per second above 0")
+        if self.requests is not None and self.users is None and self.rate is None:
+            raise ValueError("--requests is the length of a run; give --users or --rate too, which start its requests")
+        if self.requests is not None and self.requests < 1:
+            raise ValueError(f"--requests is {self.requests}; it must be at least 1")
 
     def __bool__(self) -> bool:
         return self.users is not None or self.rate is not None
@@ -76,6 +83,17 @@ class SimulatedQueue:
     """The load and its latency percentiles."""
     missed: tuple[str, ...]
     """The names of the latency targets that the simulated means miss, such as "TTFT"."""
+    fleet: ReplicaCount
+    """The replicas whose simulated means meet the targets, with their simulated throughput and cost.
+
+    If no number of replicas that was tried meets them, these are the replicas for even arrivals.
+    """
+    even: ReplicaCount
+    """The replicas for even arrivals, by formulas."""
+    ttft: float
+    """The mean seconds to the first token."""
+    tpot: float | None
+    """The mean seconds per output token after the first; None if responses have only one token."""
 
 
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
@@ -83,11 +101,20 @@ def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
     assert demand, "there is nothing to serve"
     if not serving.capacity.users or not serving.memory.fits:
         return None
-    return _of_users(serving, demand.users) if demand.users is not None else _of_rate(serving, demand.rate or 0.0)
+    if demand.users is not None:
+        return fleet_of(serving, demand, math.ceil(demand.users / serving.capacity.users))
+    most = serving.capacity.load.requests_per_second.expected
+    return fleet_of(serving, demand, max(1, math.ceil((demand.rate or 0.0) / most - _ROUNDING)))
 
 
-def _of_users(serving: LoadEstimator, users: int) -> ReplicaCount:
-    replicas = math.ceil(users / serving.capacity.users)
+def fleet_of(serving: LoadEstimator, demand: Demand, replicas: int) -> ReplicaCount:
+    """Return the load of a number of replicas that serve a demand together, which must be enough of them."""
+    if demand.users is not None:
+        return _of_users(serving, demand.users, replicas)
+    return _of_rate(serving, demand.rate or 0.0, replicas)
+
+
+def _of_users(serving: LoadEstimator, users: int, replicas: int) -> ReplicaCount:
     fewer, fuller = divmod(users, replicas)  # `fuller` replicas have one user more
     load = serving.load(fewer + 1 if fuller else fewer)
     others = serving.load(fewer)
@@ -97,9 +124,7 @@ def _of_users(serving: LoadEstimator, users: int) -> ReplicaCount:
     return _fleet(serving, replicas, load, rate)
 
 
-def _of_rate(serving: LoadEstimator, rate: float) -> ReplicaCount:
-    most = serving.capacity.load.requests_per_second.expected
-    replicas = max(1, math.ceil(rate / most - _ROUNDING))
+def _of_rate(serving: LoadEstimator, rate: float, replicas: int) -> ReplicaCount:
     enough = rate / replicas * (1 - _ROUNDING)
     users = first_between(1, serving.capacity.users, lambda count: _rate(serving, count) >= enough)
     return _fleet(serving, replicas, serving.load(users), rate)

@@ -25,7 +25,7 @@ from ridgeline.price.plan.alternatives import (
     sensitivities,
     ways_to_fit,
 )
-from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_for, fleet_of
 from ridgeline.price.plan.device_memory import DeviceMemory, WeightsRow, weights_table
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, SweepRow, UserCapacity, batch_sweep
 from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
@@ -71,6 +71,7 @@ class DeploymentPlan:
         demand: Demand,
         stated_bytes: int | None = None,
         batches: Sequence[int] = (),
+        queue: SimulatedQueue | None = None,
     ) -> None:
         """Create a plan; nothing is computed yet.
 
@@ -82,11 +83,18 @@ class DeploymentPlan:
             demand: The load to serve, which may be empty.
             stated_bytes: The weight bytes that the checkpoint states; None if it does not.
             batches: The batch sizes of the sweep; empty for powers of two.
+            queue: The simulated demand; None for even arrivals.
         """
-        self.stated_bytes, self.batches = stated_bytes, tuple(batches)
+        self.stated_bytes, self.batches, self.queue = stated_bytes, tuple(batches), queue
         self.name, self.models, self.serving = name, models, serving
         self.others, self.demand = tuple(others), demand
         self.case, self.workload = serving.case, serving.workload
+
+    def with_queue(self, queue: SimulatedQueue) -> "DeploymentPlan":
+        """Return the plan whose replicas are those of a simulated demand."""
+        return DeploymentPlan(
+            self.name, self.models, self.serving, self.others, self.demand, self.stated_bytes, self.batches, queue
+        )
 
     @property
     def engine(self) -> str:
@@ -212,7 +220,12 @@ class DeploymentPlan:
 
     @cached_property
     def fleet(self) -> ReplicaCount | None:
-        """The replicas for the demand; None if there is no demand or it cannot be served."""
+        """The replicas for the demand; None if there is no demand or it cannot be served.
+
+        They are for even arrivals unless the plan has a simulated queue.
+        """
+        if self.queue is not None:
+            return self.queue.fleet
         return fleet_for(self.serving, self.demand) if self.demand else None
 
     @cached_property
@@ -223,6 +236,19 @@ class DeploymentPlan:
         one user if there is no capacity.
         """
         return self.fleet.load if self.fleet is not None else self.capacity.load
+
+    @property
+    def tokens_per_user(self) -> float:
+        """The output tokens per second that each user of the reported load gets after the first token."""
+        if self.queue is not None and self.queue.tpot:
+            return 1 / self.queue.tpot
+        return self.reported_load.tokens_per_user.expected
+
+    @cached_property
+    def even_tokens_per_second(self) -> float:
+        """The output tokens per second of all replicas for the demand, if arrivals are evenly spaced."""
+        assert self.fleet is not None, "there is no demand"
+        return fleet_of(self.serving, self.demand, self.fleet.replicas).tokens_per_second
 
     @cached_property
     def workload_decode(self) -> PhasePrice:

@@ -36,21 +36,16 @@ from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 
-def answer(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line of the summary.
-
-    Args:
-        plan: The plan.
-        queue: The result of a simulation of the demand with random arrivals; the plan itself assumes even arrivals.
-    """
+def answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each line of the summary."""
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", describe_demand(plan, queue)
+        yield "users", describe_demand(plan)
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
-    if queue:
-        yield "queue", f"one replica, {queue.text}" if on_each_replica(plan) else queue.text
+    if plan.queue is not None:
+        yield "queue", f"one replica, {plan.queue.text}" if on_each_replica(plan) else plan.queue.text
     if plan.audio is not None and plan.memory.fits:
         yield "sound", _sound(plan, plan.audio)
     yield "limit", _limit(plan)
@@ -89,7 +84,8 @@ def _users(plan: DeploymentPlan) -> str:
         return f"none within {targets}: {stops(plan)}"
     rate = _rate(plan, capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else " without latency targets (--slo sets them)"
-    line = f"{capacity.users:,} concurrent{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
+    users = f"{capacity.users:,} concurrent{_on_each(capacity.load)}"
+    line = f"{users}, {rate} evenly spaced requests/s{within}; {stops(plan)}"
     held = plan.memory.users
     return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}"
 
@@ -117,12 +113,12 @@ def stops(plan: DeploymentPlan) -> str:
     )
 
 
-def describe_demand(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -> str:
+def describe_demand(plan: DeploymentPlan) -> str:
     """Return a text that says what serves the demand of a plan, and at what utilisation.
 
     If the simulated queue misses a target, the text says so instead of claiming that the replicas meet all targets.
     """
-    fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
+    fleet, targets, demand, queue = plan.fleet, describe_targets(plan.workload), plan.demand, plan.queue
     demand_text = (
         f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
     )
@@ -130,11 +126,37 @@ def describe_demand(plan: DeploymentPlan, queue: SimulatedQueue | None = None) -
         return f"{demand_text}: no number of replicas can serve this, because the model does not fit"
     if fleet is None:
         return f"{demand_text}: no number of devices can serve this; {stops(plan)}"
-    within = f" within {targets}" if targets else ""
-    if queue is not None and queue.missed:
-        within = f" would miss {' and '.join(queue.missed)} because of queues (targets: {targets})"
+    within = f" within {targets} on average" if targets else ""
+    capacity = "capacity"
+    if queue is not None:
+        within, capacity = _within_queue(plan, queue, within), "capacity for evenly spaced arrivals"
     each = f"{describe_users(fleet.load.users)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
-    return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of capacity; {each}"
+    return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of {capacity}; {each}"
+
+
+def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> str:
+    """Return whether a simulated queue meets the targets, and the replicas for even arrivals if they are fewer.
+
+    Args:
+        plan: The plan.
+        queue: The queue.
+        within: The targets as text, such as ` within TTFT 1 s on average`; "" without targets.
+    """
+    if queue.missed:
+        targets = describe_targets(plan.workload)
+        return f" would miss {' and '.join(queue.missed)} because of queues (targets: {targets})"
+    fewer = queue.even.replicas
+    even = f" ({fewer:,} if arrivals were evenly spaced)" if fewer < queue.fleet.replicas else ""
+    scope = ", queues included" if plan.demand.requests is None else f" over {_run(plan)}"
+    return f"{within}{scope}{even}"
+
+
+def _run(plan: DeploymentPlan) -> str:
+    """Return what was simulated: `a run of 100 requests, filling and emptying included`, or `a steady state`."""
+    requests = plan.demand.requests
+    if requests is None:
+        return "a steady state"
+    return f"a run of {requests:,} request{'s' * (requests > 1)}, filling and emptying included"
 
 
 def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
@@ -158,7 +180,19 @@ def _speed(plan: DeploymentPlan) -> str:
         return line
     return (
         f"{describe_users(load.users)}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
-        f"{_rate(plan, load.tokens_per_user.expected)} tok/s each{_waits(load)}, {total_tokens(plan)}; {line}"
+        f"{_rate(plan, plan.tokens_per_user)} tok/s each{_waits(load)}, {total_tokens(plan)}{_even(plan)}; {line}"
+    )
+
+
+def _even(plan: DeploymentPlan) -> str:
+    """Return what the simulated figures of a plan stand for, and those of the formulas for even arrivals."""
+    queue, load = plan.queue, plan.reported_load
+    if queue is None:
+        return ""
+    each, every = (three_digits(rate) for rate in (load.tokens_per_user.expected, plan.even_tokens_per_second))
+    return (
+        f" (simulated, {_run(plan)}; by formula, if arrivals were evenly spaced: mean TTFT "
+        f"{say_seconds(load.ttft.expected)}, {each} tok/s each, {every} in total)"
     )
 
 
@@ -190,6 +224,8 @@ def _ttft(plan: DeploymentPlan) -> str:
     Both are means over the requests. The arrivals determine the actual mean between the two.
     """
     load = plan.reported_load
+    if plan.queue is not None:
+        return f"{say_seconds(plan.queue.ttft)} {time_interval(plan.intervals['load'], plan.queue.ttft)}"
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_synchronised.expected)
     mean = f"{steady} {time_interval(plan.intervals['load'], load.ttft.expected)}"
     return mean if steady == marching else f"{mean} ({marching} if all arrive at once)"
@@ -308,7 +344,7 @@ def _cost(plan: DeploymentPlan) -> str:
         "tokens, prompts included"
     )
     if audio is not None:
-        around = cost_interval(load, audio.dollars(plan.dollars_per_million))
+        around = cost_interval(load, audio.per_hour(plan.dollars_per_million))
         tokens = f"{describe_cost(plan.dollars_per_million, audio)} {around}"
     return f"{whole}{tokens}{f', and {energy}' if energy else ''}; {hourly}"
 

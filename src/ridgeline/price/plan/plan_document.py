@@ -8,7 +8,6 @@ from ridgeline.price.cold_start import ColdStart, disks
 from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.price.interval_text import describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.alternatives import Change
-from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_answer import answer, describe_targets
@@ -38,9 +37,7 @@ from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, sa
 _MORE = "more: --full, --section NAME; other devices: --compare; replicas: --users N, --rate R; JSON: --json"
 
 
-def plan_document(
-    plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: SimulatedQueue | None = None
-) -> Document:
+def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None) -> Document:
     """Return the summary of a plan, or the given sections.
 
     With all sections in the order of `SECTIONS`, the summary comes first.
@@ -49,19 +46,18 @@ def plan_document(
         plan: The plan.
         sections: The names of the sections; None for the summary, followed by the batch sweep if the plan has batch
             sizes.
-        queue: The result of a simulation of the demand, for the summary; None without one.
 
     Raises:
         ValueError: If there is no section of that name. The message lists the known ones.
     """
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
-    blocks: list[DocumentBlock] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
+    blocks: list[DocumentBlock] = [Facts(tuple(answer(plan)))] if names is None or whole else []
     for name in names or (("sweep",) if plan.batches else ()):
         blocks += SECTIONS[name](plan)
     if names is None:
         blocks.append(Paragraph(_MORE, "dim"))
-    lead = _lead(plan, simulated=queue is not None) if names is None or whole else ""
+    lead = _lead(plan) if names is None or whole else ""
     return Document(_title(plan), tuple(blocks), lead)
 
 
@@ -96,12 +92,12 @@ def _title(plan: DeploymentPlan) -> str:
     )
 
 
-def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
+def _lead(plan: DeploymentPlan) -> str:
     targets = describe_targets(plan.workload)
     held = f"with the targets {targets} on average (--slo)" if targets else "without latency targets (--slo)"
     arrivals = "arrivals are evenly spaced: no queues, no percentiles"
-    if simulated:
-        arrivals = "arrivals are evenly spaced, except in the line `queue`"
+    if plan.queue is not None:
+        arrivals = "users, speed, queue and cost are simulated; the rest is for evenly spaced arrivals"
     return (
         f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements of "
         "such cases"

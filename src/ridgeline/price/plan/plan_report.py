@@ -7,7 +7,6 @@ from ridgeline.price.error_interval import Kind
 from ridgeline.price.interval_text import cost_interval, describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
-from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import describe_energy
 from ridgeline.price.plan.plan_answer import answer
@@ -31,20 +30,17 @@ from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.version import __version__
 
 
-def report_document(
-    plan: DeploymentPlan | None, comparison: DeviceComparison | None, queue: SimulatedQueue | None = None
-) -> Document:
+def report_document(plan: DeploymentPlan | None, comparison: DeviceComparison | None) -> Document:
     """Return the report of a plan, of a comparison, or of both.
 
     Args:
         plan: The plan; None for a comparison without a device of its own.
         comparison: The comparison; None for a plan alone.
-        queue: The result of a simulation of the demand, for the answer; None without one.
     """
     assert plan is not None or comparison is not None, "there is nothing to report"
     blocks: list[DocumentBlock] = []
     if plan is not None:
-        blocks += answer_blocks(plan, queue)
+        blocks += answer_blocks(plan)
         blocks += [Heading("Roofline"), plan_roofline(plan), roofline_table(plan)]
     if comparison is not None:
         blocks += _comparison(comparison, headed=plan is not None)
@@ -53,7 +49,7 @@ def report_document(
     blocks += source_blocks(plan, comparison)
     blocks.append(Paragraph(f"made by Ridgeline {__version__}; nothing was run, all figures are predictions", "dim"))
     if plan is not None:
-        whole = plan_document(plan, queue=queue)
+        whole = plan_document(plan)
     else:
         assert comparison is not None
         whole = compare_document(comparison)
@@ -117,15 +113,15 @@ def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
-        around = cost_interval(plan.intervals["load"], dollars if sound is None else sound.dollars(dollars))
+        around = cost_interval(plan.intervals["load"], dollars if sound is None else sound.per_hour(dollars))
         yield AnswerFigure(f"cost per {unit}", dollars, describe_cost(dollars, sound), "load", around)
     if kwh is not None:
         yield AnswerFigure(f"energy per {unit}", kwh, describe_energy(kwh, plan.case.device, sound), "load", "")
 
 
-def answer_blocks(plan: DeploymentPlan, queue: SimulatedQueue | None) -> Iterator[DocumentBlock]:
+def answer_blocks(plan: DeploymentPlan) -> Iterator[DocumentBlock]:
     """Yield the lines of the answer, then its figures with their intervals."""
-    yield Facts(tuple(answer(plan, queue)))
+    yield Facts(tuple(answer(plan)))
     rows = (TableRow((each.name, each.text, each.interval, each.kind)) for each in answer_figures(plan))
     notes = tuple(describe_factors(kind, interval) for kind, interval in plan.intervals.items() if kind != "picture")
     yield Heading("Figures of the answer")

@@ -56,7 +56,7 @@ def _speed(plan: DeploymentPlan) -> str:
     if not plan.capacity.users or load.users == batch == 1:
         first = plan.prefill.seconds.expected
         return f"{at_once}, the first after {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}"
-    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", load.tokens_per_user.expected
+    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", plan.tokens_per_user
     around = rate_interval(plan.intervals["load"], rate)
     return f"{users}: {three_digits(rate)} {around} tokens per second each, {total_tokens(plan)}; {at_once}"
 
@@ -80,5 +80,5 @@ def _cost(plan: DeploymentPlan) -> str:
         return hourly
     tokens = "" if plan.audio is not None else " output tokens"
     million = plan.dollars_per_million
-    around = cost_interval(plan.intervals["load"], million if plan.audio is None else plan.audio.dollars(million))
+    around = cost_interval(plan.intervals["load"], million if plan.audio is None else plan.audio.per_hour(million))
     return f"{describe_cost(million, plan.audio)}{tokens} {around}, at {hourly}"

@@ -36,9 +36,8 @@ export function _times_format(device, engine, weights) {
   if (["fp32", "fp16", "bf16"].includes(weights)) {
     return true;
   }
-  const activations = has(_ACTIVATIONS, weights) ? _ACTIVATIONS[weights] : "";
-  if (activations) {
-    return has(device.efficiency, `linear/${activations}`);
+  if (has(_ACTIVATIONS, weights) && _ACTIVATIONS[weights] != null) {
+    return has(device.efficiency, `linear/${_ACTIVATIONS[weights]}`);
   }
   return Object.keys(engine.dequantise).filter((name) => weights.startsWith(name)).length > 0;
 }

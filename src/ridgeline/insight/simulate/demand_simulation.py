@@ -1,0 +1,113 @@
+"""The replicas that serve a planned demand within the latency targets if queues are simulated.
+
+The formulas of a plan assume evenly spaced arrivals. Their number of replicas is the first that is simulated. If the
+simulated means miss a target, more replicas are tried, each with a smaller share of the demand.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ridgeline.insight.simulate.tail_latency import TailEstimate, tail_of
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
+from ridgeline.price.plan.load_estimate import LoadEstimator
+
+MAX_TOKENS = 3_000_000
+"""The maximum number of output tokens of a whole run, which takes about half a minute."""
+
+_TRIES = 8  # numbers of replicas to simulate at most
+_FEWER = 8  # the share of a fleet that the first step adds
+_MOST = 64  # times the replicas for even arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedDemand:
+    """The simulated result of a demand: the replicas, and the latencies of the fullest of them."""
+
+    queue: SimulatedQueue
+    tail: TailEstimate
+
+
+def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) -> SimulatedDemand:
+    """Search for the fewest replicas whose simulated means meet the targets.
+
+    At most eight numbers of replicas are tried. If none of them meets the targets, the result is that of the first.
+
+    Args:
+        serving: The replica.
+        demand: The load to serve.
+        even: The replicas for evenly spaced arrivals, the fewest to try.
+
+    Raises:
+        ValueError: If the simulator does not support the model, or if the run is too long.
+    """
+    _check_length(serving, demand)
+    fleets, tails = dict[int, ReplicaCount](), dict[int, TailEstimate]()
+
+    def serves(replicas: int) -> bool:
+        fleets[replicas] = fleet_of(serving, demand, replicas)
+        tails[replicas] = _settled(serving, demand, fleets[replicas])
+        return tails[replicas].serves(serving.workload)
+
+    most = demand.users if demand.users is not None else _MOST * even.replicas
+    found = _fewest(serves, even.replicas, most) or even.replicas
+    tail = tails[found]
+    fleet = _with_throughput(serving, demand, fleets[found], tail)
+    means = tail.mean("TTFT"), tail.mean("TPOT")
+    queue = SimulatedQueue(str(tail), tail.missed(serving.workload), fleet, even, means[0] or 0.0, means[1])
+    return SimulatedDemand(queue, tail)
+
+
+def _check_length(serving: LoadEstimator, demand: Demand) -> None:
+    """Raise ValueError for a whole run that would take minutes to simulate."""
+    output = serving.workload.output
+    if demand.requests is not None and demand.requests * output > MAX_TOKENS:
+        raise ValueError(
+            f"--requests {demand.requests} of {output:,} tokens each are {demand.requests * output:,} tokens, but a "
+            f"plan simulates at most {MAX_TOKENS:,}; give --requests {MAX_TOKENS // output} or fewer, or leave it out "
+            "for the steady state"
+        )
+
+
+def _settled(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:
+    """Return the tail by a short run, or by a long one if the sampling error of the short one leaves a doubt."""
+    tail = tail_of(serving, demand, fleet)
+    return tail if tail.is_clear(serving.workload) else tail_of(serving, demand, fleet, long=True)
+
+
+def _fewest(serves: Callable[[int], bool], least: int, most: int) -> int | None:
+    """Return the fewest replicas found that serve, by growing steps and then by bisection; None if none was found."""
+    good, bad, replicas, step = None, least - 1, least, max(1, least // _FEWER)
+    for _ in range(_TRIES):
+        if serves(replicas):
+            good = replicas
+        else:
+            bad = replicas
+        if good is None:
+            if replicas == most:
+                break
+            replicas, step = min(most, replicas + step), 2 * step
+        elif good - bad == 1:
+            break
+        else:
+            replicas = (good + bad) // 2
+    return good
+
+
+def _with_throughput(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, tail: TailEstimate) -> ReplicaCount:
+    """Return the fleet with the simulated throughput of all replicas, and the dollars that follow from it.
+
+    A steady rate is served as it comes. Otherwise the other replicas are as fast as the fullest one.
+    """
+    if demand.requests is not None and tail.requests is not None:
+        times = demand.requests / tail.requests
+    elif demand.users is not None:
+        times = demand.users / fleet.load.users
+    else:
+        return fleet
+    tokens = tail.metrics.tokens_per_second * times
+    return replace(
+        fleet,
+        requests_per_second=tail.metrics.requests_per_second * times,
+        tokens_per_second=tokens,
+        dollars_per_million=serving.dollars_per_million(tokens / fleet.replicas) if tokens else None,
+    )
