@@ -9,16 +9,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import accuracy_memory as memory
 import accuracy_pictures as pictures
 from accuracy_replay import MEASURED, facts, published_as
 from error_interval_fit import ENOUGH_ROWS, ENOUGH_SOURCES, Coverage, Sample, coverage, fit
-from published_pricing import price_row
+from published_pricing import case_of, price_row
 from published_rows import PublishedRow, read_published
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import DEFAULT_ENGINE, load_engine
-from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, known_of
+from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, known_of, mixed_factors
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "price" / "error_intervals.toml"
 _HEAD = "# Made by benchmarks/accuracy.py; see price/error_interval.py. Do not edit.\n"
@@ -34,6 +35,8 @@ class Judged:
     """The errors of development rows of the same kinds."""
     unpriced: list[tuple[PublishedRow, str]]
     """The published rows that could not be priced, with the reason."""
+    loads: list[PublishedRow]
+    """The test rows under load."""
 
     @property
     def intervals(self) -> list[ErrorInterval]:
@@ -43,7 +46,7 @@ class Judged:
 
 def judge() -> Judged:
     """Price all published rows, and add the steps that were measured on calibrated machines, memory and pictures."""
-    test, development, unpriced = list(_local()), [], []
+    test, development, unpriced, loads = list(_local()), [], [], []
     for row in read_published():
         try:
             priced = price_row(row)
@@ -54,7 +57,24 @@ def judge() -> Judged:
         known = known_of(setup.device, setup.engine, priced.case.weights)
         kind: Kind = row.kind  # type: ignore[assignment]
         (test if row.is_test else development).append(Sample(kind, known, row.source, priced.factor))
-    return Judged([*test, *_memory(), *_pictures()], development, unpriced)
+        loads += [row] * (row.is_test and kind == "load")
+    return Judged([*test, *_memory(), *_pictures()], development, unpriced, loads)
+
+
+def simulated_coverage(judged: Judged) -> tuple[int, float]:
+    """Return how many test rows under load lie within a simulation's interval, and the mean share of a source.
+
+    The steps of the simulations are multiplied by the factors of steps, which are made without the row's source.
+    """
+    held: dict[str, list[bool]] = {}
+    for source in dict.fromkeys(row.source for row in judged.loads):
+        found = {(each.kind, each.known): each for each in fit([s for s in judged.test if s.source != source])}
+        for row in (each for each in judged.loads if each.source == source):
+            case = case_of(row)
+            known = known_of(case.setup.device, case.setup.engine, case.weights)
+            low, high = mixed_factors({kind: found[kind, known] for kind in ("prefill", "decode")})
+            held.setdefault(source, []).append(price_row(row, high).factor <= 1 <= price_row(row, low).factor)
+    return sum(map(sum, held.values())), fmean(map(fmean, held.values()))
 
 
 def _local() -> Iterable[Sample]:
@@ -98,6 +118,7 @@ def written(intervals: Iterable[ErrorInterval]) -> str:
 
 def interval_section(judged: Judged) -> str:
     """Return the section of the page: coverage first, then errors by kind, then the intervals themselves."""
+    held, share = simulated_coverage(judged)
     whole = coverage(judged.test, [each for each in judged.test if not each.development])
     assert whole is not None, "no test row was priced"
     return f"""## How many measurements do the intervals hold?
@@ -115,6 +136,9 @@ column has the 95 % interval of its coverage.
 {_coverage_table(judged, "kind", KINDS)}
 
 {_coverage_table(judged, "known", LEVELS)}
+
+`simulate` multiplies its steps by the factors of prefills and decodes. {held} of the {len(judged.loads)} test rows
+under load lie within the interval that this gives, {share:.0%} with each source weighing the same.
 
 The intervals, as factors on a predicted time:
 

@@ -70,8 +70,12 @@ class PricedRow:
         return self.predicted / self.row.value
 
 
-def price_row(row: PublishedRow) -> PricedRow:
+def price_row(row: PublishedRow, slower: float = 1.0) -> PricedRow:
     """Predict what a row measures.
+
+    Args:
+        row: The row.
+        slower: A factor on the steps of a simulation, for rows under load.
 
     Raises:
         ValueError: If the row cannot be priced; the message says why.
@@ -85,7 +89,7 @@ def price_row(row: PublishedRow) -> PricedRow:
         case "static":
             predicted = _static(row, case)
         case _:
-            predicted = _load(row, case)
+            predicted = _load(row, case, slower)
     return PricedRow(row, case, predicted)
 
 
@@ -206,9 +210,9 @@ def _limits(row: PublishedRow, case: Scenario) -> Limits:
     return Limits(tokens, MANY_REQUESTS if large else FEW_REQUESTS)
 
 
-def _load(row: PublishedRow, case: Scenario) -> float:
-    """Return what a simulation gives for the row's statistic."""
-    log = run(machine_of(case, _limits(row, case), prefix_cache=False), _offered(row))
+def _load(row: PublishedRow, case: Scenario, slower: float) -> float:
+    """Return what a simulation gives for the row's statistic, with steps that are slower than predicted by a factor."""
+    log = run(machine_of(case, _limits(row, case), prefix_cache=False), _offered(row), slower)
     requests = log.requests
     ended = [place for place in range(len(requests)) if requests.last[place] >= 0]
     if len(ended) < len(requests):

@@ -25,7 +25,7 @@ CARD = ("--device", "h100-sxm")
 
 @pytest.fixture(autouse=True)
 def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a demand's requests: what comes of more of them is no matter here. A slow machine prints no progress."""
+    """Simulate few requests of a demand, and print no progress on a slow machine."""
     monkeypatch.setattr(tail_latency, "TOKENS", 6_000)
     monkeypatch.setattr(console, "LINE_EVERY", 1e9)
 

@@ -6,6 +6,7 @@ than predicted.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -84,6 +85,12 @@ def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[K
     """Return the interval of each kind of figure for a device, an engine and a weight format (see `known_of`)."""
     known = known_of(device, engine, weights)
     return {kind: error_intervals()[kind, known] for kind in KINDS}
+
+
+def mixed_factors(intervals: Mapping[Kind, ErrorInterval]) -> tuple[float, float]:
+    """Return the factors for a step that runs prompts and decodes, which may be as far off as either of the two."""
+    own = intervals["prefill"], intervals["decode"]
+    return min(each.low for each in own), max(each.high for each in own)
 
 
 def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:  # also in interval_formulas.js
