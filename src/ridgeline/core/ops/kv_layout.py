@@ -13,6 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.core.ops.number_formats import KVFormat, format_of
@@ -356,6 +357,12 @@ def group_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KV
     assert all(spec.is_cached for spec in specs), "a layer that stores nothing has no place in a page"
     if page_size < 1:
         raise ValueError(f"page_size is {page_size}; it must be at least 1 position")
+    return _grouped(tuple(specs), page_size, context)
+
+
+@lru_cache(maxsize=256)  # a comparison of devices asks for few layouts, many times
+def _grouped(specs: tuple[CacheSpec, ...], page_size: int, context: int) -> KVLayout:
+    """Return the layout that `group_layers` describes."""
     layers_of: dict[CacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers_of.setdefault(spec, []).append(layer)

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator
 
 from ridgeline.price.device_basis import basis_of
-from ridgeline.price.interval_text import rate_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.energy import ASSUMED, watt_hours_cell
 from ridgeline.price.plan.plan_answer import describe_targets
 from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, gib_cell, say_seconds, three_digits
+from ridgeline.util.document.humanize import digits, gib, gib_cell, say_seconds, three_digits
 
 # The label of each origin of kernel times; NONE is in capitals to be noticed.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
@@ -113,7 +112,7 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
         *([] if comparison.demand and sound is None else [cost]),
         *(["" if energy is None else watt_hours_cell(energy)] if _energetic(comparison) else []),
         _MARKS[basis_of(offer.device)],
-        rate_interval(interval, total),
+        f"{digits(interval.low, 2)}-{digits(interval.high, 2)}",
     ))  # fmt: skip
 
 
@@ -143,8 +142,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         yield f"Wh/{unit}: Wh per {whole}, {ASSUMED}"
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used. 8 of 10: the interval of all tokens per second that holds 8 of 10 "
-        "measurements of such cases; costs per token vary with it."
+        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, times and costs are between these two "
+        "multiples of the predicted ones."
     )
     yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:
