@@ -7,6 +7,7 @@
 # and links, in minutes. make guide-update: renew its numbers and outputs.
 # make formulas: renew the page's JavaScript formulas from Python's.
 # make bench: compare the engine with the limits of this machine, in minutes. Let the machine do nothing else meanwhile.
+# make accuracy: compare predictions with published measurements; writes benchmarks/accuracy.md and the package's intervals.
 # make bench-gpu: compare the engine with the limits of the GPU and with transformers; writes benchmarks/gpu.md.
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ PIP = $(BIN)/python -m pip install $(PIP_SHOWS) --disable-pip-version-check --co
 # On Linux, a plain `pip install torch` downloads gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench bench-gpu emulated test slow real check sanitize guide guide-check guide-update formulas clean
+.PHONY: demo accuracy bench bench-gpu emulated test slow real check sanitize guide guide-check guide-update formulas clean
 
 # A new user waits for this target, so pip shows its progress. In the other targets it only shows errors.
 demo: PIP_SHOWS :=
@@ -36,6 +37,9 @@ demo: $(VENV)/.base
 bench: $(VENV)/.base
 	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
 	$(BIN)/ridgeline bench engine qwen3-0.6b --dummy-weights --workloads benchmarks/workloads.json single batch8
+
+accuracy: $(VENV)/.dev
+	$(BIN)/python benchmarks/accuracy.py
 
 # The environment must have torch for CUDA: TORCH_INDEX=https://download.pytorch.org/whl/cu130 make bench-gpu
 bench-gpu: $(VENV)/.dev

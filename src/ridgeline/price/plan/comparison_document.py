@@ -142,8 +142,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         yield f"Wh/{unit}: Wh per {whole}, {ASSUMED}"
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, times and costs are between these two "
-        "multiples of the predicted ones."
+        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, times and costs are between these "
+        "two multiples of the predicted ones."
     )
     yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:
