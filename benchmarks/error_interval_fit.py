@@ -2,7 +2,7 @@
 
 An error is the factor by which a measured system was slower than predicted. Rows of one source share a model, a device
 and a way to measure, so a new case is like a new source, not like a new row. So each source has the same weight, and a
-further one, of which nothing is known, takes its share of both tails: hierarchical conformal prediction by pooling
+further one, whose errors have no bounds, stands for the new case: hierarchical conformal prediction by pooling
 distribution functions (Dunn, Wasserman and Ramdas, doi 10.1080/01621459.2022.2060112). With fewer than five sources
 these tails are without bounds. Then the logarithms of the errors count as normal, with a variance between sources and
 one within them, and Student's t of as many degrees of freedom as there are sources, less one.
@@ -11,7 +11,7 @@ one within them, and Student's t of as many degrees of freedom as there are sour
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -41,8 +41,23 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample]) -> list[ErrorInterval]:
-    """Return the interval of each kind and each level of knowledge that any rows speak for."""
-    return [found for kind in KINDS for known in LEVELS if (found := interval(samples, kind, known)) is not None]
+    """Return the interval of each kind and each level of knowledge for which there are enough sources.
+
+    Less knowledge never narrows an interval: it has at least the ends of the better known levels. The level `measured`
+    is apart, because its rows are of Ridgeline's engine alone.
+    """
+    intervals = []
+    for kind in KINDS:
+        low = high = 1.0
+        for known in LEVELS:
+            found = interval(samples, kind, known)
+            if found is None:
+                continue
+            if known != "measured":
+                low, high = min(low, found.low), max(high, found.high)
+                found = replace(found, low=low, high=high)
+            intervals.append(found)
+    return intervals
 
 
 def interval(samples: Sequence[Sample], kind: Kind, known: Known) -> ErrorInterval | None:
@@ -71,12 +86,12 @@ def _groups(kind: Kind, known: Known) -> Iterator[tuple[Sequence[Kind], Sequence
     place = levels.index(known)
     for end in range(place + 1, len(levels) + 1):
         members = levels[place:end]
-        others = "" if len(members) == 1 else f"known as {' or '.join(members)}"
+        others = "" if len(members) == 1 else f"of the levels {', '.join(members)}"
         yield (kind,), members, others
         if kind in STEPS:
-            yield STEPS, members, ", ".join(filter(None, ("decode, prefill and static", others)))
-    yield (kind,), levels, "all levels"
-    yield list(KINDS), levels, "all kinds and levels"
+            yield STEPS, members, ", ".join(filter(None, ("of decode, prefill and static", others)))
+    yield (kind,), levels, "of all levels"
+    yield list(KINDS), levels, "of all kinds and levels"
 
 
 def bounds(samples: Sequence[Sample]) -> tuple[float, float]:

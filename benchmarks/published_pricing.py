@@ -42,14 +42,14 @@ MANY_REQUESTS, FEW_REQUESTS = 1024, 256  # and its requests at a time
 ROUNDS = 4  # requests that each user of a closed loop makes, where the source does not say
 
 FORMATS = {
-    "int8 (w8a8)": "w8a8", "int8 w8a8": "w8a8", "int8-g64": "q8_0", "int6-g64": "q6_k", "int5-g64": "q5_k_m",
-    "int4-g64": "int4-g64", "int4-g32": "int4-g32", "q4f16_1": "int4-g32", "nf4": "int4-g64", "int8": "int8",
-    "int4": "int4", "fp8": "fp8", "mxfp8": "fp8", "mxfp4": "mxfp4", "fp4": "mxfp4", "nvfp4": "nvfp4", "q8": "q8_0",
-    "q6_k": "q6_k", "q5_k": "q5_k_m", "q4_k": "q4_k_m", "q4_0": "q4_0", "q3_k": "q3_k_l",
+    "w8a8": "w8a8", "int8 (w8a8)": "w8a8", "int8 w8a8": "w8a8", "int8-g64": "q8_0", "int6-g64": "q6_k",
+    "int5-g64": "q5_k_m", "int4-g64": "int4-g64", "int4-g32": "int4-g32", "q4f16_1": "int4-g32", "nf4": "int4-g64",
+    "int8": "int8", "int4": "int4", "fp8": "fp8", "mxfp8": "fp8", "mxfp4": "mxfp4", "fp4": "mxfp4", "nvfp4": "nvfp4",
+    "q8": "q8_0", "q6_k": "q6_k", "q5_k": "q5_k_m", "q4_k": "q4_k_m", "q4_0": "q4_0", "q3_k": "q3_k_l",
 }  # fmt: skip
-"""The names of our formats by the beginning of a source's name, or of a format with as many bits per weight."""
+"""Our weight formats by the start of a source's format name; unknown ones by bits per weight."""
 KV_NAMES = {"fp8": "fp8", "int8": "int8", "q8_0": "int8", "q4_0": "nvfp4", "k int8": "int8"}
-"""The same for keys and values; others are in 16 bits or more."""
+"""Our KV formats by the start of a source's format name; others count as 16 bits or more."""
 PLAIN_NAMES = ("fp32", "fp16", "bf16")
 
 
@@ -105,8 +105,11 @@ def case_of(row: PublishedRow) -> Scenario:
     model = read_models()[row.model]
     if not model.config:
         raise ValueError(f"the model is not priced: {model.reason}")
+    if row.devices > 1 and re.search(r"layer split|-sm layer|split-mode layer", row.conditions):
+        raise ValueError("layers are split over devices, which run one after the other")
     engine = published_as(row.engine).profile
-    return _case(model.config, row.card, row.devices, row.weights.lower(), row.kv.lower(), engine)
+    weights = "w8a8" if "int8 activations" in row.conditions else row.weights.lower()
+    return _case(model.config, row.card, row.devices, weights, row.kv.lower(), engine)
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,9 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
 from ridgeline.insight.simulate import tail_latency
 from ridgeline.price.devices import device_names
+from ridgeline.price.error_interval import error_intervals
 from ridgeline.price.hourly_prices import builtin_snapshots
+from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.plan_document import SECTIONS
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from support.planned import TINY, TINY_MIXTURE
@@ -831,12 +833,12 @@ def test_the_headline_counts_queues(plan: Any, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("demand", [("--users", "6"), ("--rate", "2")])
 def test_a_whole_run_is_not_a_steady_state(plan: Any, demand: tuple[str, ...]) -> None:
-    """Check that the lines say which of both they are, and that filling and emptying lower the throughput of users.
+    """Check that the lines say which of both they are, and that ramp-up and drain lower the throughput of users.
 
     At a rate, 20 random arrivals may be closer together than those of a long run.
     """
     asked = ("llama-3.1-8b", *CARD, *demand)
-    run = "a run of 20 requests, filling and emptying included"
+    run = "a run of 20 requests, ramp-up and drain included"
     said, told = (
         answered(plan(*asked, "--requests", "20")[1]),
         json.loads(plan(*asked, "--num-prompts", "20", "--json")[1]),
@@ -884,14 +886,16 @@ def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:
     asked = ("llama-3.1-8b", *CARD, "--users", "9")
     said, told = answered(plan(*asked)[1]), json.loads(plan(*asked, "--json")[1])
     assert " within TTFT 1 s and TPOT 50 ms on average, queues included, at " in said["users"]
-    assert said["users"].endswith("% of capacity for evenly spaced arrivals; 9 users at a time [serving]")
+    assert said["users"].endswith("% of capacity for evenly spaced arrivals; 9 users at a time")
     simulated, even = told["queue"]["metrics"], told["fleet"]["load"]
     ttft, tpot = (simulated["latencies"][name]["mean"] for name in ("ttft", "tpot"))
     total, each = told["fleet"]["tokens_per_second"], even["tokens_per_second_per_user"]["expected"]
     assert total == pytest.approx(simulated["tokens_per_second"])
+    around = error_intervals()["load", "timed"]
     assert said["speed"].startswith(
-        f"9 users: mean TTFT {say_seconds(ttft)}, then {three_digits(1 / tpot)} tok/s each, {three_digits(total)} in "
-        "total [serving] (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
+        f"9 users: mean TTFT {say_seconds(ttft)} {time_interval(around, ttft)}, then {three_digits(1 / tpot)} "
+        f"{rate_interval(around, 1 / tpot)} tok/s each, {three_digits(total)} {rate_interval(around, total)} in "
+        "total (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
         f"{say_seconds(even['ttft']['expected'])}, {three_digits(each)} tok/s each, "
         f"{three_digits(even['tokens_per_second']['expected'])} in total); a single user: "
     )

@@ -54,6 +54,13 @@ def test_every_kind_has_an_interval_at_every_level() -> None:
         assert found.rows >= found.sources >= 4
 
 
+def test_less_knowledge_never_narrows_an_interval() -> None:
+    for kind in KINDS:
+        timed, family, unknown = (error_intervals()[kind, known] for known in ("timed", "family", "unknown"))
+        assert timed.low >= family.low >= unknown.low, kind
+        assert timed.high <= family.high <= unknown.high, kind
+
+
 @pytest.mark.parametrize(
     ("device", "engine", "weights", "known"),
     [
@@ -61,6 +68,7 @@ def test_every_kind_has_an_interval_at_every_level() -> None:
         ("h100-sxm", "vllm", "fp8", "timed"),
         ("h100-sxm", "vllm", "int4", "timed"),
         ("h100-sxm", "vllm", "nvfp4", "family"),
+        ("h100-sxm", "vllm", "fp32", "family"),
         ("h100-sxm", "llama.cpp", "q4_k_m", "timed"),
         ("h100-sxm", "llama.cpp", "int8", "family"),
         ("h100-sxm", "other", "bf16", "unknown"),
@@ -150,10 +158,10 @@ def test_levels_and_kinds_are_taken_together_until_four_sources_speak(fitting: M
 
     own = rows("decode", "timed", range(4))
     assert fitting.interval(own, "decode", "timed").pooled == ""
-    assert fitting.interval(own, "prefill", "timed").pooled == "decode, prefill and static"
-    assert fitting.interval(own, "load", "timed").pooled == "all kinds and levels"
+    assert fitting.interval(own, "prefill", "timed").pooled == "of decode, prefill and static"
+    assert fitting.interval(own, "load", "timed").pooled == "of all kinds and levels"
     few = [*rows("load", "timed", range(2)), *rows("load", "family", range(2, 4))]
-    assert fitting.interval(few, "load", "timed").pooled == "known as timed or family"
+    assert fitting.interval(few, "load", "timed").pooled == "of the levels timed, family"
     assert fitting.interval(few[:3], "load", "timed") is None
 
 

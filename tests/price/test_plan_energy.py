@@ -8,6 +8,7 @@ import pytest
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.devices import load_device
+from ridgeline.price.interval_text import cost_interval, rates_between
 from ridgeline.price.plan import Demand, Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.energy import describe_energy, joules_per_token, kwh_per_million, watt_hours_cell
 from ridgeline.price.plan.plan_answer import answer
@@ -59,15 +60,19 @@ def test_the_answer_says_that_it_is_an_upper_bound_of_the_boards() -> None:
     card = load_device("h100-sxm")
     dear, free = planned(replace(card, price=HourlyPrice(3.0, "2026", "bill", "Shop"))), planned(card)
     rate = dear.capacity.load.tokens_per_second.expected
+    kwh, (low, high) = 700 / rate / 3.6, dear.cost_factors
     energy = (
-        f"at most {three_digits(700 / rate / 3.6)} kWh at full board power ({three_digits(700 / rate)} J per token)"
+        f"at full board power {three_digits(kwh)} {rates_between(kwh * low, kwh * high)} kWh "
+        f"({three_digits(700 / rate)} J per token)"
     )
-    dollars = f"${three_digits(3 / 3600 / rate * 1e6)} per million output tokens, prompts included"
-    assert dict(answer(dear))["cost"] == f"{dollars}, and {energy} [serving]; $3.00 per device and hour (Shop, 2026)"
+    million = 3 / 3600 / rate * 1e6
+    around = cost_interval(dear.intervals["load"], million)
+    dollars = f"${three_digits(million)} {around} per million output tokens, prompts included"
+    assert dict(answer(dear))["cost"] == f"{dollars}, and {energy}; $3.00 per device and hour (Shop, 2026)"
     assert free.case.device.price is None
     assert dict(answer(free))["cost"] == (
         "no known seller offers this device; give --price or --prices FILE; per million output tokens, prompts "
-        f"included: {energy} [serving]"
+        f"included: {energy}"
     )
 
 
@@ -79,7 +84,9 @@ def test_a_narrow_cell(kwh: float, cell: str) -> None:
 
 
 def test_a_processor_has_no_board() -> None:
-    assert describe_energy(1.0, load_device("epyc-9654")) == "at most 1.00 kWh at full TDP (3.60 J per token)"
+    assert describe_energy(1.0, load_device("epyc-9654"), (0.5, 2.0)) == (
+        "at full TDP 1.00 [0.50 .. 2.00] kWh (3.60 J per token)"
+    )
 
 
 def test_nothing_is_said_without_watts_or_users() -> None:

@@ -136,8 +136,8 @@ class WorkloadFlags:
     )
     rate: float | None = _workload("The requests per second: shows the devices and replicas that can serve them.")
     requests: int | None = _workload(
-        "The number of requests of a whole run under --users or --rate, like that of a benchmark, instead of a steady "
-        "state: filling and emptying count.",
+        "The number of requests of a whole run under --users or --rate, like that of a benchmark; the time of ramp-up "
+        "and drain counts. By default, a steady state is priced.",
         "--requests",
         "--num-prompts",
     )

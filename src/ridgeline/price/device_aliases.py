@@ -31,6 +31,12 @@ OTHER_NAMES = {
     "rtxpro6000blackwellserveredition": "rtx-pro-6000-server",
     "r9700": "ai-pro-r9700",
     "trainium": "trainium1",
+    "trn1": "trainium1",
+    "inf2": "inferentia2",
+    "b70": "arc-pro-b70",
+    "rtx5060ti": "rtx-5060-ti-16gb",
+    "5060ti": "rtx-5060-ti-16gb",
+    "4060ti": "rtx-4060-ti-16gb",
 }
 
 

@@ -1,8 +1,8 @@
-"""The interval in which eight of ten measurements lie, around a predicted time, rate or cost (error_intervals.toml).
+"""The interval in which eight of ten measurements lie, around a predicted figure (error_intervals.toml).
 
 `benchmarks/accuracy.py` writes the file from published measurements of test sources, and from steps that were measured
-on calibrated machines. No constant of a price comes from these rows. An interval is asymmetric: most systems are slower
-than predicted.
+on calibrated machines. No constant of a price comes from these rows, except that the memory overhead of engines was
+chosen with the rows of `memory` in view. An interval is asymmetric: most systems are slower than predicted.
 """
 
 import tomllib
@@ -31,7 +31,7 @@ Known = Literal["measured", "timed", "family", "unknown"]
 LEVELS: dict[Known, str] = {
     "measured": "calibrated on this machine, with Ridgeline's own kernels",
     "timed": "kernel times of this device in this format, and a profile of this engine",
-    "family": "kernel times of a device of the same family, or of another format on this device",
+    "family": "kernel times of a device of the same family, of another format, or of another engine on this device",
     "unknown": "no kernel times of this device or its family, or no profile of this engine",
 }
 """How well a device, an engine and a format are known, from best to worst."""
@@ -68,9 +68,10 @@ class ErrorInterval:
 
     @property
     def measurements(self) -> str:  # also in interval_formulas.js
-        """The measurements as text: `26 measurements of 6 sources`."""
+        """The measurements as text: `26 measurements of 6 sources`, with what was taken together to have enough."""
         seen = ", seen in development" if self.development else ""
-        return f"{self.rows} measurements of {self.sources} sources{seen}"
+        together = f" {self.pooled}" if self.pooled else ""
+        return f"{self.rows} measurements of {self.sources} sources{together}{seen}"
 
 
 @cache
@@ -110,8 +111,10 @@ def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:  # a
 
 def _times_format(device: Device, engine: EngineProfile, weights: str) -> bool:  # also in interval_formulas.js
     """Return whether kernels of a weight format were timed: products on this device, or the engine's dequantization."""
-    if weights in ("fp32", "fp16", "bf16"):
+    if weights in ("fp16", "bf16"):
         return True
+    if weights == "fp32":
+        return "linear/fp32" in device.efficiency
     if weights in _ACTIVATIONS and _ACTIVATIONS[weights] is not None:
         return f"linear/{_ACTIVATIONS[weights]}" in device.efficiency
     return len([name for name in engine.dequantise if weights.startswith(name)]) > 0

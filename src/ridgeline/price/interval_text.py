@@ -24,6 +24,16 @@ def cost_interval(interval: ErrorInterval, dollars: float) -> str:  # also in in
     return _between(f"${three_digits(low)}", f"${three_digits(high)}")
 
 
+def rates_between(low: float, high: float) -> str:
+    """Return two bounds of a rate: `[73.5 .. 106]`."""
+    return _between(three_digits(low), three_digits(high))
+
+
+def costs_between(low: float, high: float) -> str:
+    """Return two bounds of a cost: `[$0.31 .. $0.52]`."""
+    return _between(f"${three_digits(low)}", f"${three_digits(high)}")
+
+
 def describe_factors(name: str, interval: ErrorInterval) -> str:
     """Return a sentence on all times of a kind: `under load x 0.70 to x 2.10 of predicted times (40 ...)`."""
     low, high = three_digits(interval.low), three_digits(interval.high)
@@ -40,8 +50,9 @@ def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str
 
 
 def describe_cases(interval: ErrorInterval, device: Device) -> str:
-    """Return what `cases like this one` are: how well device, engine and format are known, and from which kernels."""
-    return f"cases like this one: {LEVELS[interval.known]}; {describe_basis(device)}"
+    """Return what `cases like this one` are: how well device, engine and format are known, and by which kernels."""
+    known = f"cases like this one: {LEVELS[interval.known]}"
+    return known if interval.known in ("measured", "timed") else f"{known}; {describe_basis(device)}"
 
 
 def _between(low: str, high: str) -> str:  # also in interval_formulas.js

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.insight.simulate.tail_latency import TailEstimate, tail_of
 from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
+from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimator
 
 MAX_TOKENS = 3_000_000
@@ -94,7 +95,7 @@ def _fewest(serves: Callable[[int], bool], least: int, most: int) -> int | None:
 
 
 def _with_throughput(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, tail: TailEstimate) -> ReplicaCount:
-    """Return the fleet with the simulated throughput of all replicas, and the dollars that follow from it.
+    """Return the fleet with the simulated throughput of all replicas, and the dollars and the energy that follow.
 
     A steady rate is served as it comes. Otherwise the other replicas are as fast as the fullest one.
     """
@@ -110,4 +111,5 @@ def _with_throughput(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount
         requests_per_second=tail.metrics.requests_per_second * times,
         tokens_per_second=tokens,
         dollars_per_million=serving.dollars_per_million(tokens / fleet.replicas) if tokens else None,
+        kwh_per_million_tokens=kwh_per_million(serving.case.setup.watts, tokens / fleet.replicas) if tokens else None,
     )

@@ -46,7 +46,7 @@ class TailEstimate:
     rate: float | None
     users: int
     requests: int | None
-    """The number of requests of a whole run, filling and emptying included; None for a steady state."""
+    """The number of requests of a whole run, ramp-up and drain included; None for a steady state."""
     errors: dict[str, float]
     """The relative sampling error of the mean "ttft" and "tpot" of a steady state, which 95 % of runs do not exceed."""
     metrics: SimulationMetrics

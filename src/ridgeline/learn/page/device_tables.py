@@ -86,7 +86,7 @@ def _intervals() -> Mapping[str, Mapping[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for (kind, known), interval in error_intervals().items():
         found.setdefault(kind, {})[known] = json_select(
-            interval, "known", "low", "high", "rows", "sources", "development"
+            interval, "known", "low", "high", "rows", "sources", "pooled", "development"
         )
     return found
 

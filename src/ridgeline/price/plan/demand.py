@@ -42,8 +42,9 @@ class Demand:
             raise ValueError(f"--rate is {self.rate}; it must be a number of requests per second above 0")
         if self.requests is not None and self.users is None and self.rate is None:
             raise ValueError("--requests is the length of a run; give --users or --rate too, which start its requests")
-        if self.requests is not None and self.requests < 1:
-            raise ValueError(f"--requests is {self.requests}; it must be at least 1")
+        if self.requests is not None and self.requests < (least := self.users or 1):
+            each = f", one for each of --users {least:,}" if self.users is not None else ""
+            raise ValueError(f"--requests is {self.requests:,}; it must be at least {least:,}{each}")
 
     def __bool__(self) -> bool:
         return self.users is not None or self.rate is not None

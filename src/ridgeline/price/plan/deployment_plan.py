@@ -106,6 +106,28 @@ class DeploymentPlan:
         """The intervals of predictions by the kind of figure, for this device, engine and weight format."""
         return self.case.intervals
 
+    @property
+    def tokens_interval(self) -> tuple[float, float]:
+        """The interval of the output tokens per second of the reported load, of all replicas together.
+
+        A stated rate of requests is its upper end: no machine emits more tokens than are asked for.
+        """
+        total = self.capacity.load.tokens_per_second.expected if self.fleet is None else self.fleet.tokens_per_second
+        low, high = self.intervals["load"].around_rate(total)
+        if self.demand.rate is None:
+            return low, high
+        return low, max(total, min(high, self.demand.rate * self.workload.output))
+
+    @property
+    def cost_factors(self) -> tuple[float, float]:
+        """The factors on the cost and the energy of a token between which 8 of 10 measurements lie.
+
+        Both fall as the tokens per second rise.
+        """
+        total = self.capacity.load.tokens_per_second.expected if self.fleet is None else self.fleet.tokens_per_second
+        low, high = self.tokens_interval
+        return total / high, total / low
+
     # -- the model and its memory -------------------------------------------------------------------------------------
 
     @cached_property

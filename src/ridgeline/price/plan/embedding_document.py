@@ -82,7 +82,10 @@ def _cost(plan: EmbeddingPlan) -> str:
         cost = f"${three_digits(dollars)} {around} per million tokens"
     if kwh is None:
         return cost
-    return f"{cost or 'per million tokens'}{', and ' if cost else ': '}{describe_energy(kwh, plan.case.device)}"
+    factors = plan.case.intervals["load"].around_time(1.0)
+    return (
+        f"{cost or 'per million tokens'}{', and ' if cost else ': '}{describe_energy(kwh, plan.case.device, factors)}"
+    )
 
 
 def _times(plan: EmbeddingPlan) -> DocumentTable:

@@ -1,14 +1,15 @@
-"""The energy of output tokens: an upper bound, from the power limit of the devices alone.
+"""The energy of output tokens at the predicted rate, if the devices draw their power limit all the time.
 
 The devices count with their board power limit (`Device.watts`) for the whole time, whether they compute or wait. Host,
 cooling and losses of the power supply are not in it.
 """
 
 from ridgeline.price.device import Device
+from ridgeline.price.interval_text import rates_between
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.util.document.humanize import digits, three_digits
 
-ASSUMED = "at most: all devices at full board power, nothing else of the machine"
+ASSUMED = "an upper bound: all devices draw their power limit, and the rest of the machine is not counted"
 """The assumption behind the energy of a comparison."""
 
 _JOULES_PER_KWH, _MILLION = 3.6e6, 1e6
@@ -39,13 +40,18 @@ def watt_hours_cell(kwh: float) -> str:
     return digits(1000 * kwh, 2 if kwh >= 1e-4 else 1)
 
 
-def describe_energy(kwh_per_million_tokens: float, device: Device, sound: AudioWorkload | None = None) -> str:
-    """Return the energy of a million tokens, or of an hour of audio: `at most 0.19 kWh at full board power`.
+def describe_energy(
+    kwh_per_million_tokens: float, device: Device, factors: tuple[float, float], sound: AudioWorkload | None = None
+) -> str:
+    """Return the energy of a million tokens, or of an hour of audio: `at full board power 0.19 [0.12 .. 0.90] kWh`.
 
-    For tokens the joules of one follow in parentheses.
+    For tokens, the joules per token follow in parentheses. `factors` are the ends of the interval, as multiples of the
+    energy.
     """
     limit = "TDP" if device.kind == "cpu" else "board power"
+    kwh = kwh_per_million_tokens if sound is None else sound.per_hour(kwh_per_million_tokens)
+    around = rates_between(kwh * factors[0], kwh * factors[1])
+    text = f"at full {limit} {three_digits(kwh)} {around} kWh"
     if sound is not None:
-        return f"at most {three_digits(sound.per_hour(kwh_per_million_tokens))} kWh at full {limit}"
-    joules = three_digits(joules_per_token(kwh_per_million_tokens) or 0.0)
-    return f"at most {three_digits(kwh_per_million_tokens)} kWh at full {limit} ({joules} J per token)"
+        return text
+    return f"{text} ({three_digits(joules_per_token(kwh) or 0.0)} J per token)"

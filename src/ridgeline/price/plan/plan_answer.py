@@ -8,11 +8,12 @@ intervals come from.
 from collections.abc import Iterator
 
 from ridgeline.price.interval_text import (
-    cost_interval,
+    costs_between,
     describe_cases,
     describe_factors,
     describe_interval,
     rate_interval,
+    rates_between,
     time_interval,
 )
 from ridgeline.price.plan.alternatives import Change
@@ -125,13 +126,27 @@ def describe_demand(plan: DeploymentPlan) -> str:
     if not plan.memory.fits:
         return f"{demand_text}: no number of replicas can serve this, because the model does not fit"
     if fleet is None:
-        return f"{demand_text}: no number of devices can serve this; {stops(plan)}"
+        setup = plan.case.setup
+        of = "one device" if setup.devices == 1 else f"{setup.devices} devices"
+        return f"{demand_text}: no number of replicas of {of} can serve this; {stops(plan)}"
     within = f" within {targets} on average" if targets else ""
     capacity = "capacity"
     if queue is not None:
         within, capacity = _within_queue(plan, queue, within), "capacity for evenly spaced arrivals"
-    each = f"{describe_users(fleet.load.users)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
-    return f"{demand_text}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of {capacity}; {each}"
+    each = f"{describe_users(users_at_a_time(plan))} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
+    share = f"at {fleet.share:.0%} of {capacity}"
+    if demand.rate is not None and fleet.share * plan.intervals["load"].high > 1:
+        share += f", so overloaded if times are x {three_digits(1 / fleet.share)} of the predicted ones"
+    return f"{demand_text}: {_replicas(plan, fleet)}{within}, {share}; {each}"
+
+
+def users_at_a_time(plan: DeploymentPlan) -> int:
+    """Return the requests that run on a replica on average; for a simulated rate by Little's law."""
+    queue, fleet, output = plan.queue, plan.fleet, plan.workload.output
+    if queue is None or fleet is None or plan.demand.rate is None or plan.demand.requests is not None:
+        return plan.reported_load.users
+    seconds = queue.ttft + (output - 1) * (queue.tpot or 0.0)
+    return max(1, round(plan.demand.rate / fleet.replicas * seconds))
 
 
 def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> str:
@@ -152,11 +167,11 @@ def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> s
 
 
 def _run(plan: DeploymentPlan) -> str:
-    """Return what was simulated: `a run of 100 requests, filling and emptying included`, or `a steady state`."""
+    """Return what was simulated: `a run of 100 requests, ramp-up and drain included`, or `a steady state`."""
     requests = plan.demand.requests
     if requests is None:
         return "a steady state"
-    return f"a run of {requests:,} request{'s' * (requests > 1)}, filling and emptying included"
+    return f"a run of {requests:,} request{'s' * (requests > 1)}, ramp-up and drain included"
 
 
 def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
@@ -179,7 +194,7 @@ def _speed(plan: DeploymentPlan) -> str:
     if not plan.capacity.users or load.users == batch == 1:
         return line
     return (
-        f"{describe_users(load.users)}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
+        f"{describe_users(users_at_a_time(plan))}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
         f"{_rate(plan, plan.tokens_per_user)} tok/s each{_waits(load)}, {total_tokens(plan)}{_even(plan)}; {line}"
     )
 
@@ -200,8 +215,9 @@ def total_tokens(plan: DeploymentPlan) -> str:
     """Return the tokens per second of all users: `2,147 [1,240 .. 2,560] in total`, with the replicas if several."""
     if plan.fleet is None:
         return f"{_rate(plan, plan.capacity.load.tokens_per_second.expected)} in total"
-    count = plan.fleet.replicas
-    return f"{_rate(plan, plan.fleet.tokens_per_second)} in total{f' on {count:,} replicas' * (count > 1)}"
+    count, total = plan.fleet.replicas, plan.fleet.tokens_per_second
+    around = rates_between(*plan.tokens_interval)
+    return f"{three_digits(total)} {around} in total{f' on {count:,} replicas' * (count > 1)}"
 
 
 def _rate(plan: DeploymentPlan, rate: float) -> str:
@@ -329,7 +345,7 @@ def _trust(plan: DeploymentPlan) -> str:
 def _cost(plan: DeploymentPlan) -> str:
     """Return the dollars per million output tokens or hour of audio, and the energy if the power limit is known."""
     price, audio, fleet, kwh = plan.case.device.price, plan.audio, plan.fleet, plan.kwh_per_million_tokens
-    energy = "" if kwh is None else f"{describe_energy(kwh, plan.case.device, audio)}"
+    energy = "" if kwh is None else describe_energy(kwh, plan.case.device, plan.cost_factors, audio)
     if price is None:
         what = "million output tokens, prompts included" if audio is None else "hour of audio"
         lacking_price = "no known seller offers this device; give --price or --prices FILE"
@@ -338,14 +354,14 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
-    load = plan.intervals["load"]
-    tokens = (
-        f"${three_digits(plan.dollars_per_million)} {cost_interval(load, plan.dollars_per_million)} per million output "
-        "tokens, prompts included"
-    )
+    low, high = (plan.dollars_per_million * factor for factor in plan.cost_factors)
     if audio is not None:
-        around = cost_interval(load, audio.per_hour(plan.dollars_per_million))
-        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {around}"
+        low, high = audio.per_hour(low), audio.per_hour(high)
+    if audio is None:
+        tokens = f"${three_digits(plan.dollars_per_million)} {costs_between(low, high)} per million output tokens"
+        tokens += ", prompts included"
+    else:
+        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {costs_between(low, high)}"
     return f"{whole}{tokens}{f', and {energy}' if energy else ''}; {hourly}"
 
 

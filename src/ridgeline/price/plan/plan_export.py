@@ -153,14 +153,20 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
 def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
     """Return the interval of each figure of the answer that has one, in the figure's unit."""
     load, million, found = plan.capacity.load, plan.dollars_per_million, plan.intervals
+    kwh = plan.kwh_per_million_tokens
     rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
     serves = bool(plan.capacity.users)
     return {
         **{name: found["load"].around_rate(rate.expected) if serves else None for name, rate in rates.items()},
         "ttft": found["prefill"].around_time(plan.prefill.seconds.expected),
         "itl": found["decode"].around_time(plan.decode.seconds.expected),
-        "dollars_per_million_tokens": None if million is None else found["load"].around_time(million),
+        "dollars_per_million_tokens": None if million is None else _scaled(million, plan.cost_factors),
+        "kwh_per_million_tokens": None if kwh is None else _scaled(kwh, plan.cost_factors),
     }
+
+
+def _scaled(value: float, factors: tuple[float, float]) -> tuple[float, float]:
+    return value * factors[0], value * factors[1]
 
 
 def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> dict[str, Any]:

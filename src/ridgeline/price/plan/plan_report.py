@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.price.error_interval import Kind
-from ridgeline.price.interval_text import cost_interval, describe_factors, rate_interval, time_interval
+from ridgeline.price.interval_text import costs_between, rate_interval, time_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
@@ -64,14 +64,12 @@ class AnswerFigure:
     """One figure of the answer, with the interval that holds 8 of 10 measurements."""
 
     name: str
-    value: float
-    """The expected value, in SI units; rates are per second."""
     text: str
-    """The value as text, with its unit."""
+    """The expected value, with its unit."""
     kind: Kind
     """The kind of the figure, which determines its interval."""
     interval: str
-    """The interval as text; "" for a count, which has none."""
+    """The interval as text; "" for counts and upper bounds, which have none."""
 
 
 def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
@@ -83,16 +81,17 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
     figures: list[AnswerFigure] = []
 
     def count(name: str, value: int, kind: Kind) -> None:
-        figures.append(AnswerFigure(name, value, f"{value:,}", kind, ""))
+        figures.append(AnswerFigure(name, f"{value:,}", kind, ""))
 
     def seconds(name: str, value: float, kind: Kind) -> None:
-        figures.append(AnswerFigure(name, value, say_seconds(value), kind, time_interval(found[kind], value)))
+        figures.append(AnswerFigure(name, say_seconds(value), kind, time_interval(found[kind], value)))
 
     if plan.memory.fits:
         count("users that memory holds", plan.memory.users, "memory")
     if plan.memory.fits and plan.capacity.users:
         count("users within the targets", plan.capacity.users, "load")
-        who = f"{describe_users(load.users)}{on_each_replica(plan)}"
+        even = "" if plan.queue is None else ", if arrivals were evenly spaced"
+        who = f"{describe_users(load.users)}{on_each_replica(plan)}{even}"
         seconds(f"mean TTFT, {who}", load.ttft.expected, "load")
         seconds(f"TPOT, {who}", load.tpot.expected, "load")
         for name, rate in (
@@ -101,7 +100,7 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
             ("requests/s", load.requests_per_second.expected),
         ):
             around = rate_interval(found["load"], rate)
-            figures.append(AnswerFigure(f"{name}, {who}", rate, three_digits(rate), "load", around))
+            figures.append(AnswerFigure(f"{name}, {who}", three_digits(rate), "load", around))
     alone = "a single user" if plan.workload.batch == 1 else f"{plan.workload.batch:,} requests at once"
     seconds(f"TTFT, {alone}", plan.load.ttft_synchronised.expected, "prefill")
     seconds(f"ITL, {alone}", plan.decode.seconds.expected, "decode")
@@ -113,19 +112,21 @@ def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
-        around = cost_interval(plan.intervals["load"], dollars if sound is None else sound.per_hour(dollars))
-        yield AnswerFigure(f"cost per {unit}", dollars, describe_cost(dollars, sound), "load", around)
+        low, high = (factor * (dollars if sound is None else sound.per_hour(dollars)) for factor in plan.cost_factors)
+        around = costs_between(low, high)
+        yield AnswerFigure(f"cost per {unit}", describe_cost(dollars, sound), "load", around)
     if kwh is not None:
-        yield AnswerFigure(f"energy per {unit}", kwh, describe_energy(kwh, plan.case.device, sound), "load", "")
+        yield AnswerFigure(
+            f"energy per {unit}", describe_energy(kwh, plan.case.device, plan.cost_factors, sound), "load", ""
+        )
 
 
 def answer_blocks(plan: DeploymentPlan) -> Iterator[DocumentBlock]:
     """Yield the lines of the answer, then its figures with their intervals."""
     yield Facts(tuple(answer(plan)))
     rows = (TableRow((each.name, each.text, each.interval, each.kind)) for each in answer_figures(plan))
-    notes = tuple(describe_factors(kind, interval) for kind, interval in plan.intervals.items() if kind != "picture")
     yield Heading("Figures of the answer")
-    yield DocumentTable(columns("", "expected", "8 of 10 measurements", "kind", words=(0, 1, 2, 3)), tuple(rows), notes)
+    yield DocumentTable(columns("", "expected", "8 of 10 measurements", "kind", words=(0, 1, 2, 3)), tuple(rows))
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,11 @@ def source_blocks(plan: DeploymentPlan | None, comparison: DeviceComparison | No
         yield _facts(device)
         yield Heading("Sources: predictions compared with measurements")
         found = plan.intervals
-        factors = ((kind, describe_factors(kind, interval)) for kind, interval in found.items() if kind != "picture")
+        factors = (
+            (kind, describe_factors(kind, interval))
+            for kind, interval in found.items()
+            if kind not in ("memory", "picture")
+        )
         yield Facts((*factors, ("cases", describe_cases(found["decode"], plan.case.setup.device))))
         yield from _engine(engine)
     if comparison is not None:

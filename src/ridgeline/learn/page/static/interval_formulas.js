@@ -19,7 +19,8 @@ export function ErrorInterval_around_rate(self, rate) {
 
 export function ErrorInterval_measurements(self) {
   const seen = self.development ? ", seen in development" : "";
-  return `${self.rows} measurements of ${self.sources} sources${seen}`;
+  const together = self.pooled ? ` ${self.pooled}` : "";
+  return `${self.rows} measurements of ${self.sources} sources${together}${seen}`;
 }
 
 export function known_of(device, engine, weights) {
@@ -33,8 +34,11 @@ export function known_of(device, engine, weights) {
 }
 
 export function _times_format(device, engine, weights) {
-  if (["fp32", "fp16", "bf16"].includes(weights)) {
+  if (["fp16", "bf16"].includes(weights)) {
     return true;
+  }
+  if (weights === "fp32") {
+    return has(device.efficiency, "linear/fp32");
   }
   if (has(_ACTIVATIONS, weights) && _ACTIVATIONS[weights] != null) {
     return has(device.efficiency, `linear/${_ACTIVATIONS[weights]}`);
