@@ -15,7 +15,7 @@ from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.devices import load_device
 from ridgeline.price.error_interval import ErrorInterval, error_intervals
-from ridgeline.price.interval_text import rate_interval, time_interval
+from ridgeline.price.interval_text import rate_interval, rates_between, time_interval
 from ridgeline.price.price import Price
 from ridgeline.util.document.humanize import three_digits
 from support.checkpoints import edit_config, write_folder
@@ -78,7 +78,9 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     joules = 700 / (told["texts_per_second"]["expected"] * 32)
     assert told["joules_per_token"] == pytest.approx(joules)
     assert told["kwh_per_million_tokens"] == pytest.approx(joules / 3.6)
-    energy = f"at most {three_digits(joules / 3.6)} kWh at full board power ({three_digits(joules)} J per token)"
+    kwh = joules / 3.6
+    around = rates_between(kwh * load.low, kwh * load.high)
+    energy = f"at full board power {three_digits(kwh)} {around} kWh ({three_digits(joules)} J per token)"
     assert f"per million tokens, and {energy}" in " ".join(ended.out.split())
 
 

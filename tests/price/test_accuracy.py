@@ -113,6 +113,24 @@ def test_why_trust_states_what_the_pages_do(page: str) -> None:
     assert f"| {here[1]} %, {here[2]} within 10 % | **yes** |" in trust
 
 
+def test_why_trust_states_the_errors_of_held_out_rows(page: str) -> None:
+    trust = (BENCHMARKS.parent / "docs" / "why-trust.md").read_text(encoding="utf-8")
+    readme = " ".join((BENCHMARKS.parent / "README.md").read_text(encoding="utf-8").split())
+    stated = {"decode": "decode steps", "prefill": "prefill, most on devices without kernel times"}
+    stated |= {"static": "whole static batches", "load": "serving under load", "picture": "images and video"}
+    section = page[: page.index("## Judged rows")]
+    for kind, name in stated.items():
+        found = re.search(rf"^\| {kind}: [^|]+\| (\d+) \| \d+ \| ([+-]\d+)% \| (\d+)% ", section, re.M)
+        assert found is not None, kind
+        assert f"| {name} | {found[1]} | {found[2]} % | {found[3]} % |" in trust, kind
+        if kind in ("decode", "load"):
+            assert f"{found[3]} % {'for decode steps' if kind == 'decode' else 'under load'}" in readme
+    held = re.search(r"\*\*The intervals hold (\d+)% .*\n.*, (\d+) sources\)", section)
+    assert held is not None
+    assert f"the intervals of the others hold {held[1]} % of its" in " ".join(trust.split())
+    assert f"Published rows of {held[2]} sources" in trust
+
+
 @pytest.mark.slow
 def test_the_page_is_up_to_date(accuracy: ModuleType, page: str) -> None:
     """All judged rows, kernels and memory are priced anew; a page that differs was not made by this code."""

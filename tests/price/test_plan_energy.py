@@ -109,4 +109,4 @@ def test_watts_of_a_device_file_count(tmp_path: Path) -> None:
     plan = planned(load_device(str(path)))
     rate = plan.capacity.load.tokens_per_second.expected
     assert plan.kwh_per_million_tokens == pytest.approx(250 / rate / 3.6)
-    assert f"at most {three_digits(250 / rate / 3.6)} kWh at full board power" in dict(answer(plan))["cost"]
+    assert f": at full board power {three_digits(250 / rate / 3.6)} [" in dict(answer(plan))["cost"]
