@@ -2,6 +2,7 @@
 is said, of torch and of the kernels that pip may have failed to compile without a word. Then what it shows."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_what_the_demo_shows(tmp_path: Path) -> None:
     assert story.startswith("Once upon a time, there was a little girl named ")
     assert len(story.split()) > 100
     assert trace.startswith("tales: where the time of one token went\n")
-    assert [line.split()[0] for line in plan.splitlines()[2:7]] == ["fits", "users", "speed", "limit", "cost"]
+    names = [line.split()[0] for line in plan.splitlines()[2:] if re.match(r"\w", line)]
+    assert names[:5] == ["fits", "users", "speed", "limit", "cost"]
     assert last.startswith("Next: . ")
     assert "dummy" not in done.stdout

@@ -743,7 +743,7 @@ OWN_OF_TRACE = {
     "--full",
     "--section",
 }
-OWN_OF_PLAN = {"--report", "--csv", "--force"}  # files of a plan, which are not those of a run
+OWN_OF_PLAN = {"--report", "--csv", "--force", "--requests"}  # files of a plan, not of a run; requests to simulate
 OWN_OF_SIMULATE = {  # traffic that nobody sends, to what is not there
     "--trace", "--rate", "--users", "--turns", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output",
     "--seed", "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",

@@ -1,6 +1,7 @@
 """`show` and `plan` of models that embed: what they are, and what texts take, by hand."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
         assert told[name]["floor"] <= told[name]["bound"] <= told[name]["expected"]
     assert told["texts_per_second"]["expected"] == pytest.approx(8 / told["full"]["expected"])
     assert told["memory"]["fits"]
-    prefill, load = (error_intervals()[kind, "timed"] for kind in ("prefill", "load"))
+    prefill, load = (error_intervals()[kind, "family"] for kind in ("prefill", "load"))  # no kernel times in fp32
     rate, one = told["texts_per_second"]["expected"], told["one"]["expected"]
     assert told["intervals"]["one"] == [one * prefill.low, one * prefill.high]
     assert told["intervals"]["texts_per_second"] == [rate / load.high, rate / load.low]
@@ -174,7 +175,8 @@ def test_a_priced_trace_runs_the_text_and_no_more(ridgeline: Run, name: str, tok
     alone = json.loads(ridgeline("plan", name, "--device", "h100-sxm", "--input", tokens, "--json").out)["one"]
     assert step["floor_s"] == pytest.approx(alone["floor"])
     assert not any(op["path"] == "lm_head" for op in step["ops"])
-    assert "decode" not in ridgeline(*asked).out
+    assert not re.search(r"^\W*decode", ridgeline(*asked).out, re.M)
+    assert "decode step" not in ridgeline(*asked).out
     if name == "bert-base-uncased":
         long = ridgeline("trace", name, "--priced", "h100-sxm", "--input", 513)
         assert_one_line(long, USAGE, "the prompt has 513 tokens, but the model's context is 512")

@@ -19,6 +19,7 @@ from ridgeline.price.error_interval import error_intervals
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.plan_document import SECTIONS
+from ridgeline.price.plan.plan_text import describe_users
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from support.planned import TINY, TINY_MIXTURE
 
@@ -143,7 +144,7 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     """352 users at 6.95 tokens a second were the headline, which nobody would serve."""
     code, out, err = plan("llama-3-8b", "--device", "a100-sxm-80gb")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) <= 22
+    assert len(out.splitlines()) <= 23
     assert max(map(len, out.splitlines())) <= 100
     said = answered(out)
     assert tuple(said) == ANSWER
@@ -162,7 +163,7 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert f"{users} concurrent" in said["users"]
     assert "6.95" not in out
     around = {name: len(re.findall(r"\[[^]]+ \.\. [^]]+\]", line)) for name, line in said.items()}
-    assert (around["fits"], around["users"], around["cost"], around["speed"]) == (0, 1, 1, 5)
+    assert (around["fits"], around["users"], around["cost"], around["speed"]) == (0, 1, 2, 5)
     told = json.loads(plan("llama-3-8b", "--device", "a100-sxm-80gb", "--json")[1])
     low, high = told["answer"]["intervals"]["itl"]
     assert said["trust"].startswith(f"decode {say_seconds(told['answer']['itl']['expected'])}, ")
@@ -370,9 +371,16 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
     assert (count > 1) == (demand not in ((), ("--rate", "1")))
     total = fleet.get("tokens_per_second", load["tokens_per_second"]["expected"])
     said = answered(plan(*words)[1])
-    assert said["speed"].startswith(f"{load['users']} users{each}: mean TTFT ")
+    users = load["users"]
     low, high = told["trust"]["intervals"]["load"]["low"], told["trust"]["intervals"]["load"]["high"]
-    around = f"[{three_digits(total / high)} .. {three_digits(total / low)}]"
+    most = total / low
+    if "--rate" in demand:  # Little's law; and no more tokens than are asked for
+        means = (told["queue"]["metrics"]["latencies"][name]["mean"] for name in ("ttft", "tpot"))
+        rate, (ttft, tpot) = float(demand[1]), means
+        users = round(rate / count * (ttft + 255 * tpot))
+        most = max(total, min(most, 256 * rate))
+    assert said["speed"].startswith(f"{describe_users(users)}{each}: mean TTFT ")
+    around = f"[{three_digits(total / high)} .. {three_digits(most)}]"
     assert f" {total:,.0f} {around} in total{f' on {count} replicas' * (count > 1)}" in said["speed"]
     assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]
     assert told["answer"]["limits"] == {"prefill": "compute", "decode": "memory"}

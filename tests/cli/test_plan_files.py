@@ -133,7 +133,7 @@ def test_a_report_of_a_comparison(ridgeline: Run, tmp_path: Path) -> None:
     for offer in told["cards"]:
         assert offer["card"] in text
     assert "SkyPilot catalog" in text
-    assert "Wh/M: Wh per million output tokens, at most" in text
+    assert "Wh/M: Wh per million output tokens, an upper bound: all devices draw" in text
     assert flat(out.splitlines()[0]) in text
     demand = report_of(ridgeline, path, "llama-3-8b", *CARD, *money, "--users", "900", "--force")[1]
     assert "($ per hour)" in demand

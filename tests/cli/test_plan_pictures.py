@@ -22,7 +22,8 @@ def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
     assert (code, err) == (0, "")
     title, answer, cost = out.splitlines()[:3]
     assert title == "z-image-turbo on 1 x NVIDIA H100 SXM 80GB: 1024x1024, 8 steps"
-    assert re.match(r"image +\d+ ms \(floor \d+ ms, bound \d+ ms\); [\d,]+ per hour", answer)
+    around = r"\[[^]]+ \.\. [^]]+\]"
+    assert re.match(rf"image +\d+ ms {around} \(floor \d+ ms, bound \d+ ms\); [\d,]+ {around} per hour", answer)
     assert cost.startswith("cost")
     passes = (
         "128 x 128 latents, 64 times fewer than pixels, which are 4,096 tokens; "
@@ -36,7 +37,8 @@ def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
 def test_the_fields_of_json_are_a_contract(plan: Any) -> None:  # noqa: F811
     shown = json.loads(plan("z-image", *CARD, "--price", "3.6", "--count", "2", "--devices", "2", "--json")[1])
     assert set(shown) == {
-        "pipeline", "device", "request", "answer", "stages", "memory", "changes", "cards", "beside_picture", "notes"
+        "pipeline", "device", "request", "answer", "stages", "memory", "changes", "cards", "beside_picture", "notes",
+        "trust",
     }  # fmt: skip
     request, answer = shown["request"], shown["answer"]
     assert (request["steps"], request["passes"], request["tokens"]) == (50, 100, 4096)

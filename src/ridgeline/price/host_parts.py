@@ -55,9 +55,9 @@ class SamplingTime:
     logit: float
     """The seconds per logit of a row."""
 
-    def seconds(self, rows: int, vocabulary: int) -> float:  # also in formulas.js
+    def seconds(self, rows: int, logits: int) -> float:  # also in formulas.js
         """Return the seconds to sample a token from each of `rows` rows of logits."""
-        return self.step + (self.row + self.logit * vocabulary) * rows if rows and vocabulary else 0.0
+        return self.step + (self.row + self.logit * logits) * rows if rows and logits else 0.0
 
     def slowed(self, factor: float) -> "SamplingTime":
         """Return the constants for a host that takes `factor` times as long."""

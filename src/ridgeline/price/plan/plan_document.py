@@ -64,10 +64,7 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None) -
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
-    more = (
-        f"predicted for {engine}; [a .. b] holds 8 of 10 measurements of such cases; without --short, a plan also "
-        "states its sources"
-    )
+    more = f"predicted for {engine}; [a .. b] holds 8 of 10 measurements; without --short, a plan says more"
     return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
@@ -98,10 +95,7 @@ def _lead(plan: DeploymentPlan) -> str:
     arrivals = "arrivals are evenly spaced: no queues, no percentiles"
     if plan.queue is not None:
         arrivals = "users, speed, queue and cost are simulated; the rest is for evenly spaced arrivals"
-    return (
-        f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements of "
-        "such cases"
-    )
+    return f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements"
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------

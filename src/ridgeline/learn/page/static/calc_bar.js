@@ -88,7 +88,8 @@ function Named({ name, value, known, onChange, wide }) {
   const leave = () => {
     type(null);
     if (!open || typed === "" || typed === value) return;
-    const [only] = known.includes(typed) ? [typed] : found.length === 1 ? found : [];
+    const begins = found.filter((each) => each.startsWith(typed));
+    const [only] = known.includes(typed) ? [typed] : found.length === 1 ? found : begins.length === 1 ? begins : [];
     if (only) choose(only);
     else say(`${name} ${typed.slice(0, 40)} ${mayBe(found)}. The value is still: ${value}.`);
   };

@@ -175,8 +175,8 @@ export function PartTime_seconds(self, work, prompts, recorded) {
   return self.step + self.sequence * work.sequences + self.token * Work_tokens(work) + asked + with_prompts;
 }
 
-export function SamplingTime_seconds(self, rows, vocabulary) {
-  return rows && vocabulary ? self.step + (self.row + self.logit * vocabulary) * rows : 0;
+export function SamplingTime_seconds(self, rows, logits) {
+  return rows && logits ? self.step + (self.row + self.logit * logits) * rows : 0;
 }
 
 export function HostParts_seconds(self, work, prompts, vocabulary, recorded) {
