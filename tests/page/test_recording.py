@@ -154,7 +154,7 @@ def test_a_mixture_of_experts_is_recorded_beside_its_engine() -> None:
     assert loaded.engine.stats == before
     assert loaded.engine.on_step is None
     assert told["pause"] > 0
-    found = intervals_for(load_device("h100-sxm"), load_profile(OWN_ENGINE), "fp32")
+    found = intervals_for(load_device("h100-sxm"), load_profile(OWN_ENGINE), "bf16")
     around = {name: (found[name].low, found[name].high) for name in ("prefill", "decode")}
     assert {step["name"]: told["predicted_intervals"][step["name"]] for step in told["steps"]} == around
     layers = told["experts"]["layers"]

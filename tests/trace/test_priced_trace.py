@@ -164,7 +164,7 @@ def test_the_page_and_the_json(large: PricedTrace) -> None:
         "floor", "bound", "exp.", "126 layers", "[N,16384] -> [N,2048] + 2 [N,128]", "S = 1,025", "whole step",
     ):  # fmt: skip
         assert said in page
-    assert f"cases like this one: {LEVELS['timed']}; kernel times measured on this device" in " ".join(page.split())
+    assert f"cases like this one: {LEVELS['timed']} shapes" in " ".join(page.split())
     found = json.loads(json.dumps(priced_json(large)))
     assert found["device"]["devices"] == 8
     for step in large.steps:
