@@ -27,7 +27,7 @@ _HEAD = "# Made by benchmarks/accuracy.py; see price/error_interval.py. Do not e
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The errors of all rows with intervals."""
+    """The errors of all priced rows, and the rows without a price."""
 
     test: list[Sample]
     """The errors of test rows, from which the intervals come."""
@@ -45,7 +45,7 @@ class Judged:
 
 
 def judge() -> Judged:
-    """Price all published rows, and add the steps that were measured on calibrated machines, memory and pictures."""
+    """Price all published rows, and add the steps on calibrated machines, memory, images and videos."""
     test, development, unpriced, loads = list(_local()), [], [], []
     for row in read_published():
         try:

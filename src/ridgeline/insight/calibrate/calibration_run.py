@@ -37,7 +37,7 @@ from ridgeline.util.host import total_memory
 
 SECONDS = 55.0  # the time budget for one number of threads
 _STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time budget, like those of trials
-# The parts of the host time take these parts of the budget in addition, because a slow machine may have spent it.
+# The scheduler and batch, and the sampler, take these shares on top of the budget, which a slow machine may have spent.
 _PARTS, _SAMPLING = 0.04, 0.03
 _HOST_TRIALS = ("tiny", "gpt2", "small")
 

@@ -20,7 +20,7 @@ from ridgeline.price.slowdown import Slowdown
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """The seconds of the parts of a step that belong to no op, but for sampling."""
+    """The seconds of the parts of a step that belong to no op, apart from sampling."""
 
     work: Work
     recorded: bool

@@ -16,8 +16,8 @@ MAX_TOKENS = 3_000_000
 """The maximum number of output tokens of a whole run, which takes about half a minute."""
 
 _TRIES = 8  # numbers of replicas to simulate at most
-_FEWER = 8  # the share of a fleet that the first step adds
-_MOST = 64  # times the replicas for even arrivals
+_FIRST_STEP = 8  # the first step adds one eighth of the replicas
+_MOST = 64  # the search stops at this multiple of the replicas for even arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _settled(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> Tai
 
 def _fewest(serves: Callable[[int], bool], least: int, most: int) -> int | None:
     """Return the fewest replicas found that serve, by growing steps and then by bisection; None if none was found."""
-    good, bad, replicas, step = None, least - 1, least, max(1, least // _FEWER)
+    good, bad, replicas, step = None, least - 1, least, max(1, least // _FIRST_STEP)
     for _ in range(_TRIES):
         if serves(replicas):
             good = replicas

@@ -25,7 +25,7 @@ from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.json_data import json_shape
 
 TOKENS = 300_000
-"""The maximum number of output tokens to simulate for a steady state, which takes some seconds."""
+"""The number of output tokens to aim at in the simulation of a steady state, which takes some seconds."""
 
 _SHORT, _LONG = needed(95), 500  # the requests to count: enough for a p95, and for a smaller error of the means
 _SHORT_STEPS, _LONG_STEPS = 10_000, 20_000  # a limit for few users, whose requests hardly wait for each other
@@ -76,7 +76,7 @@ class TailEstimate:
         return not self.missed(workload) and (self.requests is not None or not self.metrics.overloaded)
 
     def is_clear(self, workload: PlanWorkload) -> bool:
-        """Return whether the sampling error does not decide whether the replica serves its load."""
+        """Return whether the answer of `serves` would be the same anywhere within the sampling error."""
         growth = 0.0 if self.metrics.stationarity is None else self.metrics.stationarity.growth
         if self.requests is not None:
             return True

@@ -172,7 +172,7 @@ class LedgerStep:
     host: float
     """The part of `expected` that belongs to no op.
 
-    It contains the scheduler, which a trace does not measure, only if the price cannot tell it apart.
+    It includes the scheduler only if the price has no constants for the scheduler alone. A trace never measures it.
     """
     score_matrix: ScoreMatrix | None = None
     overheads: tuple[Overhead, ...] = ()

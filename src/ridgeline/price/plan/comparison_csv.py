@@ -48,7 +48,7 @@ _FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sources": ("interval.sources",),
     }
 )
-"""The columns, each with the paths of its figure in the JSON of an offer, of which the first that exists counts."""
+"""The columns. Each has paths in the JSON of an offer; the first path that exists gives the figure."""
 
 COLUMNS = ("choice", *_FIGURES, "joules_per_token")
 """The names of the columns, in order. New ones are only added at the end.

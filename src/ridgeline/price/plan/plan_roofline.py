@@ -46,8 +46,8 @@ def roofline_table(plan: DeploymentPlan) -> DocumentTable:
         rows.append(TableRow((phase.name, f"{count:,}", *cells, percent(point.of_roof), phase.limit)))
     heads = ("", "users", "FLOP per byte", "ridge", "expected", "of its roof", "limit")
     notes = (
-        "FLOP: of matrix products. Bytes: of weights and KV. The roof: what the peaks of the number formats and the "
-        "bandwidth of the memory allow; expected: with launches, communication and the host in it.",
+        "FLOP: of matrix products. Bytes: of weights and KV. The roof is what the peaks of the formats and the memory "
+        "bandwidth allow. The expected rate includes launches, communication and host time.",
     )
     return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows), notes)
 
