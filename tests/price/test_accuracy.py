@@ -17,6 +17,11 @@ from ridgeline.price.plan.scenario import PlanWorkload
 from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+FACTS = (
+    "static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "pictures.csv", "pictures_test.csv",
+    "published.csv",
+)  # fmt: skip
+"""The files of rows with measured values."""
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +51,7 @@ def lines(page: str) -> dict[str, list[str]]:
 
 def test_every_fact_has_a_source_and_one_place(accuracy: ModuleType) -> None:
     ids = []
-    for name in (
-        "static.csv",
-        "serving.csv",
-        "envelope.csv",
-        "kernels.csv",
-        "memory.csv",
-        "pictures.csv",
-        "pictures_test.csv",
-        "published.csv",
-    ):
+    for name in FACTS:
         for line in accuracy.facts(name):
             ids.append(line["id"])
             assert len(line["source"]) > 5, line["id"]
@@ -203,21 +199,7 @@ def test_memory_rows_are_within_what_is_asked_for_but_the_listed_ones(accuracy: 
 
 def test_nothing_published_is_left_out(accuracy: ModuleType, data_dir: Path) -> None:
     """Each row of the collection is in one of our files, under its id and with its figure."""
-    ours = {
-        line["id"]: line
-        for name in (
-            "static.csv",
-            "serving.csv",
-            "envelope.csv",
-            "kernels.csv",
-            "memory.csv",
-            "pictures.csv",
-            "pictures_test.csv",
-            "published.csv",
-            "unpriced.csv",
-        )
-        for line in accuracy.facts(name)
-    }
+    ours = {line["id"]: line for name in (*FACTS, "unpriced.csv") for line in accuracy.facts(name)}
     logged = re.compile(r"vl-15815|vl-21348|vl-12569")  # several lines of one log; the figures used are in memory.csv
     count = 0
     for name in ("llm_and_diffusion.csv", "diffusion_pipelines.csv"):

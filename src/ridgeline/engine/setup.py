@@ -41,9 +41,7 @@ from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import OWN_ENGINE
-from ridgeline.price.engine_profile import load_engine as load_profile
-from ridgeline.price.error_interval import intervals_for, mixed_factors
+from ridgeline.price.error_interval import mixed_factors, own_intervals
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.price import Price
 from ridgeline.util.host import check_threads, threads_for
@@ -156,7 +154,7 @@ class LoadedEngine:
     def _predicted_intervals(self, device: Device) -> dict[str, tuple[float, float]]:
         """Return the factors on predicted times by phase."""
         weights = self.model.recipe or format_of(self.model.storage.dtype).name
-        found = intervals_for(device, load_profile(OWN_ENGINE), weights)
+        found = own_intervals(device, weights)
         own = (found["prefill"], found["decode"])
         return {each.kind: (each.low, each.high) for each in own} | {"mixed": mixed_factors(found)}
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile
+from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile, load_engine
 
 Kind = Literal["decode", "prefill", "static", "load", "memory", "picture"]
 KINDS: dict[Kind, str] = {
@@ -86,6 +86,11 @@ def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[K
     """Return the interval of each kind of figure for a device, an engine and a weight format (see `known_of`)."""
     known = known_of(device, engine, weights)
     return {kind: error_intervals()[kind, known] for kind in KINDS}
+
+
+def own_intervals(device: Device, weights: str) -> dict[Kind, ErrorInterval]:
+    """Return the interval of each kind of figure for Ridgeline's own engine on a device, with a weight format."""
+    return intervals_for(device, load_engine(OWN_ENGINE), weights)
 
 
 def mixed_factors(intervals: Mapping[Kind, ErrorInterval]) -> tuple[float, float]:

@@ -15,21 +15,21 @@ def time_interval(interval: ErrorInterval, seconds: float) -> str:  # also in in
 def rate_interval(interval: ErrorInterval, rate: float) -> str:  # also in interval_formulas.js
     """Return the interval of a rate, without its unit: `[73.5 .. 106]`."""
     low, high = interval.around_rate(rate)
-    return _between(three_digits(low), three_digits(high))
+    return rates_between(low, high)
 
 
 def cost_interval(interval: ErrorInterval, dollars: float) -> str:  # also in interval_formulas.js
     """Return the interval of a cost: `[$0.31 .. $0.52]`."""
     low, high = interval.around_time(dollars)
-    return _between(f"${three_digits(low)}", f"${three_digits(high)}")
+    return costs_between(low, high)
 
 
-def rates_between(low: float, high: float) -> str:
+def rates_between(low: float, high: float) -> str:  # also in interval_formulas.js
     """Return two bounds of a rate: `[73.5 .. 106]`."""
     return _between(three_digits(low), three_digits(high))
 
 
-def costs_between(low: float, high: float) -> str:
+def costs_between(low: float, high: float) -> str:  # also in interval_formulas.js
     """Return two bounds of a cost: `[$0.31 .. $0.52]`."""
     return _between(f"${three_digits(low)}", f"${three_digits(high)}")
 

@@ -77,17 +77,16 @@ class TailEstimate:
 
     def is_clear(self, workload: PlanWorkload) -> bool:
         """Return whether the answer of `serves` would be the same anywhere within the sampling error."""
-        growth = 0.0 if self.metrics.stationarity is None else self.metrics.stationarity.growth
         if self.requests is not None:
             return True
+        growth = 0.0 if self.metrics.stationarity is None else self.metrics.stationarity.growth
         if self.rate is not None and growth > FALLING_BEHIND * self.rate:
             return False  # a long run tells a growing backlog from one that fluctuates
-        means = {name: self.mean(name) for name in _targets(workload)}
-        return all(
-            mean is None or abs(mean - target) > self.errors.get(name.lower(), 0.0) * mean
-            for name, target in _targets(workload).items()
-            for mean in (means[name],)
-        )
+        for name, target in _targets(workload).items():
+            mean = self.mean(name)
+            if mean is not None and abs(mean - target) <= self.errors.get(name.lower(), 0.0) * mean:
+                return False
+        return True
 
     def mean(self, name: str) -> float | None:
         """Return the mean seconds of "TTFT" or "TPOT"; None if no request has it."""

@@ -33,8 +33,7 @@ from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.price.bounded_cache import put
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
-from ridgeline.price.error_interval import ErrorInterval, intervals_for
+from ridgeline.price.error_interval import ErrorInterval, own_intervals
 from ridgeline.price.op_time import communication_seconds
 from ridgeline.price.plan.request_phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
 from ridgeline.price.price import Price, StepPrice
@@ -242,7 +241,7 @@ class PipelinePrice:
     def interval(self, device: Device) -> ErrorInterval:
         """Return the interval in which 8 of 10 measured times of Ridgeline's pipelines lie, for images and videos."""
         weights = format_of(self.parts.denoisers[0].model_dtype).name
-        return intervals_for(device, load_engine(OWN_ENGINE), weights)["picture"]
+        return own_intervals(device, weights)["picture"]
 
     def on(
         self,

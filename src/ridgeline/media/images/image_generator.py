@@ -28,9 +28,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.media.images.prompt import ImageTokens
 from ridgeline.price.device import Device
-from ridgeline.price.engine_profile import OWN_ENGINE
-from ridgeline.price.engine_profile import load_engine as load_profile
-from ridgeline.price.error_interval import ErrorInterval, intervals_for
+from ridgeline.price.error_interval import ErrorInterval, own_intervals
 from ridgeline.price.price import Price
 
 STAGES = ("encode", "tokens", "decode")
@@ -157,7 +155,7 @@ class TokenImageGenerator:
                 "decode": decode.expected * plan.images,
             },
             device,
-            intervals_for(device, load_profile(OWN_ENGINE), format_of(self.loaded.model.model_dtype).name)["picture"],
+            own_intervals(device, format_of(self.loaded.model.model_dtype).name)["picture"],
         )
 
     def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:

@@ -107,16 +107,20 @@ class DeploymentPlan:
         return self.case.intervals
 
     @property
+    def tokens_per_second(self) -> float:
+        """The output tokens per second of the reported load, of all replicas together."""
+        return self.capacity.load.tokens_per_second.expected if self.fleet is None else self.fleet.tokens_per_second
+
+    @property
     def tokens_interval(self) -> tuple[float, float]:
-        """The interval of the output tokens per second of the reported load, of all replicas together.
+        """The interval of `tokens_per_second`.
 
         A stated rate of requests is its upper end: no machine emits more tokens than are asked for.
         """
-        total = self.capacity.load.tokens_per_second.expected if self.fleet is None else self.fleet.tokens_per_second
-        low, high = self.intervals["load"].around_rate(total)
+        low, high = self.intervals["load"].around_rate(self.tokens_per_second)
         if self.demand.rate is None:
             return low, high
-        return low, max(total, min(high, self.demand.rate * self.workload.output))
+        return low, max(self.tokens_per_second, min(high, self.demand.rate * self.workload.output))
 
     @property
     def cost_factors(self) -> tuple[float, float]:
@@ -124,9 +128,8 @@ class DeploymentPlan:
 
         Both fall as the tokens per second rise.
         """
-        total = self.capacity.load.tokens_per_second.expected if self.fleet is None else self.fleet.tokens_per_second
         low, high = self.tokens_interval
-        return total / high, total / low
+        return self.tokens_per_second / high, self.tokens_per_second / low
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 

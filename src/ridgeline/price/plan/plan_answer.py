@@ -213,11 +213,9 @@ def _even(plan: DeploymentPlan) -> str:
 
 def total_tokens(plan: DeploymentPlan) -> str:
     """Return the tokens per second of all users: `2,147 [1,240 .. 2,560] in total`, with the replicas if several."""
-    if plan.fleet is None:
-        return f"{_rate(plan, plan.capacity.load.tokens_per_second.expected)} in total"
-    count, total = plan.fleet.replicas, plan.fleet.tokens_per_second
-    around = rates_between(*plan.tokens_interval)
-    return f"{three_digits(total)} {around} in total{f' on {count:,} replicas' * (count > 1)}"
+    count = 1 if plan.fleet is None else plan.fleet.replicas
+    total = f"{three_digits(plan.tokens_per_second)} {rates_between(*plan.tokens_interval)}"
+    return f"{total} in total{f' on {count:,} replicas' * (count > 1)}"
 
 
 def _rate(plan: DeploymentPlan, rate: float) -> str:
@@ -354,15 +352,18 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
-    low, high = (plan.dollars_per_million * factor for factor in plan.cost_factors)
+    around = around_cost(plan, plan.dollars_per_million)
+    tokens = f"${three_digits(plan.dollars_per_million)} {around} per million output tokens, prompts included"
     if audio is not None:
-        low, high = audio.per_hour(low), audio.per_hour(high)
-    if audio is None:
-        tokens = f"${three_digits(plan.dollars_per_million)} {costs_between(low, high)} per million output tokens"
-        tokens += ", prompts included"
-    else:
-        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {costs_between(low, high)}"
+        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {around}"
     return f"{whole}{tokens}{f', and {energy}' if energy else ''}; {hourly}"
+
+
+def around_cost(plan: DeploymentPlan, million: float) -> str:
+    """Return the interval of a price per million tokens, or for a speech model of one per hour of audio."""
+    cost = million if plan.audio is None else plan.audio.per_hour(million)
+    low, high = plan.cost_factors
+    return costs_between(cost * low, cost * high)
 
 
 def _hourly(fleet: ReplicaCount, dollars: float) -> str:

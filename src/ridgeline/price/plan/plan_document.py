@@ -57,15 +57,15 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None) -
         blocks += SECTIONS[name](plan)
     if names is None:
         blocks.append(Paragraph(_MORE, "dim"))
-    lead = _lead(plan) if names is None or whole else ""
-    return Document(_title(plan), tuple(blocks), lead)
+    lead = plan_lead(plan) if names is None or whole else ""
+    return Document(plan_title(plan), tuple(blocks), lead)
 
 
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
     more = f"predicted for {engine}; [a .. b] holds 8 of 10 measurements; without --short, a plan says more"
-    return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
+    return Document(plan_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
 def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +81,8 @@ def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...
     return found
 
 
-def _title(plan: DeploymentPlan) -> str:
+def plan_title(plan: DeploymentPlan) -> str:
+    """Return the title of a plan: the model, the devices, the formats and the lengths."""
     case, workload = plan.case, plan.workload
     return (
         f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
@@ -89,7 +90,8 @@ def _title(plan: DeploymentPlan) -> str:
     )
 
 
-def _lead(plan: DeploymentPlan) -> str:
+def plan_lead(plan: DeploymentPlan) -> str:
+    """Return the introduction of a plan: the engine, the targets, and what its figures assume."""
     targets = describe_targets(plan.workload)
     held = f"with the targets {targets} on average (--slo)" if targets else "without latency targets (--slo)"
     arrivals = "arrivals are evenly spaced: no queues, no percentiles"

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.price.error_interval import Kind
-from ridgeline.price.interval_text import costs_between, rate_interval, time_interval
+from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import describe_energy
-from ridgeline.price.plan.plan_answer import answer
+from ridgeline.price.plan.plan_answer import answer, around_cost
 from ridgeline.price.plan.plan_audio import describe_cost
-from ridgeline.price.plan.plan_document import SECTIONS, plan_document
+from ridgeline.price.plan.plan_document import SECTIONS, plan_lead, plan_title
 from ridgeline.price.plan.plan_roofline import plan_roofline, roofline_table
 from ridgeline.price.plan.plan_text import describe_users, on_each_replica
 from ridgeline.price.plan.report_sources import source_blocks
@@ -39,21 +39,23 @@ def report_document(plan: DeploymentPlan | None, comparison: DeviceComparison | 
     """
     assert plan is not None or comparison is not None, "there is nothing to report"
     blocks: list[DocumentBlock] = []
+    title = lead = ""
     if plan is not None:
+        title, lead = plan_title(plan), plan_lead(plan)
         blocks += answer_blocks(plan)
         blocks += [Heading("Roofline"), plan_roofline(plan), roofline_table(plan)]
     if comparison is not None:
-        blocks += _comparison(comparison, headed=plan is not None)
+        compared = compare_document(comparison)
+        if plan is None:
+            title, lead = compared.title, compared.lead
+        else:
+            blocks += [Heading(f"Comparison of {compared.title}"), Paragraph(compared.lead)]
+        blocks += [*compared.blocks, *(_bars(comparison, ranking) for ranking in comparison.rankings)]
     if plan is not None:
         blocks += [Heading("In words"), *(block for section in SECTIONS.values() for block in section(plan))]
     blocks += source_blocks(plan, comparison)
     blocks.append(Paragraph(f"made by Ridgeline {__version__}; nothing was run, all figures are predictions", "dim"))
-    if plan is not None:
-        whole = plan_document(plan)
-    else:
-        assert comparison is not None
-        whole = compare_document(comparison)
-    return Document(whole.title, tuple(blocks), whole.lead)
+    return Document(title, tuple(blocks), lead)
 
 
 # -- the answer -------------------------------------------------------------------------------------------------------
@@ -112,9 +114,7 @@ def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
-        low, high = (factor * (dollars if sound is None else sound.per_hour(dollars)) for factor in plan.cost_factors)
-        around = costs_between(low, high)
-        yield AnswerFigure(f"cost per {unit}", describe_cost(dollars, sound), "load", around)
+        yield AnswerFigure(f"cost per {unit}", describe_cost(dollars, sound), "load", around_cost(plan, dollars))
     if kwh is not None:
         yield AnswerFigure(
             f"energy per {unit}", describe_energy(kwh, plan.case.device, plan.cost_factors, sound), "load", ""
@@ -130,15 +130,6 @@ def answer_blocks(plan: DeploymentPlan) -> Iterator[DocumentBlock]:
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------
-
-
-def _comparison(comparison: DeviceComparison, *, headed: bool) -> Iterator[DocumentBlock]:
-    """Yield the table of the comparison and the bars of each ranking, under a heading next to a plan."""
-    document = compare_document(comparison)
-    if headed:
-        yield from (Heading(f"Comparison of {document.title}"), Paragraph(document.lead))
-    yield from document.blocks
-    yield from (_bars(comparison, ranking) for ranking in comparison.rankings)
 
 
 def _bars(comparison: DeviceComparison, ranking: Ranking) -> Bars:

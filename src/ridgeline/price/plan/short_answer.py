@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ridgeline.price.interval_text import costs_between, rate_interval, time_interval
+from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
-from ridgeline.price.plan.plan_answer import describe_demand, describe_target, stops, total_tokens
+from ridgeline.price.plan.plan_answer import around_cost, describe_demand, describe_target, stops, total_tokens
 from ridgeline.price.plan.plan_audio import describe_cost
 from ridgeline.price.plan.plan_text import ROOFS, describe_users, lacking, on_each_replica, scarcest
 from ridgeline.price.plan.scenario import PlanWorkload
@@ -80,8 +80,4 @@ def _cost(plan: DeploymentPlan) -> str:
         return hourly
     tokens = "" if plan.audio is not None else " output tokens"
     million = plan.dollars_per_million
-    low, high = (
-        factor * (million if plan.audio is None else plan.audio.per_hour(million)) for factor in plan.cost_factors
-    )
-    around = costs_between(low, high)
-    return f"{describe_cost(million, plan.audio)}{tokens} {around}, at {hourly}"
+    return f"{describe_cost(million, plan.audio)}{tokens} {around_cost(plan, million)}, at {hourly}"

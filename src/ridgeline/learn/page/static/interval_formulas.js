@@ -53,11 +53,19 @@ export function time_interval(interval, seconds) {
 
 export function rate_interval(interval, rate) {
   const [low, high] = ErrorInterval_around_rate(interval, rate);
-  return _between(three_digits(low), three_digits(high));
+  return rates_between(low, high);
 }
 
 export function cost_interval(interval, dollars) {
   const [low, high] = ErrorInterval_around_time(interval, dollars);
+  return costs_between(low, high);
+}
+
+export function rates_between(low, high) {
+  return _between(three_digits(low), three_digits(high));
+}
+
+export function costs_between(low, high) {
   return _between(`$${three_digits(low)}`, `$${three_digits(high)}`);
 }
 
