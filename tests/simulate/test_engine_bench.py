@@ -65,6 +65,8 @@ def drive(coming: list[Come], limit: Limits, pages: int, *, prefix_cache: bool) 
         if took is None:
             assert not engine.has_work, "there is work, and no step"
             continue
+        priced = TINY_CASE.price.price_step(TINY_CASE.device, pricer.work)
+        assert took == round(priced.expected * 1e9), "the price of another step was kept"
         clock.to(clock.now + took)
         events = replica.end()
         for event in events:

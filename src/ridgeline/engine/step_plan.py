@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from ridgeline.core.ops.work import CAUSAL, LOGITS, AttentionPattern, RowAxis, StepSegment, Work, adapter_axis
+from ridgeline.core.ops.work import CAUSAL, LOGITS, AttentionPattern, StepSegment, Work, adapter_axis
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
 
@@ -104,12 +103,12 @@ class StepPlan:
         if len(ends) < len(self.items):
             others = [item.segment for item in self.items if len(item.tokens) > 1 or item.encoded]
             work = Work.of(others, reaches) + work if ends else Work.of(others, reaches)
-        scored, adapted = 0, Counter[RowAxis]()
+        rows = {**work.rows, LOGITS: self.logit_rows}
         for item in [item for item in self.items if item.adapter or item.scored is not None]:
-            scored += 0 if item.scored is None else len(item.scored.tokens)
+            rows[LOGITS] += 0 if item.scored is None else len(item.scored.tokens)
             if item.adapter:
-                adapted[adapter_axis(item.adapter)] += len(item.tokens)
-        rows = {**work.rows, LOGITS: self.logit_rows + scored, **adapted}
+                axis = adapter_axis(item.adapter)
+                rows[axis] = rows.get(axis, 0) + len(item.tokens)
         return Work(rows, work.sequences, work.attention)
 
     def rerun(self) -> "StepPlan":

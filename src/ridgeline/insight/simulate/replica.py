@@ -1,5 +1,6 @@
 """A simulated replica: the engine on a simulated clock, and the pricing of its steps."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ridgeline.core.ops.kv_layout import KVLayout
@@ -15,6 +16,7 @@ from ridgeline.insight.simulate.priced_executor import END_ID, PricedExecutor
 from ridgeline.insight.simulate.serving_overhead import HostOverhead
 from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
+from ridgeline.price.bounded_cache import put
 from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import Price
@@ -55,6 +57,7 @@ class StepPricer:
             between: The host overhead between two steps.
         """
         self._price, self._device, self._factor, self._between = price, device, factor, between
+        self._found: dict[Hashable, tuple[float, bool]] = {}
         self.work, self.compute_bound = Work({}, 0), False
         self._new = 0  # the number of requests that started in the last step
         self.waited = False
@@ -62,13 +65,24 @@ class StepPricer:
     def __call__(self, plan: StepPlan) -> int:
         """Return the duration of a plan's step in nanoseconds."""
         self.work = plan.work(self._price.reaches)
-        found = self._price.price_step(self._device, self.work)
-        memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
-        self.compute_bound = found.floor > memory
+        expected, self.compute_bound = self._priced(self.work)
         between, before = self._between, self._new
         self._new = sum([item.first for item in plan.items]) if between.counts else 0
         passes = between.of(self.work.sequences, self._new, before=before, waited=self.waited)
-        return round(found.expected * self._factor * 1e9) + passes
+        return round(expected * self._factor * 1e9) + passes
+
+    def _priced(self, work: Work) -> tuple[float, bool]:
+        """Return the expected seconds of a step, and whether its arithmetic takes longer than its memory traffic.
+
+        A long run of few requests often repeats a step, because only the sum of the context lengths counts.
+        """
+        key = (work.shape, work.sequences, *work.attention.values())
+        found = self._found.get(key)
+        if found is None:
+            price = self._price.price_step(self._device, work)
+            memory = price.cost.memory_bytes / self._device.bandwidth_of(price.working_set)
+            found = put(self._found, key, (price.expected, price.floor > memory))
+        return found
 
 
 class PromptBuilder:
