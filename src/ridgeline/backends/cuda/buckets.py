@@ -80,13 +80,11 @@ def captures(model: nn.Module) -> bool:
 
 
 def most_captured_rows(model: nn.Module) -> int:
-    """Return the maximum number of rows of a captured step with prompts, or 0 if the model's steps are not captured.
+    """Return the maximum number of rows of a captured step with prompts, for a model whose steps are captured.
 
     A large GPU needs more time to multiply more rows than Python needs to launch the ops, so larger steps are launched
     op by op.
     """
-    if not captures(model):
-        return 0
     assert isinstance(model, Model)
     ops = [op for _, op in model.ops()]
     most = len(ops) * FLOPS_PER_LAUNCH / (2 * sum(op.parameter_count() for op in ops))

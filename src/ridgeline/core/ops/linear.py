@@ -38,7 +38,8 @@ class MatrixOp(Op):
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The weight matrices of an op, in the order of their results."""
-        return tuple(getattr(self, name) for name in self.names)
+        own = self._modules  # a price reads them thousands of times, and torch finds submodules as attributes slowly
+        return tuple([cast(Matrix, own[name]) for name in self.names])
 
     @property
     @override

@@ -79,7 +79,7 @@ class StoredModule(BackendModule):
 
     def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the number of parameters and their bytes for each storage format in the module."""
-        own = list(self.parameters(recurse=False))
+        own = [parameter for parameter in self._parameters.values() if parameter is not None]
         return (StorageShare(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def parameter_count(self) -> int:

@@ -147,8 +147,11 @@ class Model(PricedModule):
 
     def _store_op(self, path: str, op: Op, choose: WeightChoice) -> None:
         """Set the weight formats of an op's slots, which are named as in the checkpoint."""
+        places = op.weight_slots()
+        if not places:
+            return
         name, chosen = self.module_name(path), dict[str, WeightFormat | None]()
-        for key, place in op.weight_slots().items():
+        for key, place in places.items():
             chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
         op.set_weight_formats(chosen)
 

@@ -63,7 +63,7 @@ class PricedModule(BackendModule, ABC):
 
         Tensors that are created inside the context are on the meta device too.
         """
-        with call_hooks(self.ops(), listener), torch.device("meta"), torch.inference_mode(), _emptied(self):
+        with call_hooks(self.ops(), listener), _emptied(self), torch.device("meta"), torch.inference_mode():
             yield
 
     @abstractmethod
@@ -246,13 +246,16 @@ def call_hooks(
 @contextmanager
 def _emptied(model: nn.Module) -> Iterator[None]:
     """Replace a model's parameters by meta tensors of the same shapes while the context is open."""
-    held = [(module, dict(module._parameters)) for module in model.modules()]
-    for module, parameters in held:
-        for name, parameter in parameters.items():
-            if parameter is not None and not parameter.is_meta:
-                module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+    held = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and not parameter.is_meta
+    ]
+    for module, name, parameter in held:
+        module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
     try:
         yield
     finally:
-        for module, parameters in held:
-            module._parameters.update(parameters)
+        for module, name, parameter in held:
+            module._parameters[name] = parameter

@@ -150,7 +150,7 @@ class QuantisedMatrix(Matrix):
     def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return a quantised matrix's parameter count and its bytes in memory: codes, scales, zero points and bias."""
         _, *bias = super().storage_shares()
-        held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
+        held = sum(own.nbytes for name in ("codes", "scale", "zero") if (own := self._parameters.get(name)) is not None)
         return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
 
     @override
