@@ -112,6 +112,16 @@ def test_devices_of_one_id_are_not_mixed_up() -> None:
     assert len(set(seen.values())) > 100
 
 
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("weights", ["fp8", "int4", "fp32"])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_model_in_other_formats_makes_the_same_calls(config: dict[str, Any], weights: str, devices: int) -> None:
+    plain, model = case(config, devices=devices).price, case(config, devices=devices, weights=weights).model
+    traced, reused = Price(model, devices), Price(model, devices, plain)
+    assert reused.ops == traced.ops != plain.ops
+    assert reused.calls == traced.calls
+
+
 def test_every_op_of_a_model_is_priced() -> None:
     planned = case(TINY_MIXTURE)
     ops = [module for module in planned.model.modules() if isinstance(module, Op)]

@@ -11,6 +11,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
+
 from ridgeline.backends import priced_backend, priced_backends
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.priced_module import PricedModule
@@ -46,8 +48,7 @@ class OtherEngine(Backend):
 OTHER_ENGINE = OtherEngine()
 
 
-@dataclass(frozen=True, slots=True)
-class StepPrice:
+class StepPrice(msgspec.Struct, frozen=True, gc=False):
     """The cost and the predicted seconds of one step on a device."""
 
     cost: Cost
@@ -92,14 +93,16 @@ class Price:
     op once.
     """
 
-    def __init__(self, model: PricedModule, devices: int = 1) -> None:
+    def __init__(self, model: PricedModule, devices: int = 1, same_calls: "Price | None" = None) -> None:
         """Trace the model and group its op calls by cost function.
 
         Args:
             model: The model, loaded or on the meta device.
             devices: The number of devices that the model is split over. All figures are per device.
+            same_calls: The price of the same model in other storage formats, which makes the same op calls. The model
+                is not traced again.
         """
-        calls = traced_calls(model)
+        calls = traced_calls(model) if same_calls is None else same_calls._calls_of(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
@@ -110,9 +113,10 @@ class Price:
         self._replayed = {
             backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
         }
-        self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
+        weighted = [op for _, op in model.weighted_ops()]
+        self.weight_bytes = sum(op.stored_bytes() for op in weighted) + model.adapter_bytes
         """The bytes of the weights as stored, including adapters. A tied LM head counts only as the embedding."""
-        self.repacked_bytes = model.repacked_bytes
+        self.repacked_bytes = sum(op.repacked_bytes for op in weighted)
         """The additional bytes that the weights take where Ridgeline itself holds them."""
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
@@ -140,6 +144,11 @@ class Price:
         found.ops = tuple(replace(priced, op=priced.op.with_kv_format(stored)) for priced in self.ops)
         found._context_ops = tuple((i, found.ops[i]) for i, _ in self._context_ops)
         return found
+
+    def _calls_of(self, model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
+        """Return the op calls of the same model in other storage formats, as `traced_calls` does."""
+        ops = dict(model.ops())
+        return [(path, ops[path], self.ops[index].space) for path, index in self.calls]
 
     def _reset_caches(self) -> None:
         """Divide the ops into those that read the context and the others, and start with empty caches."""

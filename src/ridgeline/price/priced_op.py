@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from ridgeline.core.ops.backend import REFERENCE, Backend
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Launch, Op
@@ -31,8 +33,7 @@ class PricedOp:
         return backend.launches(self.op, work, self.space)
 
 
-@dataclass(frozen=True, slots=True)
-class PricedRow:
+class PricedRow(msgspec.Struct, frozen=True, gc=False):
     """The cost and the seconds of one call of a distinct op, in a step on a device."""
 
     priced: PricedOp

@@ -310,6 +310,7 @@ class ModelCache:
         """
         self.fields, self._add_adapters, self._around = fields, add_adapters, around
         self._built: dict[_Key, _Built] = {}
+        self._traced: dict[tuple[int, bool], Price] = {}  # by devices and `own_attention`
 
     def scenario(self, setup: Deployment) -> Scenario:
         """Return the scenario of a deployment, with its model.
@@ -331,7 +332,10 @@ class ModelCache:
                 model = self._around(model)
             _check_experts(model, setup.engine)
             adapters = 0 if self._add_adapters is None else self._add_adapters(model)
-            self._built[key] = model, Price(model, setup.devices), recipe, adapters
+            division = setup.devices, setup.engine.own_attention
+            price = Price(model, setup.devices, self._traced.get(division))
+            self._traced.setdefault(division, price)
+            self._built[key] = model, price, recipe, adapters
         model, price, recipe, adapters = self._built[key]
         case = Scenario(setup, model, price, recipe, adapters=adapters)
         return dataclasses.replace(case, notes=tuple(self._notes(case, requested_dtype)))
