@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+import accuracy_images as images
 import accuracy_kernels as kernels
 import accuracy_memory as memory
-import accuracy_pictures as pictures
 from accuracy_replay import MEASURED, Published, Row, facts, predict, published_as, read
 from ridgeline.price.devices import load_device
 from ridgeline.price.physics_guard import beats_floor
@@ -63,7 +63,7 @@ def judged() -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """All that the page is about. timed: rows of time; judged: the ids among them on which we are judged; most: tables
-    of maximum throughput; test_pictures: images and videos of which only totals are shown; unpriced: ids by the
+    of maximum throughput; test_images: images and videos of which only totals are shown; unpriced: ids by the
     reason."""
 
     timed: list[Result]
@@ -71,8 +71,8 @@ class Findings:
     most: list[Result]
     kernels: list[kernels.KernelRow]
     memory: list[memory.MemoryRow]
-    pictures: tuple[pictures.PictureRow, ...]
-    test_pictures: tuple[pictures.PictureRow, ...]
+    images: tuple[images.ImageRow, ...]
+    test_images: tuple[images.ImageRow, ...]
     unpriced: dict[str, list[str]]
 
     @property
@@ -92,5 +92,5 @@ def find() -> Findings:
     for line in facts("unpriced.csv"):
         unpriced.setdefault(line["reason"], []).append(line["id"])
     timed, most = results("static.csv") + results("serving.csv"), results("envelope.csv")
-    drawn, tests = pictures.rows(), pictures.rows(pictures.TEST)
+    drawn, tests = images.rows(), images.rows(images.TEST)
     return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), drawn, tests, unpriced)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import accuracy_images as images
 import accuracy_memory as memory
-import accuracy_pictures as pictures
 from accuracy_replay import MEASURED, facts, published_as
 from error_interval_fit import ENOUGH_ROWS, ENOUGH_SOURCES, Coverage, Sample, coverage, fit
 from published_pricing import case_of, price_row
@@ -58,7 +58,7 @@ def judge() -> Judged:
         kind: Kind = row.kind  # type: ignore[assignment]
         (test if row.is_test else development).append(Sample(kind, known, row.source, priced.factor))
         loads += [row] * (row.is_test and kind == "load")
-    return Judged([*test, *_memory(), *_pictures()], development, unpriced, loads)
+    return Judged([*test, *_memory(), *_images()], development, unpriced, loads)
 
 
 def simulated_coverage(judged: Judged) -> tuple[int, float]:
@@ -95,11 +95,11 @@ def _memory() -> Iterable[Sample]:
             yield Sample("memory", known, sources[row.id], 1 / (1 + row.error), development=True)
 
 
-def _pictures() -> Iterable[Sample]:
+def _images() -> Iterable[Sample]:
     """Yield the errors of test rows of images and videos."""
-    for row in pictures.rows(pictures.TEST):
+    for row in images.rows(images.TEST):
         known = known_of(load_device(row.card), load_engine(DEFAULT_ENGINE), "bf16")
-        yield Sample("picture", known, row.source, 1 / (1 + row.error))
+        yield Sample("image", known, row.source, 1 / (1 + row.error))
 
 
 def written(intervals: Iterable[ErrorInterval]) -> str:

@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import accuracy_images as images
 import accuracy_kernels as kernels
 import accuracy_memory as memory
-import accuracy_pictures as pictures
 from accuracy_findings import Findings, Result
 from accuracy_intervals import Judged, interval_section, unpriced_published
 from accuracy_replay import MEASURED, METRICS, UNITS, Row, published, published_as
@@ -43,15 +43,15 @@ constant. If only such a row could determine a constant, the row keeps its error
 
 {envelope_section(found.most)}
 
-{picture_section(found.pictures)}
+{image_section(found.images)}
 
-{test_picture_section(found.test_pictures)}
+{test_image_section(found.test_images)}
 
 {kernel_section(found.kernels)}
 
 {memory_section(found.memory)}
 
-{guard_section([*found.timed, *found.most], found.pictures)}
+{guard_section([*found.timed, *found.most], found.images)}
 
 {constants_section()}
 
@@ -170,44 +170,44 @@ engine logged (1.5 % allowed), or from the GPU's memory under the engine's rule 
 {chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in rows if m.missed)}"""
 
 
-def picture_section(found: Sequence[pictures.PictureRow]) -> str:
+def image_section(found: Sequence[images.ImageRow]) -> str:
     """Pictures and clips."""
     apart = [
-        (name, len(rows), f"{pictures.median_error(rows):.1%}", percent(statistics.median(row.error for row in rows)))
-        for name, rows in pictures.groups(found).items()
+        (name, len(rows), f"{images.median_error(rows):.1%}", percent(statistics.median(row.error for row in rows)))
+        for name, rows in images.groups(found).items()
     ]
     return f"""## Images and video
 
-{len(found)} rows: median absolute error {pictures.median_error(found):.1%}, with the constants for language models.
-The top of `benchmarks/accuracy_pictures.py` says what the rows measure. The other published rows are in the last
+{len(found)} rows: median absolute error {images.median_error(found):.1%}, with the constants for language models.
+The top of `benchmarks/accuracy_images.py` says what the rows measure. The other published rows are in the last
 section, each with the reason why it is not priced.
 
 {table(("apart", "rows", "median absolute error", "median error"), apart)}
 
-{table(pictures.HEADS, [row.line() for row in found])}
+{table(images.HEADS, [row.line() for row in found])}
 
 Errors beyond 25 %, with their reasons:
 
 {misses((row.id, row.error) for row in found)}"""
 
 
-def test_picture_section(found: Sequence[pictures.PictureRow]) -> str:
+def test_image_section(found: Sequence[images.ImageRow]) -> str:
     """Return the section of totals over the test rows of images and videos."""
     totals = [
         (
             name,
             len(rows),
             len({row.source for row in rows}),
-            f"{pictures.median_error(rows):.1%}",
+            f"{images.median_error(rows):.1%}",
             percent(statistics.median(row.error for row in rows)),
             f"{sum(abs(row.error) <= FAR for row in rows)} of {len(rows)}",
-            f"{pictures.median_of_sources(rows):.1%}",
+            f"{images.median_of_sources(rows):.1%}",
         )
-        for name, rows in pictures.groups_for_totals(found).items()
+        for name, rows in images.groups_for_totals(found).items()
     ]
     return f"""### Test rows of images and video
 
-`measured/pictures_test.csv` has {len(found)} rows of {len({row.source for row in found})} sources of which no row was
+`measured/images_test.csv` has {len(found)} rows of {len({row.source for row in found})} sources of which no row was
 priced when they were committed. No constant was changed afterwards. Only totals are shown, so that the rows can test
 intervals. The last column is the median over the sources of each source's median absolute error. The physics guard
 rejects {sum(row.guard is not None for row in found)} of these rows.
@@ -228,7 +228,7 @@ rejects {sum(row.guard is not None for row in found)} of these rows.
     }"""
 
 
-def guard_section(found: Sequence[Result], drawn: Sequence[pictures.PictureRow]) -> str:
+def guard_section(found: Sequence[Result], drawn: Sequence[images.ImageRow]) -> str:
     """Measurements that the physics guard does not believe."""
     guarded = [(r.row.id, r.guard) for r in found if r.guard] + [(r.id, r.guard) for r in drawn if r.guard]
     return f"""## Physics guard

@@ -3,7 +3,7 @@
 `measured/published.csv` has one figure per row with its conditions. `card` is a name of the device catalogue if the
 catalogue has the device. `measured/published_sources.csv` divides the sources, as was done before any row was priced:
 development rows may be read one by one, test rows only enter totals by class. Sources of which a row was priced before
-(static.csv, serving.csv, envelope.csv, pictures.csv, kernels.csv) are for development. In each class, the other sources
+(static.csv, serving.csv, envelope.csv, images.csv, kernels.csv) are for development. In each class, the other sources
 in the order of their names' SHA-256 went in turn to test, development and test.
 
 `measured/published_models.csv` has a line for each text in the column `model`: the configuration that prices it, or why

@@ -73,7 +73,9 @@ def main() -> None:
         def offered(own: list[TraceRequest] = requests) -> OpenLoop:
             return OpenLoop(time_scaled(own, args.speed))
 
-        asked = SimulationQuery(args.model, rebuilt(Limits()), "", True, offered, slo, PriceUncertainty.none(), 0)
+        asked = SimulationQuery(
+            args.model, rebuilt(Limits()), "", True, offered, slo, PriceUncertainty.of_share(0.0, ""), 0
+        )
         started = time.process_time()
         found = advise(asked, rebuilt)
         spent = time.process_time() - started

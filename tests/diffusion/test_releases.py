@@ -105,7 +105,7 @@ def test_what_is_often_said_of_clips(plans: dict[str, PipelinePlan]) -> None:
 
 def test_figures_have_their_intervals(plans: dict[str, PipelinePlan]) -> None:
     """Check the answer, the data and a comparison."""
-    free, interval = plans["flux.1-dev"], error_intervals()["picture", "timed"]
+    free, interval = plans["flux.1-dev"], error_intervals()["image", "timed"]
     device = replace(free.device, price=HourlyPrice(3.6, "2026", "a test"))
     plan = PipelinePlan(free.name, free.price, free.usual, device, PipelineOptions())
     seconds, an_hour, dollars = plan.each.expected, plan.an_hour.expected, plan.dollars

@@ -18,7 +18,7 @@ from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 FACTS = (
-    "static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "pictures.csv", "pictures_test.csv",
+    "static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "images.csv", "images_test.csv",
     "published.csv",
 )  # fmt: skip
 """The files of rows with measured values."""
@@ -89,9 +89,9 @@ def test_why_trust_states_what_the_pages_do(page: str) -> None:
     assert f"the median absolute error is {median} % ([benchmarks/accuracy.md]" in trust
     assert f"| {median} %, {near} of {count} rows within 15 % | **yes** |" in trust
     assert f"**{median} % is not a held-out accuracy.**" in trust
-    pictures = re.search(r"(\d+) rows: median absolute error ([\d.]+)%, with the constants", page)
-    assert pictures is not None
-    assert f"the {pictures[1]} images and videos ({pictures[2]} %)" in trust
+    images = re.search(r"(\d+) rows: median absolute error ([\d.]+)%, with the constants", page)
+    assert images is not None
+    assert f"the {images[1]} images and videos ({images[2]} %)" in trust
     held_out = lines(page[page.index("\n### Test rows of images and video") : page.index("\n## Kernels")])["all"]
     assert f"the {held_out[0]} test rows of images and video." in trust
     assert f"The median absolute error is {held_out[2][:-1]} % there" in trust
@@ -113,7 +113,7 @@ def test_why_trust_states_the_errors_of_held_out_rows(page: str) -> None:
     trust = (BENCHMARKS.parent / "docs" / "why-trust.md").read_text(encoding="utf-8")
     readme = " ".join((BENCHMARKS.parent / "README.md").read_text(encoding="utf-8").split())
     stated = {"decode": "decode steps", "prefill": "prefill, most on devices without kernel times"}
-    stated |= {"static": "whole static batches", "load": "serving under load", "picture": "images and video"}
+    stated |= {"static": "whole static batches", "load": "serving under load", "image": "images and video"}
     section = page[: page.index("## Judged rows")]
     for kind, name in stated.items():
         found = re.search(rf"^\| {kind}: [^|]+\| (\d+) \| \d+ \| ([+-]\d+)% \| (\d+)% ", section, re.M)
@@ -139,30 +139,30 @@ def test_the_page_is_up_to_date(accuracy: ModuleType, page: str) -> None:
         assert shown[row.id] == [str(cell) for cell in row.line()[1:]], row.id
 
 
-def test_pictures_are_within_a_quarter(accuracy: ModuleType, page: str) -> None:
+def test_images_are_within_a_quarter(accuracy: ModuleType, page: str) -> None:
     """Of the median row, of all and of each sort apart; the page has them as they are predicted now."""
-    pictures = accuracy.pictures
-    found, shown = pictures.rows(), lines(page)
+    images = accuracy.images
+    found, shown = images.rows(), lines(page)
     assert len(found) >= 15
-    assert pictures.median_error(found) <= 0.25
-    apart = pictures.groups(found)
+    assert images.median_error(found) <= 0.25
+    apart = images.groups(found)
     assert apart.keys() == {"eager", "compiled", "one card", "several cards"}
-    assert all(pictures.median_error(rows) <= 0.25 for rows in apart.values())
+    assert all(images.median_error(rows) <= 0.25 for rows in apart.values())
     for row in found:
         assert row.guard is None, row.guard
         assert shown[row.id] == [str(cell) for cell in row.line()[1:]], row.id
 
 
-def test_test_rows_of_pictures_are_of_other_sources_and_only_in_totals(accuracy: ModuleType, page: str) -> None:
+def test_test_rows_of_images_are_of_other_sources_and_only_in_totals(accuracy: ModuleType, page: str) -> None:
     """Check that the rows by which intervals are judged are of sources of their own, and not shown one by one."""
-    pictures = accuracy.pictures
-    found = pictures.rows(pictures.TEST)
+    images = accuracy.images
+    found = images.rows(images.TEST)
     assert len(found) >= 40
     assert len({row.source for row in found}) >= 4
-    assert not {row.source for row in found} & {row.source for row in pictures.rows()}
+    assert not {row.source for row in found} & {row.source for row in images.rows()}
     section = page[page.index("\n### Test rows of images and video") : page.index("\n## Kernels")]
-    for name, rows in pictures.groups_for_totals(found).items():
-        errors = [f"{pictures.median_error(rows):.1%}", f"{pictures.median_of_sources(rows):.1%}"]
+    for name, rows in images.groups_for_totals(found).items():
+        errors = [f"{images.median_error(rows):.1%}", f"{images.median_of_sources(rows):.1%}"]
         assert [lines(section)[name][0], *(lines(section)[name][at] for at in (2, 5))] == [str(len(rows)), *errors], (
             name
         )

@@ -57,7 +57,7 @@ def test_every_class_has_rows_of_several_sources(rows: list[PublishedRow], *, is
 def priced_before() -> set[str]:
     """Return the sources of rows that predictions were compared with before the others were collected."""
     found: set[str] = set()
-    for name in ("static", "serving", "envelope", "pictures", "kernels"):
+    for name in ("static", "serving", "envelope", "images", "kernels"):
         with (MEASURED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             found |= {line["source"].split()[0] for line in csv.DictReader(file)}
     return found

@@ -17,7 +17,7 @@ from server.pictures import ROUTE, Drawing, Held, drawing
 from server.wire import eventually
 
 FROZEN = Path(__file__).parent / "picture_metrics.json"
-PICTURE = error_intervals()["picture", "family"]  # an H100, in fp32, of which no kernel times are known
+PICTURE = error_intervals()["image", "family"]  # an H100, in fp32, of which no kernel times are known
 QUICK = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 2, "guidance_scale": 0.0, "seed": 1}
 
 

@@ -16,7 +16,7 @@ from ridgeline.insight.simulate.adviser import Advice, Setting, TriedSetting, ad
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
-from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import LogNormal, Uniform
@@ -24,6 +24,7 @@ from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, dra
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
+from support.exact_prices import EXACT
 from support.planned import LLAMA_3_8B, case
 
 EIGHT_B = case(LLAMA_3_8B)
@@ -40,7 +41,14 @@ def rebuilt(limits: Limits, memory: float = 0.9) -> Machine:
 
 def asked(rate: float, slo: str, limits: Limits) -> SimulationQuery:
     return SimulationQuery(
-        "8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty.none(), 3
+        "8b",
+        rebuilt(limits),
+        "a test",
+        True,
+        partial(offered, rate),
+        parse_slo(slo),
+        EXACT,
+        3,
     )
 
 
@@ -134,7 +142,7 @@ def test_nothing_is_said_where_nothing_differs() -> None:
         True,
         partial(offered, 0.5),
         parse_slo("ttft=9s"),
-        PriceUncertainty.none(),
+        EXACT,
         3,
     )
     found = advise(idle, rebuilt)
@@ -187,7 +195,7 @@ def test_users_are_not_compared() -> None:
         False,
         lambda: ClosedLoop(1, 0, (), None, 0),
         parse_slo("ttft=1s"),
-        PriceUncertainty.none(),
+        EXACT,
         0,
     )
     with pytest.raises(ValueError, match="give --slo, and --rate or --trace"):

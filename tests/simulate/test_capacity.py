@@ -13,7 +13,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
-from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_report import answer, document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed
@@ -26,6 +26,7 @@ from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.html import html
 from ridgeline.util.json_data import json_data
 from simulate.machines import machine, simulated
+from support.exact_prices import EXACT
 from support.planned import LLAMA_3_8B, card, case
 
 ONE = machine(Limits(tokens=512, requests=1), prefix_cache=False)
@@ -74,9 +75,7 @@ def test_where_no_rate_is_good() -> None:
 
 
 def test_capacity_is_told_and_drawn(found: SimulatedCapacity) -> None:
-    asked = SimulationQuery(
-        "tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceUncertainty.none(), 2
-    )
+    asked = SimulationQuery("tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, EXACT, 2)
     findings = replace(simulate(asked), capacity=found)
     first, *_ = answer(findings)
     assert first[0] == "capacity"

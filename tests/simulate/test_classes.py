@@ -21,6 +21,7 @@ from ridgeline.insight.traffic.percentiles import Interval
 from ridgeline.insight.traffic.slo import MAX_CLASSES, SLO, parse_slos
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
+from support.exact_prices import EXACT
 
 SLOS = ("ttft=120ms,tpot=707us", "batch:e2e=120ms")
 ONE = machine(Limits(tokens=128, requests=16))
@@ -93,7 +94,14 @@ def test_a_class_that_all_requests_are_of_is_one() -> None:
     requests = [TraceRequest(at * 10**7, 40, 8, slo_class="batch") for at in range(60)]
     findings = simulate(
         SimulationQuery(
-            "tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceUncertainty.none(), 5
+            "tiny",
+            ONE,
+            "",
+            True,
+            lambda: OpenLoop(requests),
+            parse_slos(["ttft=1s"]),
+            EXACT,
+            5,
         )
     )
     assert list(findings.metrics.classes) == ["batch"]
@@ -140,7 +148,7 @@ def test_a_class_that_another_price_never_meets() -> None:
 
 def test_goodput_of_a_class_has_the_draw_of_its_own_requests() -> None:
     """A price without error leaves the interval of a count."""
-    findings = simulate(SimulationQuery("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceUncertainty.none(), 5))
+    findings = simulate(SimulationQuery("tiny", ONE, "", True, calm, parse_slos(SLOS), EXACT, 5))
     assert findings.verdict != "overloaded"
     for name, own in findings.metrics.classes.items():
         goodput = findings.class_figures(name)["goodput"]
@@ -166,7 +174,7 @@ def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
 
 
 def test_a_class_that_nothing_is_asked_of_has_no_verdict() -> None:
-    asked = SimulationQuery("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceUncertainty.none(), 5)
+    asked = SimulationQuery("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), EXACT, 5)
     told = findings_json(simulate(asked))["classes"]
     assert told[""]["verdict"] is None
     assert told["batch"]["verdict"] is not None

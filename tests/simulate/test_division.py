@@ -15,7 +15,7 @@ from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
-from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
@@ -25,6 +25,7 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
+from support.exact_prices import EXACT
 from support.planned import LLAMA_3_8B, card, case
 
 PRICED = card(price=HourlyPrice(3.0, "2026", "test"))
@@ -43,7 +44,15 @@ def offered(rate: float) -> OpenLoop:
 def asked(rate: float, slo: str, replicas: int = 1) -> SimulationQuery:
     fleet = SimulatedFleet(replicas, "two", 50_000_000)
     return SimulationQuery(
-        "8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty.none(), 3, fleet
+        "8b",
+        on(1),
+        "a test",
+        True,
+        partial(offered, rate),
+        parse_slo(slo),
+        EXACT,
+        3,
+        fleet,
     )
 
 

@@ -420,7 +420,7 @@ def test_how_far_prices_are_off() -> None:
     assert not unknown.is_none
     given = PriceUncertainty.of_share(0.25, "--price-error")
     assert (given.low, given.high, given.share) == (0.75, 1.25, 0.25)
-    assert PriceUncertainty.none().is_none
+    assert PriceUncertainty.of_share(0.0, "").is_none
 
 
 def test_what_the_intervals_cover_is_told() -> None:

@@ -17,7 +17,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import per_second
 from ridgeline.insight.simulate.simulation_findings import SimulationFindings, simulate
 from ridgeline.insight.simulate.simulation_metrics import measure
-from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_report import answer
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
@@ -29,6 +29,7 @@ from ridgeline.price.device import HourlyPrice
 from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from simulate.machines import machine
+from support.exact_prices import EXACT
 from support.planned import LLAMA_3_8B, card, case, fields
 
 SECOND = 10**9
@@ -165,9 +166,7 @@ def test_dollars_are_of_all_cards() -> None:
     price = HourlyPrice(3.0, "as given", "test")
     case = replace(ON.case, setup=replace(ON.case.setup, device=replace(ON.case.setup.device, price=price)))
     priced = replace(ON, case=case)
-    asked = SimulationQuery(
-        "8b", priced, "", True, lambda: OpenLoop([]), None, PriceUncertainty.none(), 0, SimulatedFleet(2)
-    )
+    asked = SimulationQuery("8b", priced, "", True, lambda: OpenLoop([]), None, EXACT, 0, SimulatedFleet(2))
     assert asked.dollars_of(2.5) == 7.5
     assert replace(asked, fleet=SimulatedFleet(2, others=(priced,))).dollars_per_hour == 9.0
     assert replace(asked, fleet=SimulatedFleet(2, others=(ON,))).dollars_per_hour is None
@@ -187,7 +186,7 @@ def test_other_cards_count_for_what_they_answer() -> None:
 
     def found(replicas: int, router: str, *others: Machine) -> SimulationFindings:
         fleet = SimulatedFleet(replicas, router, 0, 1, others)
-        return simulate(SimulationQuery("8b", on, "", True, offered, SLO(SECOND), PriceUncertainty.none(), 0, fleet))
+        return simulate(SimulationQuery("8b", on, "", True, offered, SLO(SECOND), EXACT, 0, fleet))
 
     def advised(run: SimulationFindings) -> int:
         match = re.search(r"use --replicas (\d+)", advice(run))

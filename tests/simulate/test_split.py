@@ -16,13 +16,14 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import _replicas
 from ridgeline.insight.simulate.simulation_findings import simulate
 from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
-from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
 from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
+from support.exact_prices import EXACT
 from support.planned import LLAMA_3_8B, TINY_SLIDING, case
 
 CASE = case(LLAMA_3_8B)
@@ -151,7 +152,7 @@ def test_few_positions_are_not_quartered() -> None:
     """A quarter of 64 would be fewer than anybody sets, and the same twice says nothing."""
     requests, few = offered(1.0, 3), replace(ON, limits=Limits(tokens=64, requests=16))
     split = SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK))
-    asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, PriceUncertainty.none(), 0, split)
+    asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, EXACT, 0, split)
     beside = run_colocated(asked, lambda limits: replace(ON, limits=limits))
     assert [each.limits.tokens for each in beside] == [64]
 
@@ -182,7 +183,7 @@ def test_the_same_cards_are_always_beside_it() -> None:
         True,
         lambda: OpenLoop(requests),
         None,
-        PriceUncertainty.none(),
+        EXACT,
         0,
         SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)),
     )

@@ -16,14 +16,14 @@ from ridgeline.core.ops.number_formats import WEIGHT_FORMATS
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import OWN_ENGINE, UNKNOWN_ENGINE, EngineProfile, load_engine
 
-Kind = Literal["decode", "prefill", "static", "load", "memory", "picture"]
+Kind = Literal["decode", "prefill", "static", "load", "memory", "image"]
 KINDS: dict[Kind, str] = {
     "decode": "a decode step of a batch",
     "prefill": "the prefill of prompts",
     "static": "a batch from its first prompt token to its last output token",
     "load": "first tokens, tokens and throughput under load, and their cost",
     "memory": "weights and the pages of the KV cache",
-    "picture": "an image or a video: a denoising step or a pass of the model",
+    "image": "an image or a video: a denoising step or a pass of the model",
 }
 """The kinds of predicted figures, and what each covers."""
 

@@ -34,10 +34,14 @@ def costs_between(low: float, high: float) -> str:  # also in interval_formulas.
     return _between(f"${three_digits(low)}", f"${three_digits(high)}")
 
 
+def factors_between(low: float, high: float) -> str:
+    """Return the two factors of an interval: `x 0.70 to x 2.10`."""
+    return f"x {three_digits(low)} to x {three_digits(high)}"
+
+
 def describe_factors(name: str, interval: ErrorInterval) -> str:
     """Return a sentence on all times of a kind: `under load x 0.70 to x 2.10 of predicted times (40 ...)`."""
-    low, high = three_digits(interval.low), three_digits(interval.high)
-    return f"{name} x {low} to x {high} of predicted times ({interval.measurements})"
+    return f"{name} {factors_between(interval.low, interval.high)} of predicted times ({interval.measurements})"
 
 
 def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str:

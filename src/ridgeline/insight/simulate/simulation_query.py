@@ -27,11 +27,6 @@ class PriceUncertainty:
     """The relative error that a user gave; None if the factors come from measurements."""
 
     @classmethod
-    def none(cls) -> Self:
-        """Return no uncertainty: the predicted times are taken as exact."""
-        return cls.of_share(0.0, "")
-
-    @classmethod
     def of_share(cls, share: float, source: str) -> Self:
         """Return the uncertainty of a relative error that is the same in both directions."""
         return cls(1 - share, 1 + share, source, share)

@@ -17,6 +17,7 @@ from ridgeline.insight.simulate.simulation_query import PriceUncertainty, Simula
 from ridgeline.insight.simulate.slo_classes import ATTAIN, class_verdict
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.price.device import HourlyPrice
+from ridgeline.price.interval_text import factors_between
 from ridgeline.util.document.elements import (
     Document,
     DocumentBlock,
@@ -413,7 +414,7 @@ def _sources(error: PriceUncertainty) -> str:
     if error.is_none:
         return f" include the randomness of requests, but no error of the predicted step times ({error.source})"
     meant = ", meant to hold 8 of 10 measurements," if error.share is None else ""
-    factors = f"x {three_digits(error.low)} to x {three_digits(error.high)}"
+    factors = factors_between(error.low, error.high)
     return (
         f"{meant} include step times of {factors} of the predicted ones ({error.source}) and the randomness of requests"
     )

@@ -241,7 +241,7 @@ class PipelinePrice:
     def interval(self, device: Device) -> ErrorInterval:
         """Return the interval in which 8 of 10 measured times of Ridgeline's pipelines lie, for images and videos."""
         weights = format_of(self.parts.denoisers[0].model_dtype).name
-        return own_intervals(device, weights)["picture"]
+        return own_intervals(device, weights)["image"]
 
     def on(
         self,

@@ -155,7 +155,7 @@ class TokenImageGenerator:
                 "decode": decode.expected * plan.images,
             },
             device,
-            own_intervals(device, format_of(self.loaded.model.model_dtype).name)["picture"],
+            own_intervals(device, format_of(self.loaded.model.model_dtype).name)["image"],
         )
 
     def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:

@@ -23,7 +23,7 @@ def source_blocks(plan: DeploymentPlan | None, comparison: DeviceComparison | No
         factors = (
             (kind, describe_factors(kind, interval))
             for kind, interval in found.items()
-            if kind not in ("memory", "picture")
+            if kind not in ("memory", "image")
         )
         yield Facts((*factors, ("cases", describe_cases(found["decode"], plan.case.setup.device))))
         yield from _engine(engine)

@@ -11,10 +11,11 @@ from typing import Any
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
+from ridgeline.price.interval_text import factors_between
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import EngineClient
-from ridgeline.util.document.humanize import gib, say_gib, three_digits
+from ridgeline.util.document.humanize import gib, say_gib
 
 _RECENT = 1000  # requests in the hit rate
 logger = logging.getLogger(__name__)
@@ -114,10 +115,7 @@ class ThroughputLog:
 
 def _expected(info: EngineInfo) -> str:
     """Return between which factors on predicted times most measured times are expected, by phase of a step."""
-    factors = (
-        f"{phase} x {three_digits(low)} to x {three_digits(high)}"
-        for phase, (low, high) in info.predicted_intervals.items()
-    )
+    factors = (f"{phase} {factors_between(low, high)}" for phase, (low, high) in info.predicted_intervals.items())
     return f"; 8 of 10 measured steps are expected at: {', '.join(factors)}" if info.predicted_intervals else ""
 
 

@@ -1,14 +1,11 @@
-"""Published times of pictures and clips, and what the ledger says of each.
+"""Published times of images and videos, and the prediction for each.
 
-request              texts encoded, all passes, the decode
-denoise and decode   all passes, the decode
-denoise              all passes
-step                 the passes of one step: two with guidance
-pass                 one pass of the denoiser
-On several cards rows are divided as they say (`sequence`: Ulysses). eager: nothing fused, as diffusers' classes
-dispatch (media/diffusion/eager.toml); compiled: what our ops state.
+The column `what` says which part was timed. A `request` encodes its texts, runs all passes and decodes. `denoise and
+decode` leaves out the texts, and `denoise` the decode too. A `step` has the passes of one step, two with guidance, and
+a `pass` is one call of the denoiser. On several GPUs, rows are divided as they say (`sequence` is Ulysses). `eager`
+rows fuse nothing, as diffusers' classes dispatch (media/diffusion/eager.toml). `compiled` rows fuse what our ops state.
 
-`pictures.csv` has the development rows, which may be looked at one by one. `pictures_test.csv` has the test rows: they
+`images.csv` has the development rows, which may be looked at one by one. `images_test.csv` has the test rows: they
 are of sources of which no row was priced when they were committed, and they only enter totals.
 """
 
@@ -32,12 +29,12 @@ from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.util.document.humanize import say_seconds
 
 MEASURED = Path(__file__).resolve().parent / "measured"
-DEVELOPMENT, TEST = "pictures.csv", "pictures_test.csv"
+DEVELOPMENT, TEST = "images.csv", "images_test.csv"
 UNITS = {"ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class PictureRow:
+class ImageRow:
     """A measurement with its conditions, as its file has it, and what was predicted for it."""
 
     id: str
@@ -62,11 +59,11 @@ class PictureRow:
 
     @property
     def guard(self) -> str | None:
-        """What the physics guard says of the measurement."""
+        """The physics guard's objection to the measurement; None without one."""
         return beats_floor(self.measured, self.predicted.floor)
 
     def line(self) -> tuple[object, ...]:
-        """Of the page's table."""
+        """Return the row's cells in the table of the page."""
         times = (say_seconds(seconds) for seconds in (self.measured, self.predicted.expected, self.predicted.floor))
         frames = f" x {self.frames}" if self.frames > 1 else ""
         steps = f"{self.steps} x {self.texts}"
@@ -87,13 +84,13 @@ def facts(name: str = DEVELOPMENT) -> list[dict[str, str]]:
 
 
 @cache
-def rows(name: str = DEVELOPMENT) -> tuple[PictureRow, ...]:
+def rows(name: str = DEVELOPMENT) -> tuple[ImageRow, ...]:
     """Return the rows of a file, predicted."""
     return tuple(map(_predicted, facts(name)))
 
 
-def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
-    """Those that are judged apart."""
+def groups(found: Sequence[ImageRow]) -> dict[str, list[ImageRow]]:
+    """Return the rows by group, each of which is judged apart."""
     return {
         "eager": [row for row in found if row.fusion == "eager"],
         "compiled": [row for row in found if row.fusion == "compiled"],
@@ -102,7 +99,7 @@ def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
     }
 
 
-def groups_for_totals(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
+def groups_for_totals(found: Sequence[ImageRow]) -> dict[str, list[ImageRow]]:
     """Return the groups of test rows of which the page has totals."""
     kinds = {
         "images": [row for row in found if row.frames == 1],
@@ -111,12 +108,12 @@ def groups_for_totals(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]
     return {"all": list(found), **kinds, **groups(found)}
 
 
-def median_error(found: Sequence[PictureRow]) -> float:
-    """Median of the absolute errors."""
+def median_error(found: Sequence[ImageRow]) -> float:
+    """Return the median of the absolute errors."""
     return statistics.median(abs(row.error) for row in found)
 
 
-def median_of_sources(found: Sequence[PictureRow]) -> float:
+def median_of_sources(found: Sequence[ImageRow]) -> float:
     """Return the median over sources of each source's median absolute error, so that every source weighs the same."""
     names = dict.fromkeys(row.source for row in found)
     return statistics.median(median_error([row for row in found if row.source == name]) for name in names)
@@ -128,7 +125,7 @@ def _priced(release: str) -> tuple[PipelinePrice, PipelineDefaults]:
     return PipelinePrice(build_on_meta(source)), PipelineDefaults.of(source)
 
 
-def _predicted(line: dict[str, str]) -> PictureRow:
+def _predicted(line: dict[str, str]) -> ImageRow:
     price, usual = _priced(line["release"])
     size, frames, cards = Size.parse(line["size"]), int(line["frames"]), int(line["devices"])
     steps, texts, division = int(line["steps"]), int(line["texts"]), ParallelDegrees(1, int(line["sequence"]))
@@ -143,7 +140,7 @@ def _predicted(line: dict[str, str]) -> PictureRow:
     stages |= dict.fromkeys(("denoise", "step", "pass"), (found.denoise,))
     seconds = sum((stage.seconds for stage in stages[line["what"]]), Estimate(0.0, 0.0, 0.0))
     measured, source = float(line["value"]) * UNITS[line["unit"]], line["source"].removeprefix("github.com/").split()[0]
-    return PictureRow(
+    return ImageRow(
         line["id"], line["release"], line["card"], division, size, frames, steps, texts, line["what"],
         measured, line["fusion"], source, seconds,
     )  # fmt: skip
