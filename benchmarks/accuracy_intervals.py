@@ -19,7 +19,7 @@ from published_pricing import case_of, price_row
 from published_rows import PublishedRow, read_published
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import DEFAULT_ENGINE, load_engine
-from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, known_of, mixed_factors
+from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, Kind, known_of
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "price" / "error_intervals.toml"
 _HEAD = "# Made by benchmarks/accuracy.py; see price/error_interval.py. Do not edit.\n"
@@ -56,7 +56,9 @@ def judge() -> Judged:
         setup = priced.case.setup
         known = known_of(setup.device, setup.engine, priced.case.weights)
         kind: Kind = row.kind  # type: ignore[assignment]
-        (test if row.is_test else development).append(Sample(kind, known, row.source, priced.factor))
+        (test if row.is_test else development).append(
+            Sample(kind, known, row.source, priced.factor, least=priced.least)
+        )
         loads += [row] * (row.is_test and kind == "load")
     return Judged([*test, *_memory(), *_images()], development, unpriced, loads)
 
@@ -64,7 +66,7 @@ def judge() -> Judged:
 def simulated_coverage(judged: Judged) -> tuple[int, float]:
     """Return how many test rows under load lie within a simulation's interval, and the mean share of a source.
 
-    The steps of the simulations are multiplied by the factors of steps, which are made without the row's source.
+    The steps of the simulations are multiplied by the factors under load, which are made without the row's source.
     """
     held: dict[str, list[bool]] = {}
     for source in dict.fromkeys(row.source for row in judged.loads):
@@ -72,7 +74,7 @@ def simulated_coverage(judged: Judged) -> tuple[int, float]:
         for row in (each for each in judged.loads if each.source == source):
             case = case_of(row)
             known = known_of(case.setup.device, case.setup.engine, case.weights)
-            low, high = mixed_factors({kind: found[kind, known] for kind in ("prefill", "decode")})
+            low, high = found["load", known].low, found["load", known].high
             held.setdefault(source, []).append(price_row(row, high).factor <= 1 <= price_row(row, low).factor)
     return sum(map(sum, held.values())), fmean(map(fmean, held.values()))
 
@@ -99,7 +101,8 @@ def _images() -> Iterable[Sample]:
     """Yield the errors of test rows of images and videos."""
     for row in images.rows(images.TEST):
         known = known_of(load_device(row.card), load_engine(DEFAULT_ENGINE), "bf16")
-        yield Sample("image", known, row.source, 1 / (1 + row.error))
+        least = row.predicted.floor / row.predicted.expected
+        yield Sample("image", known, row.source, 1 / (1 + row.error), least=least)
 
 
 def written(intervals: Iterable[ErrorInterval]) -> str:
@@ -121,6 +124,7 @@ def interval_section(judged: Judged) -> str:
     held, share = simulated_coverage(judged)
     whole = coverage(judged.test, [each for each in judged.test if not each.development])
     assert whole is not None, "no test row was priced"
+    beaten = sum(each.factor < each.least for each in judged.test)
     return f"""## How many measurements do the intervals hold?
 
 **The intervals hold {whole.share:.0%} of the measurements of a source that they were made without** (80 % is meant;
@@ -137,8 +141,13 @@ itself; the last column has the 95 % interval of its coverage.
 
 {_coverage_table(judged, "known", LEVELS)}
 
-`simulate` multiplies its steps by the factors of prefills and decodes. {held} of the {len(judged.loads)} test rows
-under load lie within the interval that this gives, {share:.0%} with each source weighing the same.
+An interval ends at the physical floor, here as in a prediction. {beaten} test rows lie below the floor that follows
+from their conditions, and count as not held.
+
+Figures under load consist of prefills and decodes, so their interval has the wider ends of both, and no row under load
+enters it. `plan` multiplies its figures by these factors, and `simulate` its steps, each of which ends at its floor.
+{held} of the {len(judged.loads)} test rows under load lie within the interval of such a simulation, {share:.0%} with
+each source weighing the same.
 
 The intervals, as factors on a predicted time:
 

@@ -24,6 +24,8 @@ ENOUGH_ROWS, ENOUGH_SOURCES = 40, 4
 """How many test rows of how many sources a kind needs before its coverage counts by itself."""
 STEPS: tuple[Kind, ...] = ("decode", "prefill", "static")
 """The kinds of figures that consist of priced steps alone, without queues."""
+UNDER_LOAD: tuple[Kind, ...] = ("prefill", "decode")
+"""The kinds of steps that figures under load consist of."""
 _TAIL = (1 - COVERED) / 2
 
 
@@ -38,6 +40,13 @@ class Sample:
     """The measured time over the predicted one."""
     development: bool = False
     """Whether the row was looked at during development."""
+    least: float = 0.0
+    """The factor that a measurement at the physical floor would have; 0 if the floor is not known."""
+
+    def lies_in(self, interval: ErrorInterval) -> bool:
+        """Return whether the measurement lies in an interval, which is clamped to the floor as in a prediction."""
+        low, high = interval.around_time(1.0, self.least)
+        return low <= self.factor <= high
 
 
 def fit(samples: Sequence[Sample]) -> list[ErrorInterval]:
@@ -64,15 +73,54 @@ def interval(samples: Sequence[Sample], kind: Kind, known: Known) -> ErrorInterv
     """Return the interval of a kind at a level of knowledge; None if too few sources speak for it.
 
     If the kind has fewer than `ENOUGH_SOURCES` at a level, others are taken together with it, as `_groups` lists them.
+    Figures under load follow from steps, so they have the wider end of prefills and decodes on either side.
     """
+    if kind == "load":
+        return _of_steps(samples, known)
+    found = _chosen(samples, kind, known)
+    if found is None:
+        return None
+    chosen, what = found
+    low, high = bounds(chosen)
+    return _described(kind, known, (min(1.0, low), max(1.0, high)), chosen, what)
+
+
+def _of_steps(samples: Sequence[Sample], known: Known) -> ErrorInterval | None:
+    """Return the interval of figures under load from those of prefills and decodes; None if one of these is missing."""
+    steps = [interval(samples, kind, known) for kind in UNDER_LOAD]
+    both = [_chosen(samples, kind, known) for kind in UNDER_LOAD]
+    found = [each for each in steps if each is not None]
+    if len(found) < len(UNDER_LOAD):
+        return None
+    rows = {id(row): row for each in both if each is not None for row in each[0]}
+    kinds, levels = {row.kind for row in rows.values()}, {row.known for row in rows.values()}
+    what = f"of {_listed([each for each in KINDS if each in kinds])}"
+    if levels != {known}:
+        what += f", of the levels {', '.join(each for each in LEVELS if each in levels)}"
+    ends = min(each.low for each in found), max(each.high for each in found)
+    return _described("load", known, ends, list(rows.values()), what)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return two or more names as text, such as `decode, prefill and static`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _described(
+    kind: Kind, known: Known, ends: tuple[float, float], chosen: Sequence[Sample], what: str
+) -> ErrorInterval:
+    """Return an interval with the numbers of its rows and sources; `what` describes what was taken together."""
+    sources = {each.source for each in chosen}
+    seen = any(each.development for each in chosen)
+    return ErrorInterval(kind, known, round(ends[0], 3), round(ends[1], 3), len(chosen), len(sources), what, seen)
+
+
+def _chosen(samples: Sequence[Sample], kind: Kind, known: Known) -> tuple[list[Sample], str] | None:
+    """Return the rows that an interval comes from, with what was taken together; None if there are too few sources."""
     for kinds, levels, what in _groups(kind, known):
         chosen = [each for each in samples if each.kind in kinds and each.known in levels]
-        sources = {each.source for each in chosen}
-        if len(sources) >= ENOUGH_SOURCES:
-            low, high = bounds(chosen)
-            seen = any(each.development for each in chosen)
-            ends = round(min(1.0, low), 3), round(max(1.0, high), 3)
-            return ErrorInterval(kind, known, *ends, len(chosen), len(sources), what, seen)
+        if len({each.source for each in chosen}) >= ENOUGH_SOURCES:
+            return chosen, what
     return None
 
 
@@ -167,7 +215,7 @@ def coverage(samples: Sequence[Sample], judged: Iterable[Sample] | None = None) 
         for row in (each for each in chosen if each.source == source):
             around = found.get((row.kind, row.known))
             if around is not None:
-                held.setdefault(source, []).append(around.low <= row.factor <= around.high)
+                held.setdefault(source, []).append(row.lies_in(around))
     if not held:
         return None
     rows = [flag for flags in held.values() for flag in flags]

@@ -61,6 +61,15 @@ class PricedRow:
     case: Scenario
     predicted: float
     """The prediction in seconds, or in tokens per second."""
+    floor: float | None
+    """The physical limit of the prediction, in its unit; None under load, where each simulated step has its own."""
+
+    @property
+    def least(self) -> float:
+        """The factor that a measurement at the physical limit would have; 0 without a limit."""
+        if self.floor is None:
+            return 0.0
+        return self.floor / self.predicted if self.row.unit in SECONDS else self.predicted / self.floor
 
     @property
     def factor(self) -> float:
@@ -83,14 +92,14 @@ def price_row(row: PublishedRow, slower: float = 1.0) -> PricedRow:
     case = case_of(row)
     match row.kind:
         case "decode":
-            predicted = _decode(row, case)
+            found = _decode(row, case)
         case "prefill":
-            predicted = _prefill(row, case)
+            found = _prefill(row, case)
         case "static":
-            predicted = _static(row, case)
+            found = _static(row, case)
         case _:
-            predicted = _load(row, case, slower)
-    return PricedRow(row, case, predicted)
+            return PricedRow(row, case, _load(row, case, slower), None)
+    return PricedRow(row, case, found.expected, found.floor)
 
 
 # -- what is priced ---------------------------------------------------------------------------------------------------
@@ -148,32 +157,32 @@ def _context(row: PublishedRow) -> int:
     return _count(row.input) + max(1, _count(row.output) // 2)
 
 
-def _decode(row: PublishedRow, case: Scenario) -> float:
+def _decode(row: PublishedRow, case: Scenario) -> Estimate:
     batch = max(1, _count(row.batch))
-    step = Estimate.of([decode_step(case, batch, _context(row))]).expected
+    step = Estimate.of([decode_step(case, batch, _context(row))])
     if row.unit in SECONDS:
         return step
-    return (1 if "per user" in row.metric else batch) / step
+    return step.per_second(1 if "per user" in row.metric else batch)
 
 
-def _prompts(row: PublishedRow, case: Scenario) -> float:
+def _prompts(row: PublishedRow, case: Scenario) -> Estimate:
     batch, length = max(1, _count(row.batch)), _count(row.input)
     work = Work.of([StepSegment(length, length)] * batch, case.price.reaches)
-    return Estimate.of([case.price.price_step(case.device, work)]).expected
+    return Estimate.of([case.price.price_step(case.device, work)])
 
 
-def _prefill(row: PublishedRow, case: Scenario) -> float:
+def _prefill(row: PublishedRow, case: Scenario) -> Estimate:
     seconds = _prompts(row, case)
-    return seconds if row.unit in SECONDS else max(1, _count(row.batch)) * _count(row.input) / seconds
+    return seconds if row.unit in SECONDS else seconds.per_second(max(1, _count(row.batch)) * _count(row.input))
 
 
-def _static(row: PublishedRow, case: Scenario) -> float:
+def _static(row: PublishedRow, case: Scenario) -> Estimate:
     batch, output = max(1, _count(row.batch)), _count(row.output)
-    step = Estimate.of([decode_step(case, batch, _context(row))]).expected
+    step = Estimate.of([decode_step(case, batch, _context(row))])
     seconds = _prompts(row, case) + step * (output - 1)
     if row.unit in SECONDS:
         return seconds
-    return batch * (output + (_count(row.input) if "total" in row.metric else 0)) / seconds
+    return seconds.per_second(batch * (output + (_count(row.input) if "total" in row.metric else 0)))
 
 
 # -- load -------------------------------------------------------------------------------------------------------------

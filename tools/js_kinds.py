@@ -6,6 +6,7 @@ A translation needs them, because JavaScript has no operators for objects, and i
 import collections.abc
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -157,6 +158,8 @@ def safe_name(name: str) -> str:
 
 def literal(value: Any) -> str:
     """Return a plain value, or a tuple, mapping, dataclass or struct of plain values, as JavaScript."""
+    if value == math.inf:
+        return "Infinity"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False)

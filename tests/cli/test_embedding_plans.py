@@ -64,15 +64,16 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     assert told["memory"]["fits"]
     prefill, load = (error_intervals()[kind, "family"] for kind in ("prefill", "load"))  # no kernel times in fp32
     rate, one = told["texts_per_second"]["expected"], told["one"]["expected"]
-    assert told["intervals"]["one"] == [one * prefill.low, one * prefill.high]
-    assert told["intervals"]["texts_per_second"] == [rate / load.high, rate / load.low]
+    ceiling, floor = told["texts_per_second"]["floor"], told["one"]["floor"]
+    assert told["intervals"]["one"] == list(prefill.around_time(one, floor))
+    assert told["intervals"]["texts_per_second"] == list(load.around_rate(rate, ceiling))
     low, high = told["intervals"]["dollars_per_million_tokens"]
     assert low < told["dollars_per_million_tokens"] < high
     assert told["trust"]["intervals"]["load"]["rows"] == load.rows
     ended = ridgeline(*asked)
     said = " ".join(ended.out.split())
-    assert f"{time_interval(prefill, one)} alone" in said
-    assert f"{rate_interval(load, rate)} texts of 32 tokens per second" in said
+    assert f"{time_interval(prefill, one, floor)} alone" in said
+    assert f"{rate_interval(load, rate, ceiling)} texts of 32 tokens per second" in said
     assert f"in 8 of 10 cases like this one ({prefill.measurements}); texts per second and their cost x " in said
     assert ended.out.splitlines()[0].endswith("vectors of texts of 32 tokens")
     assert "no KV: a text runs in one step" in " ".join(ended.out.split())
@@ -80,7 +81,7 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     assert told["joules_per_token"] == pytest.approx(joules)
     assert told["kwh_per_million_tokens"] == pytest.approx(joules / 3.6)
     kwh = joules / 3.6
-    around = rates_between(kwh * load.low, kwh * load.high)
+    around = rates_between(kwh * max(load.low, rate / ceiling), kwh * load.high)
     energy = f"at full board power {three_digits(kwh)} {around} kWh ({three_digits(joules)} J per token)"
     assert f"per million tokens, and {energy}" in " ".join(ended.out.split())
 
@@ -138,7 +139,8 @@ def test_cards(ridgeline: Run, folder: Path) -> None:
     assert "vectors of texts of 16 tokens" in ended.out.splitlines()[0]
     assert "cheapest tokens first" in ended.out
     tokens = told[0]["texts_per_second"]["expected"] * 16
-    assert rate_interval(ErrorInterval(**told[0]["trust"]["intervals"]["load"]), tokens) in ended.out
+    ceiling = told[0]["texts_per_second"]["floor"] * 16
+    assert rate_interval(ErrorInterval(**told[0]["trust"]["intervals"]["load"]), tokens, ceiling) in ended.out
     assert "TTFT" not in ended.out
 
 

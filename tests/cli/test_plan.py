@@ -150,25 +150,54 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert tuple(said) == ANSWER
     assert "with the targets TTFT 1 s and TPOT 50 ms on average" in out
     assert re.match(
-        r"\d+ concurrent, [\d.]+ \[[\d.]+ \.\. [\d.]+\] evenly spaced requests/s within TTFT 1 s and TPOT 50 ms; "
-        "one more would miss",
+        r"\d+ \[\d+ \.\. \d+\] concurrent, [\d.]+ \[[\d.]+ \.\. [\d.]+\] evenly spaced requests/s within TTFT 1 s and "
+        "TPOT 50 ms; one more would miss",
         said["users"],
     )
     users, each = re.match(
-        r"(\d+) users: mean TTFT [\d.]+ ms \[[^]]+\] \([\d.]+ s if all arrive at once\), "
+        r"(\d+) users: mean TTFT [\d.]+ ms \[[^]]+\] \([\d.]+ s \[[^]]+\] if all arrive at once\), "
         r"then ([\d.]+) \[[^]]+\] tok/s each",
         said["speed"],
     ).groups()  # type: ignore[union-attr]
     assert 20 <= float(each) < 21
-    assert f"{users} concurrent" in said["users"]
+    assert said["users"].startswith(f"{users} [")
     assert "6.95" not in out
     around = {name: len(re.findall(r"\[[^]]+ \.\. [^]]+\]", line)) for name, line in said.items()}
-    assert (around["fits"], around["users"], around["cost"], around["speed"]) == (0, 1, 2, 5)
+    assert (around["fits"], around["users"], around["cost"], around["speed"]) == (0, 2, 2, 6)
     told = json.loads(plan("llama-3-8b", "--device", "a100-sxm-80gb", "--json")[1])
     low, high = told["answer"]["intervals"]["itl"]
     assert said["trust"].startswith(f"decode {say_seconds(told['answer']['itl']['expected'])}, ")
     assert f" to {say_seconds(high)} in 8 of 10 cases like this one (" in said["trust"]
     assert low < told["answer"]["itl"]["expected"] < high
+    # A lever on the same device is a ratio; another device has dollars of its own, with their interval.
+    assert re.match(r"[^:]+: x [\d.]+ users, x [\d.]+ tokens, x [\d.]+ dollars \(", said["lever"])
+    assert all("$" not in part or re.search(r"\$[\d.]+ \[", part) for part in said["lever"].split("; "))
+
+
+def test_users_are_those_within_the_targets_at_both_ends_of_the_times(plan: Any) -> None:
+    """Check that targets that are as much stricter as slow times are longer leave the lower end, and vice versa."""
+    asked = ("llama-3-8b", "--device", "a100-sxm-80gb", "--json", "--slo")
+    told = json.loads(plan(*asked, "tpot=50ms")[1])
+    least, most = told["answer"]["intervals"]["users"]
+    assert least < told["answer"]["users"] < most
+    high = told["trust"]["intervals"]["load"]["high"]
+    assert json.loads(plan(*asked, f"tpot={50 / high}ms")[1])["answer"]["users"] == least
+    free = json.loads(plan(*asked, "none")[1])["answer"]
+    assert free["intervals"]["users"] == [free["users"], free["users"]]
+
+
+def test_no_interval_reaches_beyond_the_floor(plan: Any) -> None:
+    """Check a case that is predicted close to its floor: its interval would reach beyond it."""
+    told = json.loads(plan("llama-3-70b", "--device", "h100-sxm", "--devices", "8", "--json")[1])
+    answer, around = told["answer"], told["answer"]["intervals"]
+    for name in ("ttft", "itl"):
+        assert answer[name]["floor"] <= around[name][0] <= answer[name]["expected"] <= around[name][1], name
+    for name in ("tokens_per_second", "requests_per_second"):
+        assert around[name][0] <= answer[name]["expected"] <= around[name][1] <= answer[name]["floor"], name
+    decode = told["trust"]["intervals"]["decode"]
+    long = json.loads(plan("llama-3-70b", "--device", "h100-sxm", "--devices", "8", "--input", "7k", "--json")[1])
+    step, (low, _) = long["answer"]["itl"], long["answer"]["intervals"]["itl"]
+    assert low == pytest.approx(max(step["floor"], step["expected"] * decode["low"]))
 
 
 def test_all_first_tokens_of_a_line_are_means(plan: Any) -> None:
@@ -201,12 +230,13 @@ def test_a_short_plan_is_five_lines_with_the_figures_of_the_answer(plan: Any) ->
     full = json.loads(plan(*asked, "--json")[1])
     told, most = full["answer"], full["load"]["most"]
     users, rate = told["users"], most["tokens_per_second_per_user"]["expected"]
+    least, many = told["intervals"]["users"]
     assert lines[1].startswith(
-        f"users  {users} concurrent: the first token within 1 s on average, the next ones every 50"
+        f"users  {users} [{least} .. {many}] concurrent: the first token within 1 s on average, the next ones every 50"
     )
     assert lines[2].startswith(f"speed  {users} users: {rate:.1f} [")
     assert re.search(rf" {told['tokens_per_second']['expected']:,.0f} \[[^]]+\] in total; a single user: ", lines[2])
-    assert f"${told['dollars_per_million_tokens']:.2f} per million output tokens" in lines[4]
+    assert re.search(rf"\${told['dollars_per_million_tokens']:.2f} \[[^]]+\] per million output tokens", lines[4])
 
 
 def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
@@ -223,7 +253,7 @@ def test_a_short_plan_of_what_is_asked_of_it(plan: Any) -> None:
     assert re.search(r"users  [\d,]+ concurrent\n", free)
     assert "; 8 requests at once: " in re.sub(r"\s+", " ", free)
     sound = re.sub(r"\s+", " ", plan("whisper-large-v3-turbo", "--device", "l40s", "--short")[1])
-    assert re.search(r"per hour of audio \[[^]]+\], at \$", sound)
+    assert re.search(r"\[[^]]+\] per hour of audio, at \$", sound)
     assert (
         "no known price; give --price"
         in plan("tales", "--device", "mi100", "--short", "--input", "9", "--output", "9")[1]
@@ -373,14 +403,16 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
     said = answered(plan(*words)[1])
     users = load["users"]
     low, high = told["trust"]["intervals"]["load"]["low"], told["trust"]["intervals"]["load"]["high"]
-    most = total / low
-    if "--rate" in demand:  # Little's law; and no more tokens than are asked for
+    least, most = total / high, min(total / low, count * load["tokens_per_second"]["floor"])
+    if "--rate" in demand:  # Little's law; no more tokens than are asked for, and as many unless slow steps overload
         means = (told["queue"]["metrics"]["latencies"][name]["mean"] for name in ("ttft", "tpot"))
         rate, (ttft, tpot) = float(demand[1]), means
         users = round(rate / count * (ttft + 255 * tpot))
         most = max(total, min(most, 256 * rate))
+        full = (told["load"][name]["tokens_per_second"]["expected"] for name in ("most", "all_that_memory_holds"))
+        least = min(total, count * max(full) / high)
     assert said["speed"].startswith(f"{describe_users(users)}{each}: mean TTFT ")
-    around = f"[{three_digits(total / high)} .. {three_digits(most)}]"
+    around = f"[{three_digits(least)} .. {three_digits(most)}]"
     assert f" {total:,.0f} {around} in total{f' on {count} replicas' * (count > 1)}" in said["speed"]
     assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]
     assert told["answer"]["limits"] == {"prefill": "compute", "decode": "memory"}
@@ -899,13 +931,15 @@ def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:
     ttft, tpot = (simulated["latencies"][name]["mean"] for name in ("ttft", "tpot"))
     total, each = told["fleet"]["tokens_per_second"], even["tokens_per_second_per_user"]["expected"]
     assert total == pytest.approx(simulated["tokens_per_second"])
-    around = error_intervals()["load", "timed"]
+    around, known = error_intervals()["load", "timed"], told["queue"]["intervals"]
+    assert known["ttft"]["mean"] == pytest.approx(around.around_time(ttft))
+    assert known["tpot"]["mean"] == pytest.approx(around.around_time(tpot))
     assert said["speed"].startswith(
         f"9 users: mean TTFT {say_seconds(ttft)} {time_interval(around, ttft)}, then {three_digits(1 / tpot)} "
         f"{rate_interval(around, 1 / tpot)} tok/s each, {three_digits(total)} {rate_interval(around, total)} in "
         "total (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
         f"{say_seconds(even['ttft']['expected'])}, {three_digits(each)} tok/s each, "
-        f"{three_digits(even['tokens_per_second']['expected'])} in total); a single user: "
+        f"{three_digits(even['tokens_per_second']['expected'])} in total, with the factors of `trust`); a single user: "
     )
     assert 0 < told["queue"]["mean_errors"]["ttft"] < 0.5
     assert "simulated" not in plan("llama-3.1-8b", *CARD)[1]

@@ -196,8 +196,8 @@ def same(line: Mapping[str, str], offer: Mapping[str, Any]) -> None:
         "kwh_per_million_tokens": whole["kwh_per_million_tokens"],
         "kernels": offer["kernels"],
         "known": offer["interval"]["known"],
-        "time_factor_low": offer["interval"]["low"],
-        "time_factor_high": offer["interval"]["high"],
+        "time_factor_low": offer["factors"]["low"],
+        "time_factor_high": offer["factors"]["high"],
         "measurements": offer["interval"]["rows"],
         "sources": offer["interval"]["sources"],
     }

@@ -61,6 +61,14 @@ def test_less_knowledge_never_narrows_an_interval() -> None:
         assert timed.high <= family.high <= unknown.high, kind
 
 
+def test_figures_under_load_have_the_wider_ends_of_prefills_and_decodes() -> None:
+    """Check the factors of `plan` under load, which `simulate` applies to each step."""
+    for known in LEVELS:
+        load, prefill, decode = (error_intervals()[kind, known] for kind in ("load", "prefill", "decode"))
+        assert load.low == min(prefill.low, decode.low), known
+        assert load.high == max(prefill.high, decode.high), known
+
+
 @pytest.mark.parametrize(
     ("device", "engine", "weights", "known"),
     [
@@ -92,6 +100,19 @@ def test_a_rate_is_low_where_the_time_is_high() -> None:
     low, high = WIDE.around_time(10.0)
     assert (low, high) == (8.0, 20.0)
     assert WIDE.around_rate(1 / 10.0) == pytest.approx((1 / high, 1 / low))
+
+
+def test_an_interval_ends_at_the_floor_and_holds_the_prediction() -> None:
+    assert WIDE.around_time(10.0, 9.0) == (9.0, 20.0)
+    assert WIDE.around_time(10.0, 5.0) == (8.0, 20.0)
+    assert WIDE.around_rate(10.0, 11.0) == (5.0, 11.0)
+    assert WIDE.around_rate(10.0, 20.0) == (5.0, 12.5)
+    # A price below its own floor would be a fault, but the interval still holds it.
+    assert WIDE.around_time(10.0, 11.0)[0] == 10.0
+    assert WIDE.around_rate(10.0, 9.0)[1] == 10.0
+    assert time_interval(WIDE, 0.010, 0.009) == "[9.00 .. 20.0 ms]"
+    assert rate_interval(WIDE, 100.0, 110.0) == "[50.0 .. 110]"
+    assert cost_interval(WIDE, 0.5, 0.45) == "[$0.45 .. $1.00]"
 
 
 def test_intervals_as_text() -> None:
@@ -159,10 +180,26 @@ def test_levels_and_kinds_are_taken_together_until_four_sources_speak(fitting: M
     own = rows("decode", "timed", range(4))
     assert fitting.interval(own, "decode", "timed").pooled == ""
     assert fitting.interval(own, "prefill", "timed").pooled == "of decode, prefill and static"
-    assert fitting.interval(own, "load", "timed").pooled == "of all kinds and levels"
-    few = [*rows("load", "timed", range(2)), *rows("load", "family", range(2, 4))]
-    assert fitting.interval(few, "load", "timed").pooled == "of the levels timed, family"
-    assert fitting.interval(few[:3], "load", "timed") is None
+    assert fitting.interval(own, "memory", "timed").pooled == "of all kinds and levels"
+    few = [*rows("memory", "timed", range(2)), *rows("memory", "family", range(2, 4))]
+    assert fitting.interval(few, "memory", "timed").pooled == "of the levels timed, family"
+    assert fitting.interval(few[:3], "memory", "timed") is None
+
+
+def test_rows_under_load_do_not_make_the_intervals_under_load(fitting: ModuleType) -> None:
+    """Check that prefills and decodes alone make them, so that all rows under load judge them."""
+    steps = [fitting.Sample(kind, "timed", str(n), 1 + n / 10) for n in range(4) for kind in ("prefill", "decode")]
+    load = [fitting.Sample("load", "timed", str(source), 9.0) for source in range(4)]
+    made = fitting.interval([*steps, *load], "load", "timed")
+    assert made == fitting.interval(steps, "load", "timed")
+    assert (made.rows, made.sources, made.pooled) == (8, 4, "of decode and prefill")
+    assert fitting.interval(load, "load", "timed") is None
+
+
+def test_coverage_counts_with_intervals_that_end_at_the_floor(fitting: ModuleType) -> None:
+    row = fitting.Sample("decode", "timed", "a", 0.85)
+    assert row.lies_in(WIDE)
+    assert not replace(row, least=0.9).lies_in(WIDE)
 
 
 # -- the rows ---------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_answer_says_that_it_is_an_upper_bound_of_the_boards() -> None:
         f"({three_digits(700 / rate)} J per token)"
     )
     million = 3 / 3600 / rate * 1e6
-    around = cost_interval(dear.intervals["load"], million)
+    around = cost_interval(dear.intervals["load"], million, 3 / 3600 / dear.capacity.load.tokens_per_second.floor * 1e6)
     dollars = f"${three_digits(million)} {around} per million output tokens, prompts included"
     assert dict(answer(dear))["cost"] == f"{dollars}, and {energy}; $3.00 per device and hour (Shop, 2026)"
     assert free.case.device.price is None

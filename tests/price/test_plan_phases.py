@@ -200,7 +200,9 @@ def test_a_request_is_the_sum_of_its_phases_each_as_often_as_it_runs() -> None:
 def test_tables_have_a_column_for_every_phase(devices: int) -> None:
     planned, phases = made_up(devices)
     priced = [price_phase(planned.price, planned.device, phase) for phase in phases]
-    does, classes = (plain(Document("", (table,)), 160) for table in (phases_table(priced), classes_table(priced)))
+    does, classes = (
+        plain(Document("", (table,)), 160) for table in (phases_table(priced), classes_table(priced, "a note"))
+    )
     heads = does.splitlines()[1]
     assert [part.strip() for part in re.split(r"  +", heads) if part] == [
         "encode, 77 tokens", "denoise, 2 x 1,024 latents", "decode-latents",
@@ -208,13 +210,14 @@ def test_tables_have_a_column_for_every_phase(devices: int) -> None:
     assert ("all-reduce between devices" in does) == ("all-gather between devices" in does) == (devices > 1)
     for name in ("encode", "denoise", "decode-latents"):
         assert f"─ {name} ─" in classes
+    assert classes.rstrip().endswith("a note")
     linear = next(line for line in classes.splitlines() if line.startswith("linear"))
     assert len(re.findall(r"[µmn]?s  +(?:memory|compute)", linear)) == 3
 
 
 def test_a_class_that_one_phase_has_and_another_has_not() -> None:
     priced = [decode_of(case(TINY), 1, 10), prefill_of(case(TINY_MIXTURE), PlanWorkload(10, 1))]
-    kinds = {row.cells[0]: row.cells for row in classes_table(priced).rows if not isinstance(row, str)}
+    kinds = {row.cells[0]: row.cells for row in classes_table(priced, "a note").rows if not isinstance(row, str)}
     assert kinds["experts"][1:4] == ("", "", "")
     assert "" not in kinds["experts"][4:]
 

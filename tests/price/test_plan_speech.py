@@ -9,6 +9,7 @@ from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.ops.work import ENCODER, TOKENS
 from ridgeline.price.device import HourlyPrice
+from ridgeline.price.interval_text import costs_between
 from ridgeline.price.plan import make_plan
 from ridgeline.price.plan.comparison import compare
 from ridgeline.price.plan.comparison_document import compare_document
@@ -58,7 +59,9 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     assert told["hours_per_hour"] == pytest.approx(30 * windows)
     assert told["dollars_per_hour"] == pytest.approx(2.0 / (30 * windows))
     facts = dict(answer(plan))
-    assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} per hour of audio")
+    low, high = (told["dollars_per_hour"] * factor for factor in plan.cost_factors)
+    around = costs_between(low, high)
+    assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} {around} per hour of audio")
     assert "per million" not in " ".join((*facts.values(), verdict(plan)))
     stated = Deployment(device, weights=plan.case.weights, kv=plan.case.kv)
     compared = compare("w", ModelCache(fields), stated, asked, (device, half), Demand(), counts=(1,))

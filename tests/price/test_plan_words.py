@@ -10,6 +10,7 @@ from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.interconnect import Interconnect, latency_bandwidth_curve
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.plan_answer import answer
+from ridgeline.price.plan.plan_audio import describe_cost
 from ridgeline.price.plan.plan_text import describe_held, describe_ways, scarcest, verdict
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
@@ -37,8 +38,15 @@ def test_a_card_that_is_only_cheaper_is_named_with_its_price() -> None:
     plan = planned(LLAMA_3_8B, PRICED, None, cheap)
     change = next(change for change in plan.levers if change.name == "cheap")
     assert (change.throughput or 0) < 1
-    cost = change.outcome.dollars_per_million
-    assert f", ${cost:.2g} per million tokens instead of ${plan.dollars_per_million:.2g})." in verdict(plan)
+    cost, own = change.outcome.dollars_per_million, plan.dollars_per_million
+    assert cost is not None
+    assert own is not None
+    dollars = (describe_cost(*each) for each in ((cost, None, change.cost_factors), (own, None, plan.cost_factors)))
+    assert f", {' tokens instead of '.join(dollars)})." in verdict(plan)
+    low, high = change.outcome.tokens_per_second_interval or (0.0, 0.0)
+    assert change.cost_factors == pytest.approx(
+        [(change.outcome.tokens_per_second or 0.0) / each for each in (high, low)]
+    )
 
 
 def test_no_lever_is_offered_on_which_it_does_not_fit() -> None:

@@ -1,5 +1,6 @@
 """The simulated replicas of a plan: against long runs, a scan over replicas, and a brute-force closed loop."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,34 @@ def means(found: TailEstimate) -> tuple[float, float]:
     assert ttft is not None
     assert tpot is not None
     return ttft, tpot
+
+
+def test_times_of_a_closed_loop_are_in_proportion_to_its_steps() -> None:
+    """Check against a run at the upper end of the interval, as `ridgeline simulate` makes it."""
+    serving, demand = serving_of(WORKLOAD), Demand(users=5)
+    around = serving.case.intervals["load"]
+    found, slow = (tail_of(serving, demand, even(serving, demand), factor=factor) for factor in (1.0, around.high))
+    assert means(slow) == pytest.approx([around.high * mean for mean in means(found)], rel=1e-4)
+    assert found.around_mean("TPOT") == around.around_time(means(found)[1], serving.itl(1).floor)
+    assert tail_latency.with_range(found, serving, demand, even(serving, demand)) is found
+
+
+def test_times_of_random_arrivals_are_simulated_at_both_ends() -> None:
+    """Check that a queue amplifies slow steps, and has no upper end if these overload the replica."""
+    serving = serving_of(WORKLOAD)
+    most = serving.capacity.load.requests_per_second.expected
+    high = serving.case.intervals["load"].high
+    for share, overloaded in ((0.5 / high, False), (0.9, True)):
+        demand = Demand(rate=share * most)
+        fleet = even(serving, demand)
+        found = tail_latency.with_range(tail_of(serving, demand, fleet), serving, demand, fleet)
+        ends, (mean, _) = found.around_mean("TTFT"), means(found)
+        assert ends is not None
+        assert ends[0] < mean
+        assert math.isinf(ends[1]) == overloaded
+        assert overloaded or ends[1] > high * mean
+        assert ends[0] > serving.prefill.floor
+        assert (" .. unbounded]" in str(found)) == overloaded
 
 
 @pytest.mark.parametrize(("users", "rounds"), [(5, 250), (30, 110)])

@@ -408,13 +408,12 @@ def test_each_rate_names_its_window(steady: SimulationFindings) -> None:
 
 
 def test_how_far_prices_are_off() -> None:
-    """Read the wider ends of prefills and decodes, and a share of the user, which is the same on both sides."""
+    """Read the factors that a plan has under load, and a share of the user, which is the same on both sides."""
     unknown = price_error(case(TINY))
-    prefill, decode = (error_intervals()[kind, "unknown"] for kind in ("prefill", "decode"))
-    assert (unknown.low, unknown.share) == (min(prefill.low, decode.low), None)
-    assert unknown.high == max(prefill.high, decode.high)
+    load = error_intervals()["load", "unknown"]
+    assert (unknown.low, unknown.high, unknown.share) == (load.low, load.high, None)
     assert unknown.low < 1 < unknown.high
-    assert unknown.source == (f"prefill: {prefill.measurements}, decode: {decode.measurements}; {LEVELS['unknown']}")
+    assert unknown.source == f"{load.measurements}; {LEVELS['unknown']}"
     own = price_error(case(TINY, card(calibrated=True), engine=load_engine("ridgeline")))
     assert own.source.endswith(LEVELS["measured"])
     assert not unknown.is_none

@@ -41,7 +41,7 @@ from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
-from ridgeline.price.error_interval import mixed_factors, own_intervals
+from ridgeline.price.error_interval import Kind, own_intervals
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.price import Price
 from ridgeline.util.host import check_threads, threads_for
@@ -155,8 +155,8 @@ class LoadedEngine:
         """Return the factors on predicted times by phase."""
         weights = self.model.recipe or format_of(self.model.storage.dtype).name
         found = own_intervals(device, weights)
-        own = (found["prefill"], found["decode"])
-        return {each.kind: (each.low, each.high) for each in own} | {"mixed": mixed_factors(found)}
+        phases: dict[str, Kind] = {"prefill": "prefill", "decode": "decode", "mixed": "load"}
+        return {phase: (found[kind].low, found[kind].high) for phase, kind in phases.items()}
 
     @property
     def vectors(self) -> VectorInfo | None:

@@ -2,11 +2,13 @@
 
 `benchmarks/accuracy.py` writes the file from published measurements of test sources, and from steps that were measured
 on calibrated machines. No constant of a price comes from these rows, except that the memory overhead of engines was
-chosen with the rows of `memory` in view. An interval is asymmetric: most systems are slower than predicted.
+chosen with the rows of `memory` in view. Figures under load consist of prefills and decodes, and may be as far off as
+either of the two. An interval is asymmetric: most systems are slower than predicted. It ends at
+the physical floor of a time, or at the ceiling of a rate.
 """
 
+import math
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,7 +23,7 @@ KINDS: dict[Kind, str] = {
     "decode": "a decode step of a batch",
     "prefill": "the prefill of prompts",
     "static": "a batch from its first prompt token to its last output token",
-    "load": "first tokens, tokens and throughput under load, and their cost",
+    "load": "prompts and decodes together: first tokens, tokens and throughput under load, and their cost",
     "memory": "weights and the pages of the KV cache",
     "image": "an image or a video: a denoising step or a pass of the model",
 }
@@ -36,6 +38,9 @@ LEVELS: dict[Known, str] = {
 }
 """How well a device, an engine and a format are known, from best to worst."""
 
+
+UNBOUNDED = math.inf
+"""The upper end of an interval that has none, or the ceiling of a rate if it is unknown."""
 
 _ACTIVATIONS = {each.name: each.activations for each in WEIGHT_FORMATS}
 """The format of the activations in a product with each weight format; None if the weights are dequantised instead."""
@@ -58,13 +63,25 @@ class ErrorInterval:
     development: bool = False
     """Whether the measurements were seen while the prices were developed, so that the interval may be too narrow."""
 
-    def around_time(self, seconds: float) -> tuple[float, float]:  # also in interval_formulas.js
-        """Return the interval of a time, or of a cost, which is proportional to a time."""
-        return seconds * self.low, seconds * self.high
+    def around_time(self, seconds: float, floor: float = 0.0) -> tuple[float, float]:  # also in interval_formulas.js
+        """Return the interval of a time, or of a cost, which is proportional to a time.
 
-    def around_rate(self, rate: float) -> tuple[float, float]:  # also in interval_formulas.js
-        """Return the interval of a rate, which is low where the time is high."""
-        return rate / self.high, rate / self.low
+        Args:
+            seconds: The predicted time.
+            floor: The least time that is physically possible; 0 if it is unknown.
+        """
+        return at_least_floor(seconds * self.low, seconds, floor), seconds * self.high
+
+    def around_rate(
+        self, rate: float, ceiling: float = UNBOUNDED
+    ) -> tuple[float, float]:  # also in interval_formulas.js
+        """Return the interval of a rate, which is low where the time is high.
+
+        Args:
+            rate: The predicted rate.
+            ceiling: The highest rate that is physically possible; infinite if it is unknown.
+        """
+        return rate / self.high, min(rate / self.low, max(rate, ceiling))
 
     @property
     def measurements(self) -> str:  # also in interval_formulas.js
@@ -72,6 +89,17 @@ class ErrorInterval:
         seen = ", seen in development" if self.development else ""
         together = f" {self.pooled}" if self.pooled else ""
         return f"{self.rows} measurements of {self.sources} sources{together}{seen}"
+
+
+def at_least_floor(seconds: float, predicted: float, floor: float) -> float:  # also in interval_formulas.js
+    """Return a shorter time than predicted, or the physical floor if that is longer.
+
+    Args:
+        seconds: The time.
+        predicted: The predicted time, which an interval always holds.
+        floor: The least time that is physically possible.
+    """
+    return max(seconds, min(predicted, floor))
 
 
 @cache
@@ -91,12 +119,6 @@ def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[K
 def own_intervals(device: Device, weights: str) -> dict[Kind, ErrorInterval]:
     """Return the interval of each kind of figure for Ridgeline's own engine on a device, with a weight format."""
     return intervals_for(device, load_engine(OWN_ENGINE), weights)
-
-
-def mixed_factors(intervals: Mapping[Kind, ErrorInterval]) -> tuple[float, float]:
-    """Return the factors for a step that runs prompts and decodes, which may be as far off as either of the two."""
-    own = intervals["prefill"], intervals["decode"]
-    return min(each.low for each in own), max(each.high for each in own)
 
 
 def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:  # also in interval_formulas.js

@@ -2,26 +2,33 @@
 
 from ridgeline.price.device import Device
 from ridgeline.price.device_basis import describe_basis
-from ridgeline.price.error_interval import LEVELS, ErrorInterval
+from ridgeline.price.error_interval import LEVELS, UNBOUNDED, ErrorInterval
 from ridgeline.util.document.humanize import say_seconds, three_digits
 
 
-def time_interval(interval: ErrorInterval, seconds: float) -> str:  # also in interval_formulas.js
-    """Return the interval of a time: `[9.40 .. 13.6 ms]`."""
-    low, high = interval.around_time(seconds)
-    return _between(say_seconds(low), say_seconds(high))
+def time_interval(interval: ErrorInterval, seconds: float, floor: float = 0.0) -> str:  # also in interval_formulas.js
+    """Return the interval of a time, which does not reach below its physical floor: `[9.40 .. 13.6 ms]`."""
+    low, high = interval.around_time(seconds, floor)
+    return times_between(low, high)
 
 
-def rate_interval(interval: ErrorInterval, rate: float) -> str:  # also in interval_formulas.js
-    """Return the interval of a rate, without its unit: `[73.5 .. 106]`."""
-    low, high = interval.around_rate(rate)
+def rate_interval(
+    interval: ErrorInterval, rate: float, ceiling: float = UNBOUNDED
+) -> str:  # also in interval_formulas.js
+    """Return the interval of a rate, without its unit, which does not exceed its ceiling: `[73.5 .. 106]`."""
+    low, high = interval.around_rate(rate, ceiling)
     return rates_between(low, high)
 
 
-def cost_interval(interval: ErrorInterval, dollars: float) -> str:  # also in interval_formulas.js
-    """Return the interval of a cost: `[$0.31 .. $0.52]`."""
-    low, high = interval.around_time(dollars)
+def cost_interval(interval: ErrorInterval, dollars: float, floor: float = 0.0) -> str:  # also in interval_formulas.js
+    """Return the interval of a cost, which does not reach below that of the physical floor: `[$0.31 .. $0.52]`."""
+    low, high = interval.around_time(dollars, floor)
     return costs_between(low, high)
+
+
+def times_between(low: float, high: float) -> str:  # also in interval_formulas.js
+    """Return two bounds of a time: `[9.40 .. 13.6 ms]`, or without an upper bound `[9.40 ms .. unbounded]`."""
+    return _between(say_seconds(low), say_seconds(high) if high < UNBOUNDED else "unbounded")
 
 
 def rates_between(low: float, high: float) -> str:  # also in interval_formulas.js
@@ -44,9 +51,9 @@ def describe_factors(name: str, interval: ErrorInterval) -> str:
     return f"{name} {factors_between(interval.low, interval.high)} of predicted times ({interval.measurements})"
 
 
-def describe_interval(name: str, interval: ErrorInterval, seconds: float) -> str:
+def describe_interval(name: str, interval: ErrorInterval, seconds: float, floor: float = 0.0) -> str:
     """Return a sentence on a time: `decode 11.1 ms, 9.40 to 13.6 ms in 8 of 10 cases like this one (26 ...)`."""
-    low, high = map(say_seconds, interval.around_time(seconds))
+    low, high = map(say_seconds, interval.around_time(seconds, floor))
     return (
         f"{name} {say_seconds(seconds)}, {_short(low, high)} to {high} in 8 of 10 cases like this one "
         f"({interval.measurements})"

@@ -7,7 +7,7 @@ simulated means miss a target, more replicas are tried, each with a smaller shar
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ridgeline.insight.simulate.tail_latency import TailEstimate, tail_of
+from ridgeline.insight.simulate.tail_latency import TailEstimate, tail_of, with_range
 from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
 from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimator
@@ -51,10 +51,18 @@ def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) 
 
     most = demand.users if demand.users is not None else _MOST * even.replicas
     found = _fewest(serves, even.replicas, most) or even.replicas
-    tail = tails[found]
+    tail = with_range(tails[found], serving, demand, fleets[found])
     fleet = _with_throughput(serving, demand, fleets[found], tail)
-    means = tail.mean("TTFT"), tail.mean("TPOT")
-    queue = SimulatedQueue(str(tail), tail.missed(serving.workload), fleet, even, means[0] or 0.0, means[1])
+    queue = SimulatedQueue(
+        str(tail),
+        tail.missed(serving.workload),
+        fleet,
+        even,
+        tail.mean("TTFT") or 0.0,
+        tail.around_mean("TTFT") or (0.0, 0.0),
+        tail.mean("TPOT"),
+        tail.around_mean("TPOT"),
+    )
     return SimulatedDemand(queue, tail)
 
 

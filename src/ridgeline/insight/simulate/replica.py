@@ -18,6 +18,7 @@ from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.bounded_cache import put
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import at_least_floor
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import Price
 
@@ -53,11 +54,11 @@ class StepPricer:
         Args:
             price: The price model.
             device: The GPU.
-            factor: Multiplies the predicted time of each step.
+            factor: Multiplies the predicted time of each step, which does not fall below the physical floor.
             between: The host overhead between two steps.
         """
         self._price, self._device, self._factor, self._between = price, device, factor, between
-        self._found: dict[Hashable, tuple[float, bool]] = {}
+        self._found: dict[Hashable, tuple[float, float, bool]] = {}
         self.work, self.compute_bound = Work({}, 0), False
         self._new = 0  # the number of requests that started in the last step
         self.waited = False
@@ -65,14 +66,15 @@ class StepPricer:
     def __call__(self, plan: StepPlan) -> int:
         """Return the duration of a plan's step in nanoseconds."""
         self.work = plan.work(self._price.reaches)
-        expected, self.compute_bound = self._priced(self.work)
+        expected, floor, self.compute_bound = self._priced(self.work)
         between, before = self._between, self._new
         self._new = sum([item.first for item in plan.items]) if between.counts else 0
         passes = between.of(self.work.sequences, self._new, before=before, waited=self.waited)
-        return round(expected * self._factor * 1e9) + passes
+        seconds = at_least_floor(expected * self._factor, expected, floor)
+        return round(seconds * 1e9) + passes
 
-    def _priced(self, work: Work) -> tuple[float, bool]:
-        """Return the expected seconds of a step, and whether its arithmetic takes longer than its memory traffic.
+    def _priced(self, work: Work) -> tuple[float, float, bool]:
+        """Return a step's expected and least seconds, and whether its arithmetic takes longer than its memory traffic.
 
         A long run of few requests often repeats a step, because only the sum of the context lengths counts.
         """
@@ -81,7 +83,7 @@ class StepPricer:
         if found is None:
             price = self._price.price_step(self._device, work)
             memory = price.cost.memory_bytes / self._device.bandwidth_of(price.working_set)
-            found = put(self._found, key, (price.expected, price.floor > memory))
+            found = put(self._found, key, (price.expected, price.floor, price.floor > memory))
         return found
 
 

@@ -15,6 +15,7 @@ from ridgeline.insight.simulate.run_log import OUTCOMES, WAIT_REASONS, RunLog
 from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
 from ridgeline.insight.simulate.slo_classes import class_verdict
+from ridgeline.price.trust_export import trust_json
 from ridgeline.util.json_data import json_data, json_select
 from ridgeline.util.version import __version__
 
@@ -27,6 +28,7 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
 
     Results are in seconds, but the times of the inputs are in nanoseconds. Missing figures are null.
     """
+    case = findings.query.machine.case
     return {
         "format": 1,
         "kind": "simulate",
@@ -34,6 +36,7 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "advice": advice(findings),
+        "trust": trust_json(case.setup.device, case.setup.engine, case.weights, dict.fromkeys(FIGURES, "load")),
         "figures": {name: json_data(of(findings)) for name, of in FIGURES.items()},
         **json_select(findings, "metrics"),
         "classes": {name: _class(findings, name) for name in findings.metrics.classes},

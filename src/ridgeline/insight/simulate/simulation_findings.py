@@ -105,6 +105,11 @@ class SimulationFindings:
         """
         return self._widened([each.latency(name, percent) for each in self._runs])
 
+    def mean(self, name: str) -> Interval | None:
+        """Return the mean of a latency with the means at both ends of the price, as `latency` does for a percentile."""
+        found = (each.latencies[name] for each in self._runs)
+        return self._widened([None if each is None else Interval(each.mean, each.mean, each.mean) for each in found])
+
     @property
     def _runs(self) -> tuple[SimulationMetrics, SimulationMetrics, SimulationMetrics]:
         return self.metrics, self.at_low_price, self.at_high_price

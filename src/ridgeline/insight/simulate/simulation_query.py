@@ -8,7 +8,7 @@ from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulated_fleet import ALONE, SimulatedFleet
 from ridgeline.insight.traffic.offered import Offered
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.price.error_interval import LEVELS, mixed_factors
+from ridgeline.price.error_interval import LEVELS
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.util.json_data import json_shape
 
@@ -40,13 +40,11 @@ class PriceUncertainty:
 def price_error(case: Scenario) -> PriceUncertainty:
     """Return the factors between which 8 of 10 measured steps lie, on a scenario's devices and engine.
 
-    A simulation multiplies the times of steps, and queues follow from them. So the factors are those of steps, not
-    those of figures under load.
+    A plan has the same factors on its figures under load. A simulation multiplies the times of steps by them, and
+    queues follow from these.
     """
-    prefill, decode = case.intervals["prefill"], case.intervals["decode"]
-    low, high = mixed_factors(case.intervals)
-    source = f"prefill: {prefill.measurements}, decode: {decode.measurements}; {LEVELS[decode.known]}"
-    return PriceUncertainty(low, high, source)
+    load = case.intervals["load"]
+    return PriceUncertainty(load.low, load.high, f"{load.measurements}; {LEVELS[load.known]}")
 
 
 @dataclass(frozen=True, slots=True)

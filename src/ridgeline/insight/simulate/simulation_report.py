@@ -38,6 +38,7 @@ _WAITS = {
     "positions": "prompts wait because the step's token budget is used up",
     "pages": "requests wait for KV pages",
 }
+_FACTORS = "with the factors of `trust`"
 _SHOWN = 0.01  # the share of time from which waiting is reported
 
 
@@ -135,7 +136,10 @@ def _together(findings: SimulationFindings) -> DocumentTable:
         for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.colocated))
     ]
     heads = ("", "tokens per step", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "tokens/s")
-    notes = (f"tail: the highest percentile with enough samples. tokens/s: {_window(findings.metrics)}.",)
+    notes = (
+        f"tail: the highest percentile with enough samples. tokens/s: {_window(findings.metrics)}. All are expected "
+        f"figures, {_FACTORS}.",
+    )
     return DocumentTable(columns(*heads, words=(0,)), tuple(rows), notes)
 
 
@@ -162,7 +166,7 @@ def _options(advised: Advice) -> DocumentTable:
     heads = ("tokens per step", "requests", "memory", "good", "TTFT", "TPOT", "tail TTFT", "tail ITL", "preempted", "")
     notes = (
         f"{len(advised.options)} settings were simulated; no other is better than these in goodput, tail TTFT and tail "
-        "ITL at once. tail: the highest percentile with enough samples.",
+        f"ITL at once. tail: the highest percentile with enough samples. All are expected figures, {_FACTORS}.",
     )
     return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
@@ -179,7 +183,10 @@ def _divisions(division: FleetSizing) -> DocumentTable:
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
         rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
     heads = ("GPUs each", "replicas", "$/hour", "$/1k good", "good", "TTFT", "tail TTFT", "TPOT", "tail ITL", "")
-    notes = ("A division was not simulated if it would cost more even with all requests good.",)
+    notes = (
+        f"All are expected figures, {_FACTORS}. A division was not simulated if it would cost more even with all "
+        "requests good.",
+    )
     return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
@@ -263,7 +270,8 @@ def _latency(findings: SimulationFindings, name: str) -> str:
         f"p{at} " + (f"n too small ({needed(at):,})" if figure is None else between(figure))
         for at, figure in ((at, findings.latency(name, at)) for at in (50, 99))
     ]
-    return f"{', '.join(lines)}; mean {say_seconds(found.mean)}"
+    mean = findings.mean(name)
+    return f"{', '.join(lines)}; mean {say_seconds(found.mean) if mean is None else between(mean)}"
 
 
 def between(figure: Interval) -> str:
@@ -297,12 +305,12 @@ def _goodput(findings: SimulationFindings) -> str:
 
 
 def _load(findings: SimulationFindings) -> str:
-    steps = findings.metrics.steps
+    steps, longest = findings.metrics.steps, findings.figure(lambda metrics: metrics.steps.longest)
     start = "the end of the warm-up" if findings.metrics.left_out else "the first arrival"
     return (
         f"{three_digits(steps.batch)} sequences per step; steps run {percent(steps.busy)} of the time, "
         f"{percent(steps.prompts)} of that with prompts (from {start} to {_end_of_steps(findings.metrics)}); "
-        f"the longest of the run takes {say_seconds(steps.longest)}{_replicas(findings)}"
+        f"the longest of the run takes {'' if longest is None else between(longest)}{_replicas(findings)}"
     )
 
 
@@ -388,7 +396,10 @@ def _law(findings: SimulationFindings) -> str:
     if findings.loop is not None:
         rate = three_digits(findings.metrics.tokens_per_second)
         tokens = f"{three_digits(findings.loop)} output tokens a second"
-        return f"{tokens} by the law of a closed loop without think time, simulated {rate} {_window(findings.metrics)}"
+        return (
+            f"{tokens} by the law of a closed loop without think time, simulated {rate} {_window(findings.metrics)}, "
+            f"both {_FACTORS}"
+        )
     if findings.shares:
         return "none, because the load law does not cover prefix cache hits"
     if law is None or findings.law_saturation_rate is None:
@@ -398,9 +409,13 @@ def _law(findings: SimulationFindings) -> str:
         )
     wall = f"above {three_digits(findings.law_saturation_rate)} requests per second the queue grows without limit"
     if law.tpot is None:
-        return f"{wall}, by the load law; then {three_digits(law.max_batch)} requests decode at the same time"
+        batch = three_digits(law.max_batch)
+        return f"{wall}, by the load law, {_FACTORS}; then {batch} requests decode at the same time"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
-    return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three_digits(law.load)}; {wall}"
+    return (
+        f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three_digits(law.load)}; {wall}; "
+        f"all {_FACTORS}"
+    )
 
 
 def _trust(findings: SimulationFindings) -> str:

@@ -1,7 +1,8 @@
 """The latencies and the throughput of one replica of a planned demand, by simulation with the engine's scheduler."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from typing_extensions import override
@@ -16,8 +17,10 @@ from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
-from ridgeline.insight.traffic.percentiles import needed
+from ridgeline.insight.traffic.percentiles import Distribution, Interval, needed
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND
+from ridgeline.price.error_interval import UNBOUNDED, ErrorInterval
+from ridgeline.price.interval_text import times_between
 from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import PlanWorkload
@@ -35,7 +38,35 @@ _BLOCKS, _T = 10, 2.26  # the blocks of a mean's error, and Student's t of 95 % 
 _SEED = 0
 
 
-@json_shape("rate", "users", "requests", "verdict", "mean_errors=errors", "metrics")
+@dataclass(frozen=True, slots=True)
+class StepTimesRange:
+    """The factors on the times of steps and the physical floors that simulated latencies have their intervals from."""
+
+    interval: ErrorInterval
+    floors: Mapping[str, float]
+    """The least seconds of "TTFT", for one prompt alone, and of "TPOT", for one sequence alone."""
+    fast: SimulationMetrics | None = None
+    """The metrics with steps at the lower end of their interval; None for a closed loop, which is in proportion."""
+    slow: SimulationMetrics | None = None
+    """The metrics with steps at the upper end of their interval; None for a closed loop."""
+
+    def around(self, name: str, seconds: float, read: Callable[[Distribution], float | None]) -> tuple[float, float]:
+        """Return the interval of a latency, without an upper end if the replica falls behind with slow steps.
+
+        Args:
+            name: "TTFT" or "TPOT".
+            seconds: The simulated latency.
+            read: Returns the same figure of another distribution.
+        """
+        if self.fast is None or self.slow is None:
+            return self.interval.around_time(seconds, self.floors[name])
+        fast, slow = (each.latencies[name] for each in (self.fast, self.slow))
+        low = None if fast is None else read(fast)
+        high = None if slow is None or self.slow.overloaded else read(slow)
+        return min(seconds, seconds if low is None else low), UNBOUNDED if high is None else max(seconds, high)
+
+
+@json_shape("rate", "users", "requests", "verdict", "mean_errors=errors", "intervals", "metrics")
 @dataclass(frozen=True, slots=True)
 class TailEstimate:
     """The simulated latencies of one replica of a planned fleet.
@@ -50,6 +81,18 @@ class TailEstimate:
     errors: dict[str, float]
     """The relative sampling error of the mean "ttft" and "tpot" of a steady state, which 95 % of runs do not exceed."""
     metrics: SimulationMetrics
+    range: StepTimesRange
+
+    @property
+    def intervals(self) -> dict[str, dict[str, tuple[float, float] | None]]:
+        """The intervals of the mean and the percentiles of "ttft" and "tpot" in seconds."""
+        found = {name: self.metrics.latencies[name] for name in ("TTFT", "TPOT")}
+        return {
+            name.lower(): {"mean": self.around_mean(name)}
+            | {f"p{at}": None if each is None else self._around(name, at, each) for at, each in of.percentiles.items()}
+            for name, of in found.items()
+            if of is not None
+        }
 
     @override
     def __str__(self) -> str:
@@ -93,12 +136,29 @@ class TailEstimate:
         found = self.metrics.latencies[name]
         return None if found is None else found.mean
 
+    def around_mean(self, name: str) -> tuple[float, float] | None:
+        """Return the interval of the mean of "TTFT" or "TPOT"; None if no request has it."""
+        found = self.metrics.latencies[name]
+        return None if found is None else self.range.around(name, found.mean, lambda other: other.mean)
+
     def _percentiles(self, name: str) -> str:
         found = self.metrics.latencies[name]
         if found is None:
             return "none"
-        known = [f"p{at} {say_seconds(of.mid)}" for at, of in found.percentiles.items() if of is not None and at != 90]
-        return ", ".join(known) or f"{say_seconds(found.mean)} on average"
+        known = [
+            f"p{at} {say_seconds(of.mid)} {times_between(*self._around(name, at, of))}"
+            for at, of in found.percentiles.items()
+            if of is not None and at != 90
+        ]
+        mean = self.around_mean(name) or (found.mean, found.mean)
+        return ", ".join(known) or f"{say_seconds(found.mean)} {times_between(*mean)} on average"
+
+    def _around(self, name: str, percent: int, found: Interval) -> tuple[float, float]:
+        def read(other: Distribution) -> float | None:
+            figure = other.percentiles[percent]
+            return None if figure is None else figure.mid
+
+        return self.range.around(name, found.mid, read)
 
     @property
     def verdict(self) -> str:
@@ -106,7 +166,22 @@ class TailEstimate:
         return verdict(self.metrics, open_loop=self.rate is not None)
 
 
-def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, *, long: bool = False) -> TailEstimate:
+def with_range(tail: TailEstimate, serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:
+    """Return a tail with the latencies at both ends of the interval of step times.
+
+    The times of a closed loop without think time are in proportion to those of its steps. With a rate of arrivals they
+    are not, so two further runs are simulated.
+    """
+    if demand.rate is None:
+        return tail
+    around = tail.range.interval
+    fast, slow = (tail_of(serving, demand, fleet, factor=each).metrics for each in (around.low, around.high))
+    return replace(tail, range=replace(tail.range, fast=fast, slow=slow))
+
+
+def tail_of(
+    serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, *, long: bool = False, factor: float = 1.0
+) -> TailEstimate:
     """Simulate the fullest replica of a planned fleet.
 
     A steady state begins with users who start evenly spaced over the time of a request, and its first round of requests
@@ -118,6 +193,7 @@ def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, *, long
         demand: The load of the fleet.
         fleet: The fleet.
         long: Whether to count more requests, if the load is to be steady.
+        factor: Multiplies the times of steps.
 
     Raises:
         ValueError: If the simulator does not support the model.
@@ -129,15 +205,20 @@ def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount, *, long
     rate = None if demand.rate is None else demand.rate / fleet.replicas
     if demand.requests is not None:
         count = math.ceil(demand.requests / fleet.replicas)
-        log = run(machine, _offered(workload, rate, users, count, None))
+        log = run(machine, _offered(workload, rate, users, count, None), factor)
         metrics = measure(log, None, open_loop=rate is not None, window=(0, count))
-        return TailEstimate(rate, users, count, {}, metrics)
+        return TailEstimate(rate, users, count, {}, metrics, _range(serving))
     counted = _counted(users, workload.output, long=long)
-    stay = round(users / serving.load(users).requests_per_second.expected * 1e9)
-    log = run(machine, _offered(workload, rate, users, counted + 2 * users, stay))
+    stay = round(users / serving.load(users).requests_per_second.expected * factor * 1e9)
+    log = run(machine, _offered(workload, rate, users, counted + 2 * users, stay), factor)
     window = users, users + counted
     metrics = measure(log, None, open_loop=rate is not None, window=window)
-    return TailEstimate(rate, users, None, _errors(log, window), metrics)
+    return TailEstimate(rate, users, None, _errors(log, window), metrics, _range(serving))
+
+
+def _range(serving: LoadEstimator) -> StepTimesRange:
+    floors = {"TTFT": serving.prefill.floor, "TPOT": serving.itl(1).floor}
+    return StepTimesRange(serving.case.intervals["load"], floors)
 
 
 def _offered(workload: PlanWorkload, rate: float | None, users: int, count: int, stay: int | None) -> Offered:

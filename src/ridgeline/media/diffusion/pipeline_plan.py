@@ -182,6 +182,11 @@ class PipelinePlan:
         """The dollars per image or video for its expected seconds; None if the GPU's price is unknown."""
         return None if self.device.price is None else self._dollars(self.each.expected, self.devices)
 
+    @property
+    def least_dollars(self) -> float:
+        """The dollars per image or video at the physical limit; 0 if the GPU's price is unknown."""
+        return 0.0 if self.device.price is None else self._dollars(self.each.floor, self.devices)
+
     def _dollars(self, seconds: float, devices: int) -> float:
         assert self.device.price is not None
         return self.device.price.dollars * devices * seconds / _HOUR

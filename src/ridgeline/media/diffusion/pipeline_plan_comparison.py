@@ -82,5 +82,5 @@ def _row(plan: PipelinePlan) -> TableRow:
     hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
     dollars = "" if plan.dollars is None else three_digits(plan.dollars)
     seconds, an_hour = plan.each.expected, three_digits(plan.an_hour.expected)
-    around = time_interval(plan.interval, seconds)
+    around = time_interval(plan.interval, seconds, plan.each.floor)
     return TableRow((name, say_seconds(seconds), around, an_hour, hourly, dollars, plan.fit.verdict))

@@ -8,18 +8,16 @@ from typing import Any
 from ridgeline.media.diffusion.image_comparison import positions
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
-from ridgeline.price.device_basis import describe_basis
-from ridgeline.price.error_interval import LEVELS
 from ridgeline.price.interval_text import (
     cost_interval,
     describe_cases,
     describe_factors,
     describe_interval,
-    rate_interval,
-    time_interval,
 )
 from ridgeline.price.plan.plan_document import check_sections, classes_table
+from ridgeline.price.plan.plan_text import rate_with, time_with
 from ridgeline.price.plan.request_phases import Estimate
+from ridgeline.price.trust_export import trust_json
 from ridgeline.util.document.elements import (
     Document,
     DocumentBlock,
@@ -72,12 +70,12 @@ def image_or_video(plan: PipelinePlan) -> str:
 
 
 def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
-    what, each, an_hour, interval = image_or_video(plan), plan.each, plan.an_hour.expected, plan.interval
+    what, each, interval = image_or_video(plan), plan.each, plan.interval
     facts = [
         (
             what,
-            f"{say_seconds(each.expected)} {time_interval(interval, each.expected)} (floor {say_seconds(each.floor)}, "
-            f"bound {say_seconds(each.bound)}); {three_digits(an_hour)} {rate_interval(interval, an_hour)} per hour"
+            f"{time_with(interval, each)} (floor {say_seconds(each.floor)}, bound {say_seconds(each.bound)}); "
+            f"{rate_with(interval, plan.an_hour)} per hour"
             f"{_divided(plan)}",
         ),
         ("cost", _cost(plan)),
@@ -86,7 +84,10 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
-        ("trust", f"{describe_interval(what, interval, each.expected)}; {describe_cases(interval, plan.device)}"),
+        (
+            "trust",
+            f"{describe_interval(what, interval, each.expected, each.floor)}; {describe_cases(interval, plan.device)}",
+        ),
     ]
     return facts + [("note", note) for note in _notes(plan)]
 
@@ -106,7 +107,7 @@ def _cost(plan: PipelinePlan) -> str:
     if price is None or plan.dollars is None:
         return "no price is known for this GPU; give --price, or --prices FILE"
     hourly = f"${price.dollars:.2f} per GPU and hour ({price.asked_by}, {price.date})"
-    around = cost_interval(plan.interval, plan.dollars)
+    around = cost_interval(plan.interval, plan.dollars, plan.least_dollars)
     return f"${three_digits(plan.dollars)} {around} per {image_or_video(plan)}; {hourly}"
 
 
@@ -188,7 +189,7 @@ def _eager(plan: PipelinePlan) -> str:
     assert plan.other_fusion is not None
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
-    seconds = say_seconds(plan.other_fusion.seconds.expected)
+    seconds = time_with(plan.interval, plan.other_fusion.seconds)
     return f"{seconds} on one GPU, because the unfused ops move {moved} per pass"
 
 
@@ -304,7 +305,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
         "cards": ("One request on several GPUs", _devices_table),
         "classes": (
             "Time by class of operation, and its limit",
-            lambda plan: classes_table([stage.once for stage in plan.request.stages]),
+            lambda plan: classes_table([stage.once for stage in plan.request.stages], _factors_note(plan)),
         ),
     }
 )
@@ -324,10 +325,9 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
             "guidance=scale", "job.passes", "job.texts", "count=job.images",
         ),
         "answer": answer_json(plan),
-        "trust": {
-            "kernels_in_words": describe_basis(plan.device),
-            "known_in_words": LEVELS[plan.interval.known],
-        },
+        "trust": trust_json(
+            plan.device, plan.engine, plan.price.weights, dict.fromkeys(("seconds", "an_hour", "dollars"), "image")
+        ),
         "stages": [_stage_json(stage) for stage in plan.request.stages],
         "memory": json_select(plan, "*request.memory", "*fit"),
         "changes": {
@@ -347,13 +347,13 @@ def answer_json(plan: PipelinePlan) -> dict[str, Any]:
 
     `intervals` holds the interval of each figure that has one, and `interval` the factors and what they come from.
     """
-    around, dollars = plan.interval, plan.dollars
+    around, dollars, each, an_hour = plan.interval, plan.dollars, plan.each, plan.an_hour
     return {
         **json_select(plan, "seconds=each", "an_hour", "dollars", "fits=fit.verdict", "request.division", "interval"),
         "intervals": {
-            "seconds": around.around_time(plan.each.expected),
-            "an_hour": around.around_rate(plan.an_hour.expected),
-            "dollars": None if dollars is None else around.around_time(dollars),
+            "seconds": around.around_time(each.expected, each.floor),
+            "an_hour": around.around_rate(an_hour.expected, an_hour.floor),
+            "dollars": None if dollars is None else around.around_time(dollars, plan.least_dollars),
         },
     }
 

@@ -238,10 +238,14 @@ class PipelinePrice:
         self.decoder = autoencoder if isinstance(autoencoder, VideoDecodePrice) else ImageDecodePrice(autoencoder)
         self._memories: dict[tuple[Hashable, ...], PipelineMemory] = {}
 
+    @property
+    def weights(self) -> str:
+        """The name of the denoiser's weight format."""
+        return format_of(self.parts.denoisers[0].model_dtype).name
+
     def interval(self, device: Device) -> ErrorInterval:
         """Return the interval in which 8 of 10 measured times of Ridgeline's pipelines lie, for images and videos."""
-        weights = format_of(self.parts.denoisers[0].model_dtype).name
-        return own_intervals(device, weights)["image"]
+        return own_intervals(device, self.weights)["image"]
 
     def on(
         self,

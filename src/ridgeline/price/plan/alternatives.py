@@ -142,6 +142,8 @@ class CaseOutcome:
     """The seconds of a decode step of the workload's batch."""
     tokens_per_second: float | None
     """The total output tokens per second of `users` users; None without users."""
+    tokens_per_second_interval: tuple[float, float] | None
+    """The interval of the total output tokens per second, which holds 8 of 10 measurements."""
     dollars_per_million: float | None
     """The dollars per million output tokens with `users` users; None without users or price.
 
@@ -166,7 +168,9 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
     """Return users, latency, throughput and cost of a scenario under its workload, by expected times."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
     batch = serving.workload.batch
-    rate = capacity.load.tokens_per_second.expected if capacity.users else None
+    tokens = capacity.load.tokens_per_second
+    rate = tokens.expected if capacity.users else None
+    around = case.intervals["load"].around_rate(tokens.expected, tokens.floor) if capacity.users else None
     return CaseOutcome(
         case.device.name,
         case.setup.devices,
@@ -179,6 +183,7 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
         serving.prefill_seconds(batch).expected,
         serving.itl(batch).expected,
         rate,
+        around,
         None if rate is None else serving.dollars_per_million(rate),
         case.device.link is not None,
         case.setup.hourly,
@@ -214,6 +219,12 @@ class Change:
 
     It is None also if the two prices are from different sellers.
     """
+
+    @property
+    def cost_factors(self) -> tuple[float, float]:
+        """The factors on the dollars per token after the change between which 8 of 10 measurements lie."""
+        tokens, around = self.outcome.tokens_per_second, self.outcome.tokens_per_second_interval
+        return (1.0, 1.0) if tokens is None or around is None else (tokens / around[1], tokens / around[0])
 
     @property
     def gain(self) -> float:

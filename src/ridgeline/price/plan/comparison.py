@@ -43,6 +43,15 @@ class Offer:
     margins: TargetMargins
 
     @property
+    def factors(self) -> tuple[float, float]:
+        """The ends of the interval as multiples of the predicted cost of a token; the lower one is at least the floor.
+
+        The devices emit no more tokens than the physical limit allows, however fast their kernels are.
+        """
+        rate = self.load.tokens_per_second
+        return self.interval.around_time(1.0, rate.expected / rate.floor)
+
+    @property
     def kwh_per_million_tokens(self) -> float | None:
         """The most kWh per million output tokens under `load`; None if the power limit of the device is unknown."""
         return (self.outcome if self.fleet is None else self.fleet).kwh_per_million_tokens

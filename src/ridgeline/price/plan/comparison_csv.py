@@ -42,8 +42,8 @@ _FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dollars_per_audio_hour": ("sound.dollars_per_hour",),
         "kernels": ("kernels",),
         "known": ("interval.known",),
-        "time_factor_low": ("interval.low",),
-        "time_factor_high": ("interval.high",),
+        "time_factor_low": ("factors.low",),
+        "time_factor_high": ("factors.high",),
         "measurements": ("interval.rows",),
         "sources": ("interval.sources",),
     }

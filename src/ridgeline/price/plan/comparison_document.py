@@ -88,7 +88,7 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
 
 
 def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
-    outcome, load, fleet, interval = offer.outcome, offer.load, offer.fleet, offer.interval
+    outcome, load, fleet = offer.outcome, offer.load, offer.fleet
     sound, margins = comparison.sound, offer.margins
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
@@ -112,7 +112,7 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
         *([] if comparison.demand and sound is None else [cost]),
         *(["" if energy is None else watt_hours_cell(energy)] if _energetic(comparison) else []),
         _MARKS[basis_of(offer.device)],
-        f"{digits(interval.low, 2)}-{digits(interval.high, 2)}",
+        "-".join(digits(factor, 2) for factor in offer.factors),
     ))  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         yield f"Wh/{unit}: Wh per {whole}, {ASSUMED}"
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, times and costs are between these "
-        "two multiples of the predicted ones."
+        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, the time and the cost of a token are "
+        "between these two multiples of the predicted ones; no less than at the physical limit."
     )
     yield from _search_notes(comparison)
     if comparison.unpriced.elsewhere:

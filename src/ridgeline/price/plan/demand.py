@@ -93,8 +93,12 @@ class SimulatedQueue:
     """The replicas for even arrivals, by formulas."""
     ttft: float
     """The mean seconds to the first token."""
+    ttft_interval: tuple[float, float]
+    """The interval of the mean seconds to the first token; without an upper end if the replica may be overloaded."""
     tpot: float | None
     """The mean seconds per output token after the first; None if responses have only one token."""
+    tpot_interval: tuple[float, float] | None
+    """The interval of the mean seconds per output token."""
 
 
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:

@@ -113,14 +113,26 @@ class DeploymentPlan:
 
     @property
     def tokens_interval(self) -> tuple[float, float]:
-        """The interval of `tokens_per_second`.
+        """The interval of `tokens_per_second`, which ends at the physical limit.
 
-        A stated rate of requests is its upper end: no machine emits more tokens than are asked for.
+        A stated rate of requests is the upper end too: no machine emits more tokens than are asked for. It is served as
+        it comes, unless the replicas are overloaded where the times are long.
         """
-        low, high = self.intervals["load"].around_rate(self.tokens_per_second)
+        around, tokens, fleet = self.intervals["load"], self.tokens_per_second, self.fleet
+        if fleet is None:
+            return around.around_rate(tokens, self.reported_load.tokens_per_second.floor)
+        low, high = around.around_rate(tokens, fleet.replicas * fleet.load.tokens_per_second.floor)
         if self.demand.rate is None:
             return low, high
-        return low, max(self.tokens_per_second, min(high, self.demand.rate * self.workload.output))
+        full = max(load.tokens_per_second.expected for load in (self.capacity.load, self.fullest))
+        low = min(tokens, fleet.replicas * full / around.high)
+        return low, max(tokens, min(high, self.demand.rate * self.workload.output))
+
+    @cached_property
+    def users_interval(self) -> tuple[int, int]:
+        """The users within the targets if times are at the upper and at the lower end of their interval."""
+        most, least = (self.serving.users_within(self.intervals["load"], end) for end in (0, 1))
+        return least, most
 
     @property
     def cost_factors(self) -> tuple[float, float]:

@@ -109,9 +109,10 @@ def _row(plan: EmbeddingPlan) -> TableRow:
     setup, rate, cost = plan.case.setup, plan.texts_per_second.expected, plan.dollars_per_million
     name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
     energy, one = plan.kwh_per_million_tokens, say_seconds(plan.one.seconds.expected)
-    tokens = rate * plan.length
+    tokens, ceiling = rate * plan.length, plan.texts_per_second.floor * plan.length
+    around = rate_interval(plan.case.intervals["load"], tokens, ceiling)
     return TableRow((
-        name, three_digits(rate), three_digits(tokens), rate_interval(plan.case.intervals["load"], tokens), one,
+        name, three_digits(rate), three_digits(tokens), around, one,
         "" if setup.hourly is None else f"{setup.hourly:.2f}",
         "" if cost is None else three_digits(cost),
         "" if energy is None else watt_hours_cell(energy),

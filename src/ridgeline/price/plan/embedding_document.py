@@ -5,23 +5,23 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.price.device_basis import describe_basis
-from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.error_interval import Kind
 from ridgeline.price.interval_text import (
-    cost_interval,
     describe_cases,
     describe_factors,
     describe_interval,
-    rate_interval,
     time_interval,
 )
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
 from ridgeline.price.plan.energy import describe_energy, joules_per_token
-from ridgeline.price.plan.plan_document import classes_table, phases_table
+from ridgeline.price.plan.plan_audio import describe_cost
+from ridgeline.price.plan.plan_document import classes_table, factors_note, phases_table
+from ridgeline.price.plan.plan_text import rate_with, time_with
 from ridgeline.price.plan.request_phases import PhasePrice
+from ridgeline.price.trust_export import trust_json
 from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
 from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say_gib, say_seconds, three_digits
-from ridgeline.util.json_data import json_data, json_select
+from ridgeline.util.json_data import json_select
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
@@ -47,17 +47,16 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
         f"weights {say_gib(gib(plan.weights))}, activations per step {say_gib(gib(plan.activations))}, overhead "
         f"{say_gib(gib(plan.overhead))}; {kept}"
     )
-    rate, alone, intervals = plan.texts_per_second.expected, plan.one.seconds.expected, plan.case.intervals
+    rate, alone, intervals = plan.texts_per_second, plan.one.seconds, plan.case.intervals
     prefill, load = intervals["prefill"], intervals["load"]
     each = f"{plan.texts:,} per step" if plan.full.steps == 1 else f"one text in {plan.full.steps:,} steps"
     facts = [
         ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
         (
             "texts",
-            f"{three_digits(rate)} {rate_interval(load, rate)} texts of {plan.length:,} tokens per second, {each}; "
-            f"{_limit(plan.full)}",
+            f"{rate_with(load, rate)} texts of {plan.length:,} tokens per second, {each}; {_limit(plan.full)}",
         ),
-        ("one text", f"{say_seconds(alone)} {time_interval(prefill, alone)} alone; {_limit(plan.one)}"),
+        ("one text", f"{time_with(prefill, alone)} alone; {_limit(plan.one)}"),
     ]
     if cost := _cost(plan):
         facts.append(("cost", cost))
@@ -68,7 +67,8 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
 def _trust(plan: EmbeddingPlan) -> str:
     """Return what the intervals come from: measurements, and how well device, engine and format are known."""
     prefill, load = plan.case.intervals["prefill"], plan.case.intervals["load"]
-    one = describe_interval("one text", prefill, plan.one.seconds.expected)
+    alone = plan.one.seconds
+    one = describe_interval("one text", prefill, alone.expected, alone.floor)
     cases = describe_cases(prefill, plan.case.setup.device)
     return f"{one}; {describe_factors('texts per second and their cost', load)}; {cases}"
 
@@ -78,11 +78,10 @@ def _cost(plan: EmbeddingPlan) -> str:
     dollars, kwh = plan.dollars_per_million, plan.kwh_per_million_tokens
     cost = ""
     if dollars is not None:
-        around = cost_interval(plan.case.intervals["load"], dollars)
-        cost = f"${three_digits(dollars)} {around} per million tokens"
+        cost = f"{describe_cost(dollars, None, plan.cost_factors)} tokens"
     if kwh is None:
         return cost
-    factors = plan.case.intervals["load"].around_time(1.0)
+    factors = plan.cost_factors
     return (
         f"{cost or 'per million tokens'}{', and ' if cost else ': '}{describe_energy(kwh, plan.case.device, factors)}"
     )
@@ -93,7 +92,8 @@ def _times(plan: EmbeddingPlan) -> DocumentTable:
     rows = (
         TableRow((
             phase.about, *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
-            time_interval(prefill, phase.seconds.expected), three_digits(phase.seconds.per_second(texts).expected),
+            time_interval(prefill, phase.seconds.expected, phase.seconds.floor),
+            three_digits(phase.seconds.per_second(texts).expected),
             phase.limit,
         ))
         for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
@@ -138,12 +138,19 @@ SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = M
         "steps": ("Work of a step", lambda plan: phases_table((plan.one, plan.full))),
         "classes": (
             "Time by operation class, and the roof that limits it",
-            lambda plan: classes_table((plan.one, plan.full)),
+            lambda plan: classes_table((plan.one, plan.full), factors_note(plan.case.intervals, "prefill")),
         ),
         "lengths": ("Texts by length, with as many per step as its token limit allows", _lengths),
     }
 )
 """The sections that users can request by name, in the order of --full."""
+
+_KIND_OF: Mapping[str, Kind] = MappingProxyType(
+    {
+        "texts_per_second": "load", "one": "prefill", "full": "prefill", "dollars_per_million_tokens": "load",
+        "kwh_per_million_tokens": "load", "joules_per_token": "load",
+    }
+)  # fmt: skip
 
 
 def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
@@ -158,26 +165,18 @@ def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
         "joules_per_token": joules_per_token(plan.kwh_per_million_tokens),
         **json_select(plan, "case.notes"),
         "intervals": _intervals(plan),
-        "trust": _trust_json(plan),
+        "trust": trust_json(plan.case.setup.device, plan.case.setup.engine, plan.case.weights, _KIND_OF),
     }
 
 
 def _intervals(plan: EmbeddingPlan) -> dict[str, tuple[float, float] | None]:
     """Return the interval of each expected figure, in the figure's unit."""
     prefill, load, million = plan.case.intervals["prefill"], plan.case.intervals["load"], plan.dollars_per_million
+    rate, one, full = plan.texts_per_second, plan.one.seconds, plan.full.seconds
+    low, high = plan.cost_factors
     return {
-        "texts_per_second": load.around_rate(plan.texts_per_second.expected),
-        "one": prefill.around_time(plan.one.seconds.expected),
-        "full": prefill.around_time(plan.full.seconds.expected),
-        "dollars_per_million_tokens": None if million is None else load.around_time(million),
-    }
-
-
-def _trust_json(plan: EmbeddingPlan) -> dict[str, Any]:
-    found, device = plan.case.intervals, plan.case.setup.device
-    return {
-        "kernels_in_words": describe_basis(device),
-        "known": found["load"].known,
-        "known_in_words": LEVELS[found["load"].known],
-        "intervals": {kind: json_data(found[kind]) for kind in ("prefill", "load")},
+        "texts_per_second": load.around_rate(rate.expected, rate.floor),
+        "one": prefill.around_time(one.expected, one.floor),
+        "full": prefill.around_time(full.expected, full.floor),
+        "dollars_per_million_tokens": None if million is None else (million * low, million * high),
     }

@@ -27,8 +27,10 @@ ranks with requests of their own, `prompt_queue.py` replaces the term P T(k).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from ridgeline.price.crossovers import first_between
+from ridgeline.price.error_interval import ErrorInterval
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
 from ridgeline.price.plan.prompt_queue import Pauses, RankPrompts
 from ridgeline.price.plan.request_phases import (
@@ -173,11 +175,20 @@ def steady_state(users: int, own: int, itl: Estimate, prompts: RankPrompts) -> S
     return SteadyState(itl, pauses, residence_of(itl, pauses.steady, pauses.first, steps))
 
 
-def missed_target(stay: Residence, ttft: float | None, tpot: float | None) -> str | None:  # also in plan_formulas.js
-    """Return the name of the latency target that a request misses by its expected times, or None."""
-    if ttft is not None and stay.ttft.expected > ttft:
+def missed_target(
+    first: float, each: float, ttft: float | None, tpot: float | None
+) -> str | None:  # also in plan_formulas.js
+    """Return the name of the latency target that a request misses, or None.
+
+    Args:
+        first: The seconds to the first token.
+        each: The average seconds between two tokens.
+        ttft: The target of the former; None for none.
+        tpot: The target of the latter; None for none.
+    """
+    if ttft is not None and first > ttft:
         return "ttft"
-    return "tpot" if tpot is not None and stay.tpot.expected > tpot else None
+    return "tpot" if tpot is not None and each > tpot else None
 
 
 def most_users(
@@ -247,6 +258,19 @@ class LoadEstimator:
         users, limit = most_users(self.memory.users, self.memory.limit, self._missed)
         return UserCapacity(users, limit, self.load(max(1, users)))
 
+    def users_within(self, interval: ErrorInterval, end: Literal[0, 1]) -> int:
+        """Return the maximum number of users if times are at the lower (0) or the upper (1) end of their interval."""
+        ttft, tpot = self.workload.ttft, self.workload.tpot
+
+        def missed(users: int) -> str | None:
+            if ttft is None and tpot is None:
+                return None
+            stay = self._steady(users).stay
+            times = (interval.around_time(each.expected, each.floor)[end] for each in (stay.ttft, stay.tpot))
+            return missed_target(*times, ttft, tpot)
+
+        return most_users(self.memory.users, self.memory.limit, missed)[0]
+
     def serves(self, users: int) -> bool:
         """Return whether memory, a step and the latency targets allow this number of users, by expected times."""
         return users <= self.memory.users and self._missed(users) is None
@@ -254,7 +278,10 @@ class LoadEstimator:
     def _missed(self, users: int) -> str | None:
         """Return the name of the latency target that `users` users would miss, or None."""
         ttft, tpot = self.workload.ttft, self.workload.tpot
-        return None if ttft is None and tpot is None else missed_target(self._steady(users).stay, ttft, tpot)
+        if ttft is None and tpot is None:
+            return None
+        stay = self._steady(users).stay
+        return missed_target(stay.ttft.expected, stay.tpot.expected, ttft, tpot)
 
     def _steady(self, users: int) -> SteadyState:
         return steady_state(users, self.case.requests_per_rank(users), self.itl(users), self._prompts)

@@ -8,13 +8,11 @@ intervals come from.
 from collections.abc import Iterator
 
 from ridgeline.price.interval_text import (
-    costs_between,
     describe_cases,
     describe_factors,
     describe_interval,
-    rate_interval,
     rates_between,
-    time_interval,
+    times_between,
 )
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
@@ -30,7 +28,9 @@ from ridgeline.price.plan.plan_text import (
     describe_work,
     lacking,
     on_each_replica,
+    rate_with,
     scarcest,
+    time_with,
     without_kernels,
 )
 from ridgeline.price.plan.scenario import PlanWorkload
@@ -83,12 +83,18 @@ def _users(plan: DeploymentPlan) -> str:
     capacity, targets = plan.capacity, describe_targets(plan.workload)
     if not capacity.users:
         return f"none within {targets}: {stops(plan)}"
-    rate = _rate(plan, capacity.load.requests_per_second.expected)
+    rate = rate_with(plan.intervals["load"], capacity.load.requests_per_second)
     within = f" within {targets}" if targets else " without latency targets (--slo sets them)"
-    users = f"{capacity.users:,} concurrent{_on_each(capacity.load)}"
+    users = f"{capacity.users:,}{around_users(plan)} concurrent{_on_each(capacity.load)}"
     line = f"{users}, {rate} evenly spaced requests/s{within}; {stops(plan)}"
     held = plan.memory.users
     return line if held == capacity.users else f"{line}; memory holds {describe_held(plan)}"
+
+
+def around_users(plan: DeploymentPlan) -> str:
+    """Return the users at both ends of the interval of times, such as ` [9 .. 31]`; "" if both ends are the same."""
+    least, most = plan.users_interval
+    return "" if least == most else f" [{least:,} .. {most:,}]"
 
 
 def _on_each(load: LoadEstimate) -> str:
@@ -109,7 +115,7 @@ def stops(plan: DeploymentPlan) -> str:
     wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
     return (
-        f"a single user gets a {name} of {say_seconds(got.expected)}, above the target of "
+        f"a single user gets a {name} of {time_with(plan.intervals['load'], got)}, above the target of "
         f"{describe_target(wanted or 0.0)}"
     )
 
@@ -182,12 +188,11 @@ def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
 
 def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.reported_load, plan.workload.batch
-    first, step = plan.load.ttft_synchronised.expected, plan.decode.seconds.expected
+    first, pace = plan.load.ttft_synchronised, plan.decode.seconds.per_second(1)
     alone, mean = ("a single user", "") if batch == 1 else (f"{batch:,} requests at once", "mean ")
-    pace = f"{three_digits(1 / step)} {rate_interval(plan.intervals['decode'], 1 / step)} tok/s"
     line = (
-        f"{alone}: {mean}TTFT {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}, then {pace}"
-        f"{' each' if batch > 1 else ''}"
+        f"{alone}: {mean}TTFT {time_with(plan.intervals['prefill'], first)}, then "
+        f"{rate_with(plan.intervals['decode'], pace)} tok/s{' each' if batch > 1 else ''}"
     )
     if not plan.memory.fits:
         return f"if it fitted, {line}"
@@ -195,7 +200,7 @@ def _speed(plan: DeploymentPlan) -> str:
         return line
     return (
         f"{describe_users(users_at_a_time(plan))}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
-        f"{_rate(plan, plan.tokens_per_user)} tok/s each{_waits(load)}, {total_tokens(plan)}{_even(plan)}; {line}"
+        f"{tokens_each(plan)} tok/s each{_waits(load)}, {total_tokens(plan)}{_even(plan)}; {line}"
     )
 
 
@@ -207,7 +212,7 @@ def _even(plan: DeploymentPlan) -> str:
     each, every = (three_digits(rate) for rate in (load.tokens_per_user.expected, plan.even_tokens_per_second))
     return (
         f" (simulated, {_run(plan)}; by formula, if arrivals were evenly spaced: mean TTFT "
-        f"{say_seconds(load.ttft.expected)}, {each} tok/s each, {every} in total)"
+        f"{say_seconds(load.ttft.expected)}, {each} tok/s each, {every} in total, with the factors of `trust`)"
     )
 
 
@@ -218,15 +223,20 @@ def total_tokens(plan: DeploymentPlan) -> str:
     return f"{total} in total{f' on {count:,} replicas' * (count > 1)}"
 
 
-def _rate(plan: DeploymentPlan, rate: float) -> str:
-    """Return a rate under load with its interval: `675 [420 .. 810]`."""
-    return f"{three_digits(rate)} {rate_interval(plan.intervals['load'], rate)}"
+def tokens_each(plan: DeploymentPlan) -> str:
+    """Return the tokens per second of each user with their interval: `33.1 [21.8 .. 38.0]`."""
+    queue = plan.queue
+    if queue is None or queue.tpot_interval is None:
+        return rate_with(plan.intervals["load"], plan.reported_load.tokens_per_user)
+    low, high = queue.tpot_interval
+    return f"{three_digits(plan.tokens_per_user)} {rates_between(1 / high, 1 / low)}"
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """Return the speech throughput: `512 hours of audio per hour for 8 users, 60.1 for a single user: ...`."""
     loads = plan.reported_load, plan.serving.load(1)
-    most, alone = (_rate(plan, sound.rate(load.tokens_per_second.expected)) for load in loads)
+    around = plan.intervals["load"]
+    most, alone = (rate_with(around, load.tokens_per_second.map(sound.rate)) for load in loads)
     users = f"{describe_users(plan.reported_load.users)}{' on one replica' * bool(on_each_replica(plan))}"
     both = f"{most} hours of audio per hour for {users}, {alone} for a single user"
     return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens each"
@@ -239,10 +249,9 @@ def _ttft(plan: DeploymentPlan) -> str:
     """
     load = plan.reported_load
     if plan.queue is not None:
-        return f"{say_seconds(plan.queue.ttft)} {time_interval(plan.intervals['load'], plan.queue.ttft)}"
-    steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_synchronised.expected)
-    mean = f"{steady} {time_interval(plan.intervals['load'], load.ttft.expected)}"
-    return mean if steady == marching else f"{mean} ({marching} if all arrive at once)"
+        return f"{say_seconds(plan.queue.ttft)} {times_between(*plan.queue.ttft_interval)}"
+    steady, marching = (time_with(plan.intervals["load"], each) for each in (load.ttft, load.ttft_synchronised))
+    return steady if steady == marching else f"{steady} ({marching} if all arrive at once)"
 
 
 def _waits(load: LoadEstimate) -> str:
@@ -252,7 +261,7 @@ def _waits(load: LoadEstimate) -> str:
     least, most = (three_digits(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
     if least == most:
         return ""
-    return f" ({least} if prompts reach one device after the other, {most} if they reach all at once)"
+    return f" ({least} if prompts reach one device after the other, {most} if all at once; same factors)"
 
 
 def _limit(plan: DeploymentPlan) -> str:
@@ -288,13 +297,15 @@ def _lever(plan: DeploymentPlan) -> str:
 
 
 def _narrower(plan: DeploymentPlan, change: Change) -> str:
-    """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 per million (...)`."""
+    """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, x 0.54 dollars (...)`.
+
+    These are ratios of two predictions, whose errors largely cancel.
+    """
     outcome = change.outcome
     remark = f"({_saved(plan, change)}; quality is not predicted)"
     if change.throughput is None:
         return f"{change.name}: {describe_users(outcome.users)} within the targets {remark}"
-    cost = outcome.dollars_per_million
-    dollars = "" if cost is None else f", {describe_cost(cost, plan.audio)}"
+    dollars = "" if change.cost is None else f", x {three_digits(change.cost)} dollars"
     users = f"x {three_digits(change.users)} users, " if change.users is not None else ""
     return f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} {remark}"
 
@@ -313,7 +324,7 @@ def _saved(plan: DeploymentPlan, change: Change) -> str:
 
 
 def _cheaper(plan: DeploymentPlan, change: Change) -> str:
-    """Return a cheaper device as text, such as `b200: $0.13 per million (Nebius, on demand)`.
+    """Return a cheaper device as text, such as `b200: $0.13 [$0.09 .. $0.27] per million (Nebius, on demand)`.
 
     A remark follows if its kernels were never timed.
     """
@@ -321,7 +332,7 @@ def _cheaper(plan: DeploymentPlan, change: Change) -> str:
     assert cost is not None
     assert price is not None
     unknown = "; no kernel times" if without_kernels(plan, change) else ""
-    return f"{change.name}: {describe_cost(cost, plan.audio)} ({price.asked_by}{unknown})"
+    return f"{change.name}: {describe_cost(cost, plan.audio, change.cost_factors)} ({price.asked_by}{unknown})"
 
 
 def _worth(change: Change) -> float:
@@ -333,7 +344,8 @@ def _trust(plan: DeploymentPlan) -> str:
     """Return what the intervals come from: measurements, and how well device, engine and format are known."""
     setup, device, found = plan.case.setup, plan.case.device, plan.intervals
     decode, load = found["decode"], found["load"]
-    parts = [describe_interval("decode", decode, plan.decode.seconds.expected), describe_factors("under load", load)]
+    step = plan.decode.seconds
+    parts = [describe_interval("decode", decode, step.expected, step.floor), describe_factors("under load", load)]
     parts.append(describe_cases(decode, setup.device))
     if device.host is None and not device.calibrated and device.kind != "cpu":
         parts.append("the engine's own time per step is unknown and not included")
@@ -352,18 +364,9 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     whole = "" if fleet is None or fleet.dollars_per_hour is None else _hourly(fleet, fleet.dollars_per_hour)
-    around = around_cost(plan, plan.dollars_per_million)
-    tokens = f"${three_digits(plan.dollars_per_million)} {around} per million output tokens, prompts included"
-    if audio is not None:
-        tokens = f"{describe_cost(plan.dollars_per_million, audio)} {around}"
+    tokens = describe_cost(plan.dollars_per_million, audio, plan.cost_factors)
+    tokens += " output tokens, prompts included" if audio is None else ""
     return f"{whole}{tokens}{f', and {energy}' if energy else ''}; {hourly}"
-
-
-def around_cost(plan: DeploymentPlan, million: float) -> str:
-    """Return the interval of a price per million tokens, or for a speech model of one per hour of audio."""
-    cost = million if plan.audio is None else plan.audio.per_hour(million)
-    low, high = plan.cost_factors
-    return costs_between(cost * low, cost * high)
 
 
 def _hourly(fleet: ReplicaCount, dollars: float) -> str:

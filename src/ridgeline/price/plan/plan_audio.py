@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.whisper import SECONDS_PER_ROW
+from ridgeline.price.interval_text import costs_between
 from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import three_digits
 
@@ -33,8 +34,13 @@ def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None
     return AudioWorkload(model.encoder_context * SECONDS_PER_ROW, workload.output) if model.encoder_width else None
 
 
-def describe_cost(million: float, sound: AudioWorkload | None) -> str:
-    """Return a price as `$0.48 per million`, or for a speech model as `$0.0031 per hour of audio`."""
-    if sound is None:
-        return f"${three_digits(million)} per million"
-    return f"${three_digits(sound.per_hour(million))} per hour of audio"
+def describe_cost(million: float, sound: AudioWorkload | None, factors: tuple[float, float]) -> str:
+    """Return a price as `$0.48 [$0.31 .. $0.90] per million`, or for a speech model per hour of audio.
+
+    Args:
+        million: The dollars per million tokens.
+        sound: The audio of a request; None for a model that reads no audio.
+        factors: The ends of the interval, as multiples of the dollars.
+    """
+    cost, unit = (million, "million") if sound is None else (sound.per_hour(million), "hour of audio")
+    return f"${three_digits(cost)} {costs_between(cost * factors[0], cost * factors[1])} per {unit}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ridgeline.price.cold_start import ColdStart, disks
-from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.error_interval import ErrorInterval, Kind
 from ridgeline.price.interval_text import describe_factors, rate_interval, time_interval
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
@@ -224,12 +224,12 @@ def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
 
 def _seconds(name: str, e: Estimate, interval: ErrorInterval) -> TableRow:
     times = (say_seconds(value) for value in (e.floor, e.bound, e.expected))
-    return TableRow((name, *times, time_interval(interval, e.expected)))
+    return TableRow((name, *times, time_interval(interval, e.expected, e.floor)))
 
 
 def _rate(name: str, e: Estimate, interval: ErrorInterval) -> TableRow:
     rates = (three_digits(value) for value in (e.floor, e.bound, e.expected))
-    return TableRow((name, *rates, rate_interval(interval, e.expected)))
+    return TableRow((name, *rates, rate_interval(interval, e.expected, e.floor)))
 
 
 def _loading(plan: DeploymentPlan) -> DocumentTable:
@@ -325,8 +325,13 @@ def _roof(phase: PhasePrice) -> str:
     return "the link between devices"
 
 
-def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
-    """Return a table of the seconds that each kernel class takes in each phase."""
+def classes_table(phases: Sequence[PhasePrice], note: str) -> DocumentTable:
+    """Return a table of the seconds that each kernel class takes in each phase.
+
+    Args:
+        phases: The phases.
+        note: A note on the interval of expected times.
+    """
     heads = [Column("", words=True)]
     for phase in phases:
         heads += [Column("bound", group=phase.name), Column("expected", group=phase.name)]
@@ -334,7 +339,12 @@ def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
     by_kind = [{row.kind: row for row in phase.classes} for phase in phases]
     kinds = dict.fromkeys(kind for rows in by_kind for kind in rows)
     cells = ((kind, *(cell for rows in by_kind for cell in _class_cells(rows.get(kind)))) for kind in kinds)
-    return DocumentTable(tuple(heads), tuple(map(TableRow, cells)))
+    return DocumentTable(tuple(heads), tuple(map(TableRow, cells)), (note,))
+
+
+def factors_note(intervals: Mapping[Kind, ErrorInterval], *kinds: Kind) -> str:
+    """Return a note on the intervals of the expected times of a table: `8 of 10 measurements: decode x 0.71 ...`."""
+    return f"8 of 10 measurements: {'; '.join(describe_factors(kind, intervals[kind]) for kind in kinds)}"
 
 
 def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
@@ -405,7 +415,10 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
         rows.append(TableRow(cells, "" if row.fits else "dim"))
     each = " on the fullest device" if plan.case.ranks > 1 else " on each device" if plan.case.setup.devices > 1 else ""
     note = f"KV{each} and fits: of requests that are all at their end, with {plan.memory.request_tokens:,} tokens"
-    return DocumentTable(columns(*heads, *(("experts read",) if mixture else ()), words=()), tuple(rows), (note,))
+    factors = factors_note(plan.intervals, "decode")
+    return DocumentTable(
+        columns(*heads, *(("experts read",) if mixture else ()), words=()), tuple(rows), (note, factors)
+    )
 
 
 def _changes(plan: DeploymentPlan) -> DocumentTable:
@@ -457,7 +470,8 @@ SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = Mappin
         "users": lambda plan: _headed("Users = requests per second x seconds per request (Little's law)", _users(plan)),
         "steps": lambda plan: _headed(f"Work of a step{_each(plan)}", phases_table(plan.phases)),
         "classes": lambda plan: _headed(
-            "Time by operation class, and the roof that limits it", classes_table(plan.phases)
+            "Time by operation class, and the roof that limits it",
+            classes_table(plan.phases, factors_note(plan.intervals, "prefill", "decode")),
         ),
         "turns": lambda plan: _headed("Crossover points", _crossings(plan)),
         "attention": lambda plan: _headed(

@@ -4,13 +4,15 @@ The figures of phases, memory and weights are those of one device. `answer`, `lo
 those of one replica, which is all devices of the deployment. `fleet` is that of all replicas for a demand.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.cold_start import ColdStart
-from ridgeline.price.device_basis import basis_of, describe_basis
-from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.device_basis import basis_of
+from ridgeline.price.error_interval import Kind
 from ridgeline.price.plan.comparison import DeviceComparison, Offer
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.device_memory import DeviceMemory
@@ -19,8 +21,17 @@ from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
 from ridgeline.price.plan.scenario import Deployment
+from ridgeline.price.trust_export import trust_json
 from ridgeline.util.document.humanize import gb, gib
 from ridgeline.util.json_data import json_data, json_object, json_select
+
+_KIND_OF: Mapping[str, Kind] = MappingProxyType(
+    {
+        "fits": "memory", "missing_bytes": "memory", "users": "load", "requests_per_second": "load",
+        "tokens_per_second": "load", "dollars_per_million_tokens": "load", "kwh_per_million_tokens": "load",
+        "joules_per_token": "load", "ttft": "prefill", "itl": "decode",
+    }
+)  # fmt: skip
 
 
 def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
@@ -50,7 +61,7 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
         "load": json_select(plan, "asked=load", "most=capacity.load", "all_that_memory_holds=fullest"),
         **json_select(plan, "demand", "fleet", "attention=scores", "levers", "batching", "sensitivities"),
         "cards": None if comparison is None else comparison_json(comparison)["cards"],
-        "trust": _trust(plan),
+        "trust": trust_json(setup.device, setup.engine, plan.case.weights, _KIND_OF),
         "words": verdict(plan),
         "definitions": dict(DEFINITIONS),
     }
@@ -82,30 +93,13 @@ def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
         **json_select(offer, "fleet", "margins"),
         "kernels": basis_of(offer.device),
         "interval": json_data(offer.interval),
+        "factors": dict(zip(("low", "high"), offer.factors, strict=True)),
     }
 
 
 def _cold_start(start: ColdStart) -> dict[str, Any]:
     totals = json_select(start, "floor=overlapped", "in_turn=sequential")
     return json_object(start) | (dict.fromkeys(totals) if start.copy is None else totals)
-
-
-def _trust(plan: DeploymentPlan) -> dict[str, Any]:
-    """Return the intervals by kind, as factors on predicted times, and the kind of each figure of the answer."""
-    figures = {
-        "fits": "memory", "missing_bytes": "memory", "users": "load", "requests_per_second": "load",
-        "tokens_per_second": "load", "dollars_per_million_tokens": "load", "kwh_per_million_tokens": "load",
-        "joules_per_token": "load", "ttft": "prefill", "itl": "decode",
-    }  # fmt: skip
-    return {
-        "engine": plan.engine,
-        "kernels": basis_of(plan.case.setup.device),
-        "kernels_in_words": describe_basis(plan.case.setup.device),
-        "known": plan.intervals["decode"].known,
-        "known_in_words": LEVELS[plan.intervals["decode"].known],
-        "intervals": {kind: json_data(interval) for kind, interval in plan.intervals.items()},
-        "kind_of": figures,
-    }
 
 
 def _model(plan: DeploymentPlan) -> dict[str, Any]:
@@ -155,11 +149,13 @@ def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
     load, million, found = plan.capacity.load, plan.dollars_per_million, plan.intervals
     kwh = plan.kwh_per_million_tokens
     rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
-    serves = bool(plan.capacity.users)
+    serves, first, step = bool(plan.capacity.users), plan.prefill.seconds, plan.decode.seconds
+    around = found["load"]
     return {
-        **{name: found["load"].around_rate(rate.expected) if serves else None for name, rate in rates.items()},
-        "ttft": found["prefill"].around_time(plan.prefill.seconds.expected),
-        "itl": found["decode"].around_time(plan.decode.seconds.expected),
+        "users": plan.users_interval,
+        **{name: around.around_rate(rate.expected, rate.floor) if serves else None for name, rate in rates.items()},
+        "ttft": found["prefill"].around_time(first.expected, first.floor),
+        "itl": found["decode"].around_time(step.expected, step.floor),
         "dollars_per_million_tokens": None if million is None else _scaled(million, plan.cost_factors),
         "kwh_per_million_tokens": None if kwh is None else _scaled(kwh, plan.cost_factors),
     }

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.price.error_interval import Kind
-from ridgeline.price.interval_text import rate_interval, time_interval
+from ridgeline.price.interval_text import costs_between, rate_interval, time_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import describe_energy
-from ridgeline.price.plan.plan_answer import answer, around_cost
-from ridgeline.price.plan.plan_audio import describe_cost
+from ridgeline.price.plan.plan_answer import answer, around_users
 from ridgeline.price.plan.plan_document import SECTIONS, plan_lead, plan_title
 from ridgeline.price.plan.plan_roofline import plan_roofline, roofline_table
 from ridgeline.price.plan.plan_text import describe_users, on_each_replica
 from ridgeline.price.plan.report_sources import source_blocks
+from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import (
     Document,
@@ -85,27 +85,29 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
     def count(name: str, value: int, kind: Kind) -> None:
         figures.append(AnswerFigure(name, f"{value:,}", kind, ""))
 
-    def seconds(name: str, value: float, kind: Kind) -> None:
-        figures.append(AnswerFigure(name, say_seconds(value), kind, time_interval(found[kind], value)))
+    def seconds(name: str, value: Estimate, kind: Kind) -> None:
+        around = time_interval(found[kind], value.expected, value.floor)
+        figures.append(AnswerFigure(name, say_seconds(value.expected), kind, around))
 
     if plan.memory.fits:
         count("users that memory holds", plan.memory.users, "memory")
     if plan.memory.fits and plan.capacity.users:
-        count("users within the targets", plan.capacity.users, "load")
+        users = f"{plan.capacity.users:,}"
+        figures.append(AnswerFigure("users within the targets", users, "load", around_users(plan).strip()))
         even = "" if plan.queue is None else ", if arrivals were evenly spaced"
         who = f"{describe_users(load.users)}{on_each_replica(plan)}{even}"
-        seconds(f"mean TTFT, {who}", load.ttft.expected, "load")
-        seconds(f"TPOT, {who}", load.tpot.expected, "load")
+        seconds(f"mean TTFT, {who}", load.ttft, "load")
+        seconds(f"TPOT, {who}", load.tpot, "load")
         for name, rate in (
-            ("tok/s each", load.tokens_per_user.expected),
-            ("tok/s", load.tokens_per_second.expected),
-            ("requests/s", load.requests_per_second.expected),
+            ("tok/s each", load.tokens_per_user),
+            ("tok/s", load.tokens_per_second),
+            ("requests/s", load.requests_per_second),
         ):
-            around = rate_interval(found["load"], rate)
-            figures.append(AnswerFigure(f"{name}, {who}", three_digits(rate), "load", around))
+            around = rate_interval(found["load"], rate.expected, rate.floor)
+            figures.append(AnswerFigure(f"{name}, {who}", three_digits(rate.expected), "load", around))
     alone = "a single user" if plan.workload.batch == 1 else f"{plan.workload.batch:,} requests at once"
-    seconds(f"TTFT, {alone}", plan.load.ttft_synchronised.expected, "prefill")
-    seconds(f"ITL, {alone}", plan.decode.seconds.expected, "decode")
+    seconds(f"TTFT, {alone}", plan.load.ttft_synchronised, "prefill")
+    seconds(f"ITL, {alone}", plan.decode.seconds, "decode")
     return (*figures, *_costs(plan))
 
 
@@ -114,7 +116,10 @@ def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
-        yield AnswerFigure(f"cost per {unit}", describe_cost(dollars, sound), "load", around_cost(plan, dollars))
+        cost = dollars if sound is None else sound.per_hour(dollars)
+        low, high = plan.cost_factors
+        around = costs_between(cost * low, cost * high)
+        yield AnswerFigure(f"cost per {unit}", f"${three_digits(cost)}", "load", around)
     if kwh is not None:
         yield AnswerFigure(
             f"energy per {unit}", describe_energy(kwh, plan.case.device, plan.cost_factors, sound), "load", ""

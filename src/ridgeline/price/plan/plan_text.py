@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ridgeline.price.device_basis import basis_of
+from ridgeline.price.error_interval import ErrorInterval
+from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.alternatives import DEVICES, Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_audio import describe_cost
-from ridgeline.price.plan.request_phases import PhasePrice
+from ridgeline.price.plan.request_phases import Estimate, PhasePrice
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three_digits
 
@@ -90,6 +92,16 @@ def describe_work(phase: PhasePrice) -> str:
         return work
     linked = sum(row.bound for row in phase.classes if row.limit == "communication")
     return f"{work}, {say_seconds(linked)} of communication"
+
+
+def time_with(interval: ErrorInterval, seconds: Estimate) -> str:
+    """Return an expected time with its interval: `88.8 ms [70.1 .. 190 ms]`."""
+    return f"{say_seconds(seconds.expected)} {time_interval(interval, seconds.expected, seconds.floor)}"
+
+
+def rate_with(interval: ErrorInterval, rate: Estimate) -> str:
+    """Return an expected rate with its interval, without its unit: `675 [420 .. 810]`."""
+    return f"{three_digits(rate.expected)} {rate_interval(interval, rate.expected, rate.floor)}"
 
 
 def describe_users(count: int) -> str:
@@ -176,12 +188,13 @@ def _batch(plan: DeploymentPlan) -> Iterator[str]:
     each = load.tokens_per_user.expected
     worth = "Batching pays" if lever.throughput >= _WORTH else "A larger batch helps little"
     slow = "; that is slower than people read, and --tpot can set a target" if each < _READING else ""
-    users = f"{describe_users(plan.capacity.users)}{on_each_replica(plan)}"
+    around, users = plan.intervals["load"], f"{describe_users(plan.capacity.users)}{on_each_replica(plan)}"
     whole = "per replica" if on_each_replica(plan) else "in total"
     yield (
         f"{worth}: {users} get {three_digits(lever.throughput)} x the tokens of "
-        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} per second {whole}, "
-        f"each of them {three_digits(each)} per second ({say_seconds(load.tpot.expected)} per token){slow}."
+        f"{describe_users(plan.workload.batch)}, {rate_with(around, load.tokens_per_second)} per second {whole}, "
+        f"each of them {rate_with(around, load.tokens_per_user)} per second ({time_with(around, load.tpot)} per "
+        f"token){slow}."
     )
 
 
@@ -229,10 +242,8 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
     if other and cost is not None:  # on the same devices, the price per token follows from throughput
         sound, here = plan.audio, plan.dollars_per_million
         what = " tokens" if sound is None else ""
-        instead = (
-            "" if here is None else f" instead of ${three_digits(here if sound is None else sound.per_hour(here))}"
-        )
-        parts.append(f"{describe_cost(cost, sound)}{what}{instead}")
+        instead = "" if here is None else f" instead of {describe_cost(here, sound, plan.cost_factors)}"
+        parts.append(f"{describe_cost(cost, sound, change.cost_factors)}{what}{instead}")
     if without_kernels(plan, change):
         parts.append("no kernel times")
     return f"{change.name} ({', '.join(parts)})"

@@ -2,13 +2,27 @@
 
 from collections.abc import Iterator
 
-from ridgeline.price.interval_text import rate_interval, time_interval
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
-from ridgeline.price.plan.plan_answer import around_cost, describe_demand, describe_target, stops, total_tokens
+from ridgeline.price.plan.plan_answer import (
+    around_users,
+    describe_demand,
+    describe_target,
+    stops,
+    tokens_each,
+    total_tokens,
+)
 from ridgeline.price.plan.plan_audio import describe_cost
-from ridgeline.price.plan.plan_text import ROOFS, describe_users, lacking, on_each_replica, scarcest
+from ridgeline.price.plan.plan_text import (
+    ROOFS,
+    describe_users,
+    lacking,
+    on_each_replica,
+    rate_with,
+    scarcest,
+    time_with,
+)
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gib, say_gib
 
 
 def short_answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
@@ -34,7 +48,7 @@ def _fits(plan: DeploymentPlan) -> str:
 def _users(plan: DeploymentPlan) -> str:
     if not plan.capacity.users:
         return f"none: {stops(plan)}"
-    return f"{plan.capacity.users:,} concurrent{_within(plan.workload)}"
+    return f"{plan.capacity.users:,}{around_users(plan)} concurrent{_within(plan.workload)}"
 
 
 def _within(workload: PlanWorkload) -> str:
@@ -49,16 +63,15 @@ def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.reported_load, plan.workload.batch
     who = "a single user" if batch == 1 else f"{batch:,} requests at once"
     each = " each" if batch > 1 else ""
-    pace = 1 / plan.decode.seconds.expected
-    at_once = f"{who}: {three_digits(pace)} {rate_interval(plan.intervals['decode'], pace)} tokens per second{each}"
+    pace = rate_with(plan.intervals["decode"], plan.decode.seconds.per_second(1))
+    at_once = f"{who}: {pace} tokens per second{each}"
     if not plan.memory.fits:
         return f"if it fitted, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
-        first = plan.prefill.seconds.expected
-        return f"{at_once}, the first after {say_seconds(first)} {time_interval(plan.intervals['prefill'], first)}"
-    users, rate = f"{describe_users(load.users)}{on_each_replica(plan)}", plan.tokens_per_user
-    around = rate_interval(plan.intervals["load"], rate)
-    return f"{users}: {three_digits(rate)} {around} tokens per second each, {total_tokens(plan)}; {at_once}"
+        first = time_with(plan.intervals["prefill"], plan.prefill.seconds)
+        return f"{at_once}, the first after {first}"
+    users = f"{describe_users(load.users)}{on_each_replica(plan)}"
+    return f"{users}: {tokens_each(plan)} tokens per second each, {total_tokens(plan)}; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
@@ -79,5 +92,5 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     tokens = "" if plan.audio is not None else " output tokens"
-    million = plan.dollars_per_million
-    return f"{describe_cost(million, plan.audio)}{tokens} {around_cost(plan, million)}, at {hourly}"
+    cost = describe_cost(plan.dollars_per_million, plan.audio, plan.cost_factors)
+    return f"{cost}{tokens}, at {hourly}"

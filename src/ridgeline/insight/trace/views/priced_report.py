@@ -8,8 +8,9 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
 from ridgeline.insight.trace.views.report import describe_scores
 from ridgeline.insight.trace.views.table import LIMITS
-from ridgeline.price.error_interval import LEVELS
+from ridgeline.price.error_interval import Kind
 from ridgeline.price.interval_text import describe_cases, describe_interval, time_interval
+from ridgeline.price.trust_export import trust_json
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
     Bullets,
@@ -64,7 +65,7 @@ def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
 
 def _trust(trace: PricedTrace) -> str:
     """Return what the intervals of the steps come from, and how well device, engine and format are known."""
-    steps = (describe_interval(step.name, step.interval, step.price.expected) for step in trace.steps)
+    steps = (describe_interval(step.name, step.interval, step.price.expected, step.price.floor) for step in trace.steps)
     return "; ".join((*steps, describe_cases(trace.steps[0].interval, trace.case.setup.device)))
 
 
@@ -80,7 +81,7 @@ def _about(step: PricedStep) -> Iterator[str]:
     calls = f" (x{slowest.count})" if slowest.count > 1 else ""
     yield (
         f"{step.name}: {humanize.say_seconds(price.floor)} floor, {humanize.say_seconds(price.bound)} bound, "
-        f"{humanize.say_seconds(price.expected)} expected {time_interval(step.interval, price.expected)}; "
+        f"{humanize.say_seconds(price.expected)} expected {time_interval(step.interval, price.expected, price.floor)}; "
         f"{_ROOFS[step.limit]} is the limit; longest: "
         f"{slowest.path}{calls}, {share:.0%} of the time"
     )
@@ -184,9 +185,14 @@ def priced_json(trace: PricedTrace) -> dict[str, Any]:
         **json_select(trace.case, "weights", "kv", "price.weight_bytes", "notes"),
         **json_select(trace, "input", "encoded", "batch"),
         "layers": sum(trace.layers),
-        "known_in_words": LEVELS[trace.steps[0].interval.known],
+        "trust": trust_json(trace.case.device, trace.case.setup.engine, trace.case.weights, _kinds(trace)),
         "steps": {step.name: _step_json(step) for step in trace.steps},
     }
+
+
+def _kinds(trace: PricedTrace) -> dict[str, Kind]:
+    """Return the kind of each step; the names of steps are those of kinds."""
+    return {step.name: step.interval.kind for step in trace.steps}
 
 
 def _step_json(step: PricedStep) -> dict[str, Any]:
@@ -194,7 +200,7 @@ def _step_json(step: PricedStep) -> dict[str, Any]:
         **json_select(step, "rows=work.tokens", "work.logit_rows", "seen", "limit", "*price.cost"),
         **json_select(step.price, "floor_s=floor", "bound_s=bound", "expected_s=expected", "host_s=host"),
         "host": dict(_host_shares(step)),
-        "interval_s": step.interval.around_time(step.price.expected),
+        "interval_s": step.interval.around_time(step.price.expected, step.price.floor),
         "interval": json_data(step.interval),
         "score_matrix": json_select(step.scores, "nbytes=score_bytes", "bound=fused", "with_matrix=unfused"),
         "ops": json_data(step.calls),

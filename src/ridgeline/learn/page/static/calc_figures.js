@@ -10,8 +10,11 @@ export function figuresOf({ serving, decode, card, asked, state }, seller = card
   const { capacity } = serving;
   const price = card.prices.find((each) => each.seller === seller);
   const hourly = price ? price.dollars * asked.devices : null;
-  const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
-  return { ttft: serving.marching(state.users).expected, itl: decode.seconds.expected, users: capacity.users, dollars: dollars_per_million(hourly, rate) };
+  const rate = capacity.users ? capacity.load.tokensPerSecond : null;
+  const [ttft, itl] = [serving.marching(state.users), decode.seconds];
+  const dollars = dollars_per_million(hourly, rate && rate.expected);
+  const floors = { ttft: ttft.floor, itl: itl.floor, dollars: dollars_per_million(hourly, rate && rate.floor) };
+  return { ttft: ttft.expected, itl: itl.expected, users: capacity.users, dollars, floors };
 }
 
 const KINDS = ["decode", "prefill", "load", "memory"];

@@ -7,7 +7,7 @@ import { say_seconds, three_digits } from "page/numbers.js";
 /** Show an interval, in which a line may end after the lower end, but not before the unit. */
 const Interval = (text) => html` <span class="interval">${text.replace(/ (\p{L}+\])$/u, "\u00a0$1")}</span>`;
 
-/** of: an interval of the Setting. */
-export const timeWith = (of, seconds) => html`${say_seconds(seconds)}${Interval(time_interval(of, seconds))}`;
-export const rateWith = (of, rate) => html`${three_digits(rate)}${Interval(rate_interval(of, rate))}`;
-export const costWith = (of, dollars) => html`$${three_digits(dollars)}${Interval(cost_interval(of, dollars))}`;
+/** of: an interval of the Setting; next, the expected value and the physical floor, at which the interval ends. */
+export const timeWith = (of, { expected, floor }) => html`${say_seconds(expected)}${Interval(time_interval(of, expected, floor))}`;
+export const rateWith = (of, { expected, floor }) => html`${three_digits(expected)}${Interval(rate_interval(of, expected, floor))}`;
+export const costWith = (of, { expected, floor }) => html`$${three_digits(expected)}${Interval(cost_interval(of, expected, floor))}`;

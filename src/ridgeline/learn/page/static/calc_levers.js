@@ -53,14 +53,14 @@ export function leverSetting(setting, all, [, own, more], tableOf, before) {
 
 export function Levers({ setting, all, tableOf, has, onGhost, onPin, onChange }) {
   const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
-  const { ttft, itl, users, dollars } = figuresOf(setting);
+  const { ttft, itl, users, dollars, floors } = figuresOf(setting);
   const { prefill, decode, load } = setting.intervals;
   return html`<section class="card levers" aria-labelledby="levers-title">
     <h2 id="levers-title">Levers</h2>
     <p class="lead">Effect of each change as a factor; above 1 is better. Point at a change to see it in the charts. Shift-click keeps it there; another Shift-click removes it.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
       <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr>
-        <tr class="now"><th scope="row" class="words">now</th><td>${timeWith(prefill, ttft)}</td><td>${timeWith(decode, itl)}</td><td>${grouped(users)}</td><td>${dollars === null ? "–" : costWith(load, dollars)}</td></tr></thead>
+        <tr class="now"><th scope="row" class="words">now</th><td>${timeWith(prefill, { expected: ttft, floor: floors.ttft })}</td><td>${timeWith(decode, { expected: itl, floor: floors.itl })}</td><td>${grouped(users)}</td><td>${dollars === null ? "–" : costWith(load, { expected: dollars, floor: floors.dollars })}</td></tr></thead>
       <tbody onMouseLeave=${() => onGhost(null)}>
         ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onPin, onChange }} />`)}
       </tbody>

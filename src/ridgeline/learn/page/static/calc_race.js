@@ -5,6 +5,7 @@ import { measuredOf, settingOf } from "page/calc_case.js";
 import { rateWith, timeWith } from "page/calc_interval.js";
 import { Live } from "page/calc_live.js";
 import { Trouble, useId } from "page/controls.js";
+import { Estimate_add, Estimate_mul, Estimate_per_second } from "page/plan_formulas.js";
 
 const STORY = (
   "Once there was a card that could count faster than anyone. It waited all day, for it had nothing to count: every number " +
@@ -26,10 +27,10 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
       ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
     ${rival && !own && html`<${Trouble}>There is no GPU ${rival} to compare with; choose another.<//>`}
     ${runners.map(({ name, first, pace, intervals, origin }) => {
-      const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
+      const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first.expected) / pace.expected) + 1));
       const done = written === STORY.length;
       return html`<div class="racer" key=${name}>
-        <p class="dim"><b>${name}</b> ${timeWith(intervals.load, first)} to the first token, then ${rateWith(intervals.decode, 1 / pace)} a second${done ? html`: done after ${timeWith(intervals.static, first + (STORY.length - 1) * pace)}` : ""} <small>(${origin})</small></p>
+        <p class="dim"><b>${name}</b> ${timeWith(intervals.load, first)} to the first token, then ${rateWith(intervals.decode, Estimate_per_second(pace, 1))} a second${done ? html`: done after ${timeWith(intervals.static, Estimate_add(first, Estimate_mul(pace, STORY.length - 1)))}` : ""} <small>(${origin})</small></p>
         <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
       </div>`;
     })}
@@ -39,8 +40,8 @@ export function Race({ setting, all, cards, rival, onRival, source, context }) {
 
 function paceOf(setting) {
   const { card, serving, state, decode, intervals } = setting;
-  const first = serving.steady(state.users).stay.ttft.expected;
-  return { name: card.name, first, pace: decode.seconds.expected, intervals, origin: `${measuredOf(setting, "decode")}; ${setting.level}` };
+  const first = serving.steady(state.users).stay.ttft;
+  return { name: card.name, first, pace: decode.seconds, intervals, origin: `${measuredOf(setting, "decode")}; ${setting.level}` };
 }
 
 function attempt(setting, all, card) {

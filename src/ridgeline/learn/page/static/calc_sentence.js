@@ -50,12 +50,12 @@ function share(part) {
 /** Show the prediction, its interval and where that comes from, and why the card does not take more users. */
 export function Beneath({ setting }) {
   const { decode, state, context, wall, serving, intervals } = setting;
-  const expected = decode.seconds.expected;
+  const { expected, floor } = decode.seconds;
   const { memory } = serving;
   const under = wall < decode.ridge;
   return html`<p class="beneath">
-    Expected ${link(say_seconds(expected), "seconds")} <span class="interval">${time_interval(intervals.decode, expected)}</span>,
-    ${" "}${link(three_digits(1 / expected), "seconds")} <span class="interval">${rate_interval(intervals.decode, 1 / expected)}</span> tokens per second${state.users > 1 ? " each" : ""}
+    Expected ${link(say_seconds(expected), "seconds")} <span class="interval">${time_interval(intervals.decode, expected, floor)}</span>,
+    ${" "}${link(three_digits(1 / expected), "seconds")} <span class="interval">${rate_interval(intervals.decode, 1 / expected, 1 / floor)}</span> tokens per second${state.users > 1 ? " each" : ""}
     ${" "}<small>(${originOf(setting, "decode")})</small>.
     ${" "}${under
       ? html`Whatever the number of users: at ${grouped(context)} tokens of context each has its own keys and values, so the step stays at

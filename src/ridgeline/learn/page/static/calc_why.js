@@ -23,7 +23,7 @@ export function Why({ setting }) {
       <li id=${whyOf("bytes")} tabindex="-1"><b>Read per step</b> <${Sum} terms=${[[say_gb(gb(weights)), gathered > 0 ? `weights: of ${say_gb(gb(gathered))} not read in full` : "weights"], [say_gb(gb(read)), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${say_gb(gb(weights + read))} /></li>
       <li><b>Memory</b> ${say_gb(gb(weights + read + decode.kv_write_bytes))} / ${say(card.bandwidth, "B/s")} = <b>${say_seconds(decode.memory)}</b>, writing included</li>
       <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, at each format's peak = <b>${say_seconds(decode.arithmetic)}</b></li>
-      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${say_seconds(decode.seconds.floor)}</b>; each operation by itself ${say_seconds(decode.seconds.bound)} (bound); with the kernels there are ${timeWith(intervals.decode, decode.seconds.expected)} (expected; ${measuredOf(setting, "decode")})</li>
+      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the larger of the two: <b>${say_seconds(decode.seconds.floor)}</b>; each operation by itself ${say_seconds(decode.seconds.bound)} (bound); with the kernels there are ${timeWith(intervals.decode, decode.seconds)} (expected; ${measuredOf(setting, "decode")})</li>
       <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three_digits(decode.intensity)} FLOP/byte here; arithmetic takes as long as memory at ${three_digits(decode.ridge)}; the arithmetic units are idle for ${percent(Math.max(0, decode.idle))} of the floor</li>
     </ol>
     <details><summary>Where the facts are from</summary>

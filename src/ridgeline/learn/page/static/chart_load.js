@@ -42,9 +42,8 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
   const total = { ...speed, y: (value) => 190 - (value / totalHigh) * (190 - EDGE.top) };
   const wait = { x, width, top: 232, bottom: 330, y: (value) => 330 - (log10(Math.max(value, waitLow) / waitLow) / log10(waitHigh / waitLow)) * (330 - 232) };
   const within = Math.max(1, capacity.users);
-  // No measurement is beyond the physical limit, so the bands end there.
-  const rates = ({ floor, expected }) => ErrorInterval_around_rate(intervals.load, expected).map((rate) => Math.min(rate, floor));
-  const times = ({ floor, expected }) => ErrorInterval_around_time(intervals.load, expected).map((seconds) => Math.max(seconds, floor));
+  const rates = ({ floor, expected }) => ErrorInterval_around_rate(intervals.load, expected, floor);
+  const times = ({ floor, expected }) => ErrorInterval_around_time(intervals.load, expected, floor);
   return html`<section class="card load" aria-labelledby="load-title">
     <h2 id="load-title">Users and speed</h2>
     <p class="lead">${said(setting, capacity)} <small>(${originOf(setting, "load")})</small></p>
@@ -75,7 +74,7 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
 }
 
 function rowOf({ users, ttft, tpot, tokensPerUser, tokensPerSecond, prefillShare }, around) {
-  const [times, rates] = [[ttft, tpot].map(({ expected }) => timeWith(around, expected)), [tokensPerUser, tokensPerSecond].map(({ expected }) => rateWith(around, expected))];
+  const [times, rates] = [[ttft, tpot].map((each) => timeWith(around, each)), [tokensPerUser, tokensPerSecond].map((each) => rateWith(around, each))];
   return [grouped(users), ...times, ...rates, percent(prefillShare)];
 }
 
@@ -88,9 +87,9 @@ const round = (seconds) => Number(seconds.toPrecision(2));
 function said({ serving, intervals: { load: around } }, { users, limit, load }) {
   const stops = { memory: "memory has no room for more", step: "a step's token budget has no room for more", ttft: "with one more user, TTFT would exceed its target", tpot: "with one more user, TPOT would exceed its target" };
   if (!serving.memory.fits) return "It does not fit.";
-  if (!users) return html`Not one user within the targets: ${limit.toUpperCase()} of one is ${timeWith(around, load[limit].expected)}.`;
-  return html`<strong>${people(users)}</strong> at the same time, ${rateWith(around, load.tokensPerUser.expected)} tokens per second each,
-    ${" "}<strong>${rateWith(around, load.tokensPerSecond.expected)}</strong> in total; ${stops[limit]}.`;
+  if (!users) return html`Not one user within the targets: ${limit.toUpperCase()} of one is ${timeWith(around, load[limit])}.`;
+  return html`<strong>${people(users)}</strong> at the same time, ${rateWith(around, load.tokensPerUser)} tokens per second each,
+    ${" "}<strong>${rateWith(around, load.tokensPerSecond)}</strong> in total; ${stops[limit]}.`;
 }
 
 function Frame({ x, width, top, bottom, most, left, right, marks }) {

@@ -30,8 +30,9 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const per = log10(RIGHT / LEFT) / (width - EDGE.left - EDGE.right); // decades per pixel
   const under = (intensity) => Math.min(roof, intensity * bandwidth);
   const at = { x: x(decode.intensity), y: y(under(decode.intensity)) };
-  const speedAfter = (seconds) => (under(decode.intensity) * decode.seconds.floor) / Math.max(seconds, decode.seconds.floor);
-  const [fast, slow] = ErrorInterval_around_time(intervals.decode, decode.seconds.expected).map((seconds) => y(speedAfter(seconds)));
+  const { expected, floor } = decode.seconds;
+  const speedAfter = (seconds) => (under(decode.intensity) * floor) / Math.max(seconds, floor);
+  const [fast, slow] = ErrorInterval_around_time(intervals.decode, expected, floor).map((seconds) => y(speedAfter(seconds)));
   const frame = { x, y, width, height, low, high };
   const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they get closer and closer before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];

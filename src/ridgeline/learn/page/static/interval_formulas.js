@@ -6,21 +6,26 @@ import { say_seconds, three_digits } from "page/numbers.js";
 import { has, rpartition } from "page/python.js";
 
 const OWN_ENGINE = "ridgeline";
+const UNBOUNDED = Infinity;
 const UNKNOWN_ENGINE = "other";
 const _ACTIVATIONS = {"fp8": "fp8", "int8": null, "w8a8": "int8", "int4": null, "int4-g64": null, "int4-g32": null, "nvfp4": "fp4", "mxfp4": null};
 
-export function ErrorInterval_around_time(self, seconds) {
-  return [seconds * self.low, seconds * self.high];
+export function ErrorInterval_around_time(self, seconds, floor = 0) {
+  return [at_least_floor(seconds * self.low, seconds, floor), seconds * self.high];
 }
 
-export function ErrorInterval_around_rate(self, rate) {
-  return [rate / self.high, rate / self.low];
+export function ErrorInterval_around_rate(self, rate, ceiling = UNBOUNDED) {
+  return [rate / self.high, Math.min(rate / self.low, Math.max(rate, ceiling))];
 }
 
 export function ErrorInterval_measurements(self) {
   const seen = self.development ? ", seen in development" : "";
   const together = self.pooled ? ` ${self.pooled}` : "";
   return `${self.rows} measurements of ${self.sources} sources${together}${seen}`;
+}
+
+export function at_least_floor(seconds, predicted, floor) {
+  return Math.max(seconds, Math.min(predicted, floor));
 }
 
 export function known_of(device, engine, weights) {
@@ -46,19 +51,23 @@ export function _times_format(device, engine, weights) {
   return Object.keys(engine.dequantise).filter((name) => weights.startsWith(name)).length > 0;
 }
 
-export function time_interval(interval, seconds) {
-  const [low, high] = ErrorInterval_around_time(interval, seconds);
-  return _between(say_seconds(low), say_seconds(high));
+export function time_interval(interval, seconds, floor = 0) {
+  const [low, high] = ErrorInterval_around_time(interval, seconds, floor);
+  return times_between(low, high);
 }
 
-export function rate_interval(interval, rate) {
-  const [low, high] = ErrorInterval_around_rate(interval, rate);
+export function rate_interval(interval, rate, ceiling = UNBOUNDED) {
+  const [low, high] = ErrorInterval_around_rate(interval, rate, ceiling);
   return rates_between(low, high);
 }
 
-export function cost_interval(interval, dollars) {
-  const [low, high] = ErrorInterval_around_time(interval, dollars);
+export function cost_interval(interval, dollars, floor = 0) {
+  const [low, high] = ErrorInterval_around_time(interval, dollars, floor);
   return costs_between(low, high);
+}
+
+export function times_between(low, high) {
+  return _between(say_seconds(low), high < UNBOUNDED ? say_seconds(high) : "unbounded");
 }
 
 export function rates_between(low, high) {

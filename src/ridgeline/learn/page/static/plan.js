@@ -230,6 +230,8 @@ export class Serving {
   // Return the target that this number of users misses, null if none.
   missed(users) {
     const { ttft, tpot } = this.workload;
-    return ttft === null && tpot === null ? null : missed_target(this.steady(users).stay, ttft, tpot);
+    if (ttft === null && tpot === null) return null;
+    const { stay } = this.steady(users);
+    return missed_target(stay.ttft.expected, stay.tpot.expected, ttft, tpot);
   }
 }

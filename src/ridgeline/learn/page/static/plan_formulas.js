@@ -44,11 +44,11 @@ export function steady_state(users, own, itl, prompts) {
   return SteadyState(itl, pauses, residence_of(itl, pauses.steady, pauses.first, steps));
 }
 
-export function missed_target(stay, ttft, tpot) {
-  if (ttft != null && stay.ttft.expected > ttft) {
+export function missed_target(first, each, ttft, tpot) {
+  if (ttft != null && first > ttft) {
     return "ttft";
   }
-  return tpot != null && stay.tpot.expected > tpot ? "tpot" : null;
+  return tpot != null && each > tpot ? "tpot" : null;
 }
 
 export function most_users(held, limit, missed) {

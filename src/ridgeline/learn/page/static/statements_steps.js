@@ -131,10 +131,11 @@ export const MANY_USERS = [
     state: { ...SMALL, users: 32 },
     find: ({ serving, state, workload, intervals: { load: { low, high } } }) => {
       const { requestsPerSecond, ttft, tpot } = serving.load(state.users);
-      return { rate: requestsPerSecond.expected, stay: ttft.expected + (workload.output - 1) * tpot.expected, around: { low, high } };
+      const stay = (of) => ttft[of] + (workload.output - 1) * tpot[of];
+      return { rate: requestsPerSecond.expected, most: requestsPerSecond.floor, stay: stay("expected"), least: stay("floor"), around: { low, high } };
     },
-    ledger: ({ rate, stay, around }) =>
-      `It is: ${three_digits(rate)} ${rate_interval(around, rate)} per second × ${say_seconds(stay)} ${time_interval(around, stay)} = ${fixed(rate * stay, 1)}, as expected here.`,
+    ledger: ({ rate, most, stay, least, around }) =>
+      `It is: ${three_digits(rate)} ${rate_interval(around, rate, most)} per second × ${say_seconds(stay)} ${time_interval(around, stay, least)} = ${fixed(rate * stay, 1)}, as expected here.`,
     why: "It holds for every queue that neither grows nor shrinks in the long run. Two of concurrency, rate and stay determine the third.",
   },
   {
