@@ -939,7 +939,7 @@ def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:
         f"{rate_interval(around, 1 / tpot)} tok/s each, {three_digits(total)} {rate_interval(around, total)} in "
         "total (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
         f"{say_seconds(even['ttft']['expected'])}, {three_digits(each)} tok/s each, "
-        f"{three_digits(even['tokens_per_second']['expected'])} in total, with the factors of `trust`); a single user: "
+        f"{three_digits(even['tokens_per_second']['expected'])} in total, with the factors under load); a single user: "
     )
     assert 0 < told["queue"]["mean_errors"]["ttft"] < 0.5
     assert "simulated" not in plan("llama-3.1-8b", *CARD)[1]

@@ -38,7 +38,7 @@ _WAITS = {
     "positions": "prompts wait because the step's token budget is used up",
     "pages": "requests wait for KV pages",
 }
-_FACTORS = "with the factors of `trust`"
+_FACTORS = "with the factors of the line trust"
 _SHOWN = 0.01  # the share of time from which waiting is reported
 
 

@@ -212,7 +212,7 @@ def _even(plan: DeploymentPlan) -> str:
     each, every = (three_digits(rate) for rate in (load.tokens_per_user.expected, plan.even_tokens_per_second))
     return (
         f" (simulated, {_run(plan)}; by formula, if arrivals were evenly spaced: mean TTFT "
-        f"{say_seconds(load.ttft.expected)}, {each} tok/s each, {every} in total, with the factors of `trust`)"
+        f"{say_seconds(load.ttft.expected)}, {each} tok/s each, {every} in total, with the factors under load)"
     )
 
 
