@@ -193,7 +193,6 @@ def test_rows_under_load_do_not_make_the_intervals_under_load(fitting: ModuleTyp
     made = fitting.interval([*steps, *load], "load", "timed")
     assert made == fitting.interval(steps, "load", "timed")
     assert (made.rows, made.sources, made.pooled) == (8, 4, "of decode and prefill")
-    assert fitting.interval(load, "load", "timed") is None
 
 
 def test_coverage_counts_with_intervals_that_end_at_the_floor(fitting: ModuleType) -> None:
