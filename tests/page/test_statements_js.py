@@ -113,7 +113,7 @@ def many_users() -> dict[str, Any]:
         )
     )  # fmt: skip
     never = next(context for context in range(700, 900) if critical_batch(llama, A100, context) is None)
-    rate = busy.requests_per_second.expected
+    rate, most = busy.requests_per_second.expected, busy.requests_per_second.floor
     around = plan(SMALL, "a100-sxm-80gb", PlanWorkload(1500, 1000, 32, 1.0, 0.05)).intervals["load"]
     contexts = 128, 512, 2000
     alone, together = ([decode(SMALL, A100, n, context).floor for context in contexts] for n in (1, 32))
@@ -123,7 +123,10 @@ def many_users() -> dict[str, Any]:
             "batches": [critical_batch(llama, A100, context) for context in (1, 128, 256, 512)],
         },
         "batching-32": {"gains": [32 * a / b for a, b in zip(alone, together, strict=True)]},
-        "little": {"rate": rate, "stay": 32 / rate, "around": {"low": around.low, "high": around.high}},
+        "little": {
+            "rate": rate, "most": most, "stay": 32 / rate, "least": 32 / most,
+            "around": {"low": around.low, "high": around.high},
+        },
         "users-on-24-gb": {"users": small.users, "left": small.left, "each": small.request_bytes},
         "concurrency": {
             "tokens": engine.kv_tokens, "pages": engine.pages, "times": engine.concurrency, "said": 140595 / 2048,
