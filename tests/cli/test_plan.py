@@ -932,12 +932,13 @@ def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:
     total, each = told["fleet"]["tokens_per_second"], even["tokens_per_second_per_user"]["expected"]
     assert total == pytest.approx(simulated["tokens_per_second"])
     around, known = error_intervals()["load", "timed"], told["queue"]["intervals"]
+    ceiling = even["tokens_per_second"]["floor"]
     assert known["ttft"]["mean"] == pytest.approx(around.around_time(ttft))
     assert known["tpot"]["mean"] == pytest.approx(around.around_time(tpot))
     assert said["speed"].startswith(
         f"9 users: mean TTFT {say_seconds(ttft)} {time_interval(around, ttft)}, then {three_digits(1 / tpot)} "
-        f"{rate_interval(around, 1 / tpot)} tok/s each, {three_digits(total)} {rate_interval(around, total)} in "
-        "total (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
+        f"{rate_interval(around, 1 / tpot)} tok/s each, {three_digits(total)} {rate_interval(around, total, ceiling)} "
+        "in total (simulated, a steady state; by formula, if arrivals were evenly spaced: mean TTFT "
         f"{say_seconds(even['ttft']['expected'])}, {three_digits(each)} tok/s each, "
         f"{three_digits(even['tokens_per_second']['expected'])} in total, with the factors under load); a single user: "
     )

@@ -266,8 +266,8 @@ class LoadEstimator:
             if ttft is None and tpot is None:
                 return None
             stay = self._steady(users).stay
-            times = (interval.around_time(each.expected, each.floor)[end] for each in (stay.ttft, stay.tpot))
-            return missed_target(*times, ttft, tpot)
+            first, each = (interval.around_time(of.expected, of.floor)[end] for of in (stay.ttft, stay.tpot))
+            return missed_target(first, each, ttft, tpot)
 
         return most_users(self.memory.users, self.memory.limit, missed)[0]
 
