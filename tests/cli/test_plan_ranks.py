@@ -45,7 +45,7 @@ def test_requests_are_divided_among_cards(ridgeline: Run) -> None:
 def test_an_answer_says_what_cards_that_wait_for_each_other_are_between(ridgeline: Run) -> None:
     answer = said(ridgeline(*OWN))
     assert "on vLLM 0.14 and later, data-parallel attention (--engine)" in answer
-    found = re.search(r"users (\d+) concurrent, (\d+) per device, ", answer)
+    found = re.search(r"users (\d+) \[\d+ \.\. \d+\] concurrent, (\d+) per device, ", answer)
     assert found is not None
     assert int(found[2]) == -(-int(found[1]) // 4)
     speed = re.search(
