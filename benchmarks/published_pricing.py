@@ -31,6 +31,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.request_phases import Estimate, decode_step
@@ -213,7 +214,7 @@ def _offered(row: PublishedRow) -> Offered:
         return OpenLoop(bounded(draw_requests(moments, *lengths, 0), _count(row.requests), None))
     users = int(row.batch)
     requests = _count(row.requests) or users * ROUNDS
-    return ClosedLoop(users, 0, bounded(draw_requests(constant(1.0), *lengths, 0), requests, None), None, 0)
+    return ClosedLoop(users, ThinkTime(), bounded(draw_requests(constant(1.0), *lengths, 0), requests, None), None, 0)
 
 
 def _limits(row: PublishedRow, case: Scenario) -> Limits:

@@ -22,6 +22,7 @@ from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.load_estimate import LoadEstimator
@@ -67,7 +68,7 @@ def closed_loop(case: Scenario) -> None:
             asked = bounded(
                 draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 1), users * EACH, None
             )
-            simulated = steady_rate(run(machine, ClosedLoop(users, 0, asked, None, 1)))
+            simulated = steady_rate(run(machine, ClosedLoop(users, ThinkTime(), asked, None, 1)))
             apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
             apart["law.py"].append(simulated / closed_loop_throughput(machine, users, given, made) - 1)
         for law, each in apart.items():

@@ -26,6 +26,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import constant
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, draw_requests, jittered
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
@@ -36,7 +37,7 @@ INPUT, OUTPUT = 925, 266
 def users(machine: Machine, count: int, tokens: int) -> RunLog:
     """So many users until they have had about so many tokens."""
     asked = draw_requests(constant(1.0), jittered(Fixed(INPUT)), jittered(Fixed(OUTPUT)), 0)
-    return run(machine, ClosedLoop(count, 0, islice(asked, max(count * 2, tokens // OUTPUT)), None, 0))
+    return run(machine, ClosedLoop(count, ThinkTime(), islice(asked, max(count * 2, tokens // OUTPUT)), None, 0))
 
 
 def pricing(machine: Machine, count: int, tokens: int) -> float:

@@ -167,7 +167,7 @@ def test_a_run_ends_by_time(users: int | None) -> None:
 
 
 def test_conversations_carry_what_was_said_and_wait_while_one_thinks() -> None:
-    data = PromptDataset(input="4", output="3", turns=3, think=2.0)
+    data = PromptDataset(input="4", output="3", turns=3, think="constant:2s")
     run, server = played(
         job(LoadPattern(users=1, requests=2), data, endpoint="chat"), lambda f, n: (200, chat_answer(f"a{n}"))
     )

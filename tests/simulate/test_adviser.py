@@ -22,6 +22,7 @@ from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import LogNormal, Uniform
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import parse_slo
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
 from support.exact_prices import EXACT
@@ -193,7 +194,7 @@ def test_users_are_not_compared() -> None:
         rebuilt(Limits()),
         "",
         False,
-        lambda: ClosedLoop(1, 0, (), None, 0),
+        lambda: ClosedLoop(1, ThinkTime(), (), None, 0),
         parse_slo("ttft=1s"),
         EXACT,
         0,

@@ -19,6 +19,7 @@ from ridgeline.insight.traffic.lengths import Uniform
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.percentiles import Interval
 from ridgeline.insight.traffic.slo import MAX_CLASSES, SLO, parse_slos
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 from support.exact_prices import EXACT
@@ -132,7 +133,7 @@ def test_a_class_that_another_price_never_meets() -> None:
 
     def users() -> ClosedLoop:
         asked = (TraceRequest(0, 40, 8, slo_class="late" if place >= 60 else "") for place in range(200))
-        return ClosedLoop(2, 0, asked, 180_000_000, 0)
+        return ClosedLoop(2, ThinkTime(), asked, 180_000_000, 0)
 
     logs = {factor: run(ONE, users(), factor) for factor in (0.7, 1.0, 1.3)}
     assert ["late" in log.requests.classes for log in logs.values()] == [True, True, False]

@@ -38,6 +38,7 @@ from ridgeline.insight.traffic.offered import (
 )
 from ridgeline.insight.traffic.percentiles import MINUTE, block_intervals
 from ridgeline.insight.traffic.slo import SLO, parse_slo
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
 from ridgeline.price.engine_profile import load_engine
@@ -210,7 +211,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
 
     asked = draw_requests(constant(1.0), Fixed(100), Fixed(20), 1)
     users = found(
-        lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1),
+        lambda: ClosedLoop(8, ThinkTime(), bounded(asked, 200, None), None, 1),
         machine(on=PRICED),
         error=0.0,
         open_loop=False,
@@ -259,7 +260,7 @@ def test_a_backlog_is_told(steady: SimulationFindings) -> None:
     """Users who are more than places wait, and nothing grows."""
     few = machine(Limits(tokens=512, requests=4), on=PRICED)
     asked = draw_requests(constant(1.0), Fixed(100), Uniform(10, 30), 1)
-    run = found(lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
+    run = found(lambda: ClosedLoop(8, ThinkTime(), bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
     assert run.verdict == "closed loop"
     assert run.law is None
     assert run.metrics.steps.held["requests"] > 0.9

@@ -13,6 +13,7 @@ from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed, LogNormal, Uniform
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, case
@@ -80,7 +81,11 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
 
 def test_users_are_dealt_too_and_seconds_add_up() -> None:
     asked = draw_requests(constant(1.0), Fixed(100), Fixed(10), 1)
-    log = run(SMALL, ClosedLoop(8, 0, bounded(asked, 80, None), None, 1), fleet=SimulatedFleet(2, "round-robin", 0, 1))
+    log = run(
+        SMALL,
+        ClosedLoop(8, ThinkTime(), bounded(asked, 80, None), None, 1),
+        fleet=SimulatedFleet(2, "round-robin", 0, 1),
+    )
     metrics = measure(log, None, open_loop=False)
     assert metrics.counts["ok"] == 80
     assert 0.5 < metrics.steps.busy <= 1

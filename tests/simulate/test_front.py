@@ -16,6 +16,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 
@@ -83,7 +84,7 @@ def test_costs_of_nothing_change_nothing() -> None:
 def test_users_ask_again_when_the_client_has_the_answer() -> None:
     """And a core that is too slow is what limits: so many users are under way there."""
     asked = bounded(draw_requests(iter(lambda: 0, 1), Fixed(60), Fixed(6), 1), 60, None)
-    found = Columns(run(machine(), ClosedLoop(3, 0, asked, None, 4), fleet=SimulatedFleet(api_server=COSTS)))
+    found = Columns(run(machine(), ClosedLoop(3, ThinkTime(), asked, None, 4), fleet=SimulatedFleet(api_server=COSTS)))
     assert found.ok.all()
     assert set(found.arrived[3:].tolist()) <= set(found.last.tolist())
     assert found.last.max() >= 60 * COSTS.request

@@ -16,6 +16,7 @@ from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
@@ -44,7 +45,7 @@ def test_users_get_what_the_law_says(case: Scenario, given: int, made: int, user
     """Within 2 %, prompts that run in several steps too."""
     asked = bounded(draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 1), users * 25, None)
     machine = machine_of(case, Limits(tokens=tokens))
-    log = run(machine, ClosedLoop(users, 0, asked, None, 1))
+    log = run(machine, ClosedLoop(users, ThinkTime(), asked, None, 1))
     assert half_way(log) == pytest.approx(closed_loop_throughput(machine, users, given, made), rel=0.02)
 
 
@@ -91,7 +92,7 @@ def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     assert tpot is not None
     assert load_law(machine, found.offered, 500, 100).tpot == pytest.approx(tpot.mean, rel=0.05)
     asked = bounded(draw_requests(constant(1.0), jittered(Fixed(500)), jittered(Fixed(100)), 1), 100, None)
-    assert half_way(run(machine, ClosedLoop(4, 0, asked, None, 1))) == pytest.approx(
+    assert half_way(run(machine, ClosedLoop(4, ThinkTime(), asked, None, 1))) == pytest.approx(
         closed_loop_throughput(machine, 4, 500, 100), rel=0.05
     )
 

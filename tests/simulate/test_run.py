@@ -24,6 +24,7 @@ from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
 from ridgeline.insight.traffic.offered import ClosedLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import SLO
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine, simulated
 
@@ -177,7 +178,8 @@ def test_users_ask_again_when_they_have_their_answer() -> None:
     """Three of them: no more than three requests are ever under way, each comes when its user has thought."""
     think = 2_000_000
     asked = draw_requests(iter(lambda: 0, 1), Fixed(100), Fixed(5), 1)
-    log = run(machine(), ClosedLoop(3, think, bounded(asked, 40, None), None, seed=4))
+    think_time = ThinkTime(think, constant=True)
+    log = run(machine(), ClosedLoop(3, think_time, bounded(asked, 40, None), None, seed=4))
     found = Columns(log)
     assert int(found.ok.sum()) == 40
     ends = sorted(found.last.tolist())
@@ -189,7 +191,7 @@ def test_users_ask_again_when_they_have_their_answer() -> None:
 def test_a_user_who_is_refused_leaves() -> None:
     """One whose questions do not fit would ask for ever, at one moment."""
     asked = draw_requests(iter(lambda: 0, 1), Fixed(100_000), Fixed(5), 1)
-    log = run(machine(), ClosedLoop(2, 0, asked, 10**9, seed=4))
+    log = run(machine(), ClosedLoop(2, ThinkTime(), asked, 10**9, seed=4))
     assert len(log.requests) == 2
     assert set(log.requests.reasons) == {0, 1}
     assert measure(log, SLO(ttft=1), open_loop=False).good_share == 0
@@ -197,8 +199,9 @@ def test_a_user_who_is_refused_leaves() -> None:
 
 def test_users_who_would_begin_later_never_ask() -> None:
     """Of 200 who begin within a minute, those of the first ten seconds."""
+    minute = ThinkTime(60 * 10**9, constant=True)
     asked = draw_requests(iter(lambda: 0, 1), Fixed(50), Fixed(2), 1)
-    arrived = Columns(run(machine(), ClosedLoop(200, 60 * 10**9, asked, 10 * 10**9, seed=4))).arrived
+    arrived = Columns(run(machine(), ClosedLoop(200, minute, asked, 10 * 10**9, seed=4))).arrived
     assert arrived.max() < 10 * 10**9
     assert 15 < len(arrived) < 60
 

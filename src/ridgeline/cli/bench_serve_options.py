@@ -16,6 +16,7 @@ from ridgeline.insight.bench.server_probe import base_url
 from ridgeline.insight.bench.sweep import MIN_REQUESTS
 from ridgeline.insight.traffic.lengths import parse_lengths
 from ridgeline.insight.traffic.slo import SLO, parse_slo
+from ridgeline.insight.traffic.think_time import parse_think_time
 
 MAX_PROCESSES = 256
 _REQUESTS = 100  # the default if no option limits the run
@@ -147,7 +148,10 @@ class DataFlags:
     prefix: int = _requests("The number of tokens at the start of the prompts that all share.", default=0)
     prefixes: int = _requests("The number of different shared prefixes.", default=1)
     turns: int = _requests("The number of turns of a conversation; each request includes the earlier turns.", default=1)
-    think: str | None = _requests("The time between a response and the user's next request, like 2s.")
+    think: str | None = _requests(
+        "The mean time between a response and the next turn, like 2s. Think times are exponential; constant:2s makes "
+        "them all equal."
+    )
     prompts: Path | None = _requests(
         "A file with prompts: a ShareGPT .json, or JSON lines with prompt or messages (and max_tokens).",
         "--prompts",
@@ -177,7 +181,7 @@ class DataFlags:
             prefix=self.prefix,
             prefixes=self.prefixes,
             turns=self.turns,
-            think=0.0 if self.think is None else parse_seconds(self.think, "--think"),
+            think=self.think,
             vocabulary=self.token_ids,
             seed=seed,
         )
@@ -230,6 +234,8 @@ class DataFlags:
             raise ValueError("--prefixes is the number of different prefixes of --prefix tokens; give both")
         if self.think is not None and self.turns == 1:
             raise ValueError("--think is the time between --turns; give both")
+        if self.think is not None:
+            parse_think_time(self.think, "--think")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ridgeline.cli.flags import given_flags, panel
 from ridgeline.cli.options import parse_nanoseconds
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.traffic import arrivals
-from ridgeline.insight.traffic.conversations import Conversations, FollowUpLengths
+from ridgeline.insight.traffic.conversations import Conversations, FollowUps
 from ridgeline.insight.traffic.lengths import Fixed, Lengths, parse_lengths
 from ridgeline.insight.traffic.offered import (
     SPREAD,
@@ -27,6 +27,7 @@ from ridgeline.insight.traffic.offered import (
     with_arrivals,
 )
 from ridgeline.insight.traffic.profile import parse_profile, shaped
+from ridgeline.insight.traffic.think_time import ThinkTime, parse_think_time
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 
 _DURATION = "60s"  # default for generated requests
@@ -50,7 +51,10 @@ class TrafficFlags:
     users: int | None = _traffic(
         "Closed loop: the number of users, each of whom sends the next request after the last response."
     )
-    think: str | None = _traffic("The time between a response and the user's next request, like 2s.")
+    think: str | None = _traffic(
+        "The mean time between a response and the user's next request, like 2s. Think times are exponential; "
+        "constant:2s makes them all equal."
+    )
     turns: int = _traffic(
         "The number of turns of a conversation, each of which includes the earlier ones; --rate then counts "
         "conversations.",
@@ -189,10 +193,12 @@ class TrafficFlags:
         if self.profile is not None:
             parse_profile(self.profile)
         lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
-        think = 0 if self.think is None else parse_nanoseconds(self.think, "--think")
-        made = partial(self._offered, lengths, self.until, think)
+        made = partial(self._offered, lengths, self.until, self._think_time())
         made()  # refuse an unreadable file before a model is built
         return made
+
+    def _think_time(self) -> ThinkTime:
+        return ThinkTime() if self.think is None else parse_think_time(self.think, "--think")
 
     def _lengths(self, option: str, text: str) -> Lengths:
         found = parse_lengths(text, option)
@@ -218,7 +224,7 @@ class TrafficFlags:
             text = _DURATION
         return parse_nanoseconds(text, "--duration")
 
-    def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: int) -> Offered:
+    def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: ThinkTime) -> Offered:
         requests = self._requests(lengths)
         begun: Offered
         if self.users is None:
@@ -227,7 +233,7 @@ class TrafficFlags:
             begun = ClosedLoop(self.users, think, bounded(requests, self.requests, None), until, self.seed)
         if self.turns == 1:
             return begun
-        return Conversations(begun, self.turns, think, FollowUpLengths(*lengths, self.seed), until)
+        return Conversations(begun, self.turns, FollowUps(*lengths, think, self.seed), until)
 
     def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
         moments = self._moments()
@@ -257,7 +263,7 @@ class TrafficFlags:
     def in_words(self) -> str:
         """Return a description such as `Poisson arrivals, 12 per second, 1k tokens in and 256 out, ...`."""
         if self.users is not None:
-            thinking = "" if self.think is None else f" who think for {self.think}"
+            thinking = "" if self.think is None else f" who think for {self._think_time().in_words}"
             how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
         elif self.rate is not None:
             name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
@@ -276,4 +282,5 @@ class TrafficFlags:
         how += f", conversations of {self.turns} turns"
         if self.users is not None:
             return how  # already states the think time
-        return f"{how}, each " + ("immediately" if self.think is None else self.think) + " after the previous response"
+        after = "immediately" if self.think is None else self._think_time().in_words
+        return f"{how}, each {after} after the previous response"

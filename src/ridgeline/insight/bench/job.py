@@ -53,8 +53,8 @@ class PromptDataset(msgspec.Struct, frozen=True):
     """The number of different shared prefixes."""
     turns: int = 1
     """The number of turns per conversation."""
-    think: float = 0.0
-    """The seconds between a response and the next turn."""
+    think: str | None = None
+    """The time between a response and the next turn, in the notation of `traffic.think_time`; None for none."""
     vocabulary: int | None = None
     """The exclusive upper bound of random token ids that replace words; None for words."""
     wording: TokensPerWord = TokensPerWord()

@@ -1,6 +1,7 @@
 """A load generator that sends requests at their intended times (open loop) or when a user is free (closed loop)."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ from ridgeline.insight.traffic import arrivals
 from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.stationarity import judge_stationarity
+from ridgeline.insight.traffic.think_time import ThinkTime, parse_think_time
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 _TICK = 1.0  # seconds between two checks of the requests
@@ -32,6 +34,7 @@ class LoadGenerator:
         self.job, self.source, self.sender = job, source, sender
         self.records: list[RequestRecord] = []
         self.stopped = ""
+        self._think = ThinkTime() if job.data.think is None else parse_think_time(job.data.think, "--think")
         self._behind = 0  # consecutive checks that found the server falling behind
         self._places = None if job.load.most_under_way is None else asyncio.Semaphore(_share(job, "most_under_way"))
 
@@ -122,7 +125,8 @@ class LoadGenerator:
             if record.outcome != "ok" or place + 1 == len(session.turns):
                 return
             messages += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
-            intended = self.sender.now() + round(self.job.data.think * 1e9)
+            think = self._think.draw(random.Random(f"think/{self.job.data.seed}/{index}/{place}"))
+            intended = self.sender.now() + think
             await self.sender.clock.until(self.sender.start + intended)
 
     async def _in_place(self, body: bytes, record: RequestRecord, begun: int | None) -> str:

@@ -19,6 +19,7 @@ from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
 from ridgeline.insight.traffic.percentiles import Distribution, Interval, needed
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.error_interval import UNBOUNDED, ErrorInterval
 from ridgeline.price.interval_text import times_between
 from ridgeline.price.plan.demand import Demand, ReplicaCount
@@ -236,7 +237,7 @@ def _offered(workload: PlanWorkload, rate: float | None, users: int, count: int,
         return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))
     requests = bounded(draw_requests(constant(1.0), given, made, _SEED), count, None)
     starts = None if stay is None else [stay * user // users for user in range(users)]
-    return ClosedLoop(users, 0, requests, None, _SEED, starts)
+    return ClosedLoop(users, ThinkTime(), requests, None, _SEED, starts)
 
 
 def _counted(users: int, output: int, *, long: bool) -> int:

@@ -11,43 +11,44 @@ from dataclasses import dataclass, replace
 
 from ridgeline.insight.traffic.lengths import MAX_TOKENS, Lengths
 from ridgeline.insight.traffic.offered import Offered, check_moment
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class FollowUpLengths:
-    """The lengths of later turns and their responses.
+class FollowUps:
+    """The lengths of later turns and their responses, and the think times before them.
 
-    They depend only on the seed and the position of the turn, so that two runs have the same lengths whatever came
-    first.
+    They depend only on the seed and the position of the turn, so that two runs have the same ones whatever came first.
     """
 
     given: Lengths
     """The distribution of the tokens that each later turn adds."""
     made: Lengths
     """The distribution of the tokens of a response."""
+    think: ThinkTime
+    """The distribution of the time from a response to the next turn."""
     seed: int
 
-    def of(self, session: int, turn: int) -> tuple[int, int]:
-        """Return the tokens of a turn and of its response."""
+    def of(self, session: int, turn: int) -> tuple[int, int, int]:
+        """Return the tokens of a turn and of its response, and the nanoseconds of thinking before it."""
         draw = random.Random(f"turns/{self.seed}/{session}/{turn}")
-        return self.given.draw(draw), self.made.draw(draw)
+        return self.given.draw(draw), self.made.draw(draw), self.think.draw(draw)
 
 
 class Conversations:
     """Traffic that turns each request of another source into the first turn of a conversation."""
 
-    def __init__(self, begun: Offered, turns: int, think: int, questions: FollowUpLengths, until: int | None) -> None:
+    def __init__(self, begun: Offered, turns: int, questions: FollowUps, until: int | None) -> None:
         """Create multi-turn traffic from a source of first turns.
 
         Args:
             begun: The source of first turns.
             turns: The turns of a conversation.
-            think: Nanoseconds from a response to the next turn.
-            questions: The lengths of later turns.
+            questions: The lengths of later turns and the think times.
             until: The time after which no turn starts; None for no limit.
         """
-        self._begun, self._turns, self._think, self._until = begun, turns, think, until
+        self._begun, self._turns, self._until = begun, turns, until
         self._questions = questions
         self._sessions = 0
         self._later: list[tuple[int, int, TraceRequest]] = []  # arrival time, conversation, request
@@ -72,11 +73,12 @@ class Conversations:
         After the last turn, if the next one would come too late, or if a later turn was rejected because it exceeds the
         context, the user is free for another conversation.
         """
-        asks, turn = now + self._think, request.turn + 1
+        turn = request.turn + 1
+        given, made, think = self._questions.of(request.session, turn)
+        asks = now + think
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):
             self._begun.ended(request, now, answered=answered or request.turn > 0)
             return
-        given, made = self._questions.of(request.session, turn)
         context = request.input + request.output
         question = replace(request, at=asks, input=context + given, output=made, turn=turn)
         check_moment(asks, "give a shorter --think")

@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from ridgeline.insight.traffic.lengths import Fixed, Lengths, Uniform
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 _LATEST = 2**62  # nanoseconds; sums of such times still fit in 64 bits
@@ -71,26 +72,26 @@ class ClosedLoop:
     def __init__(
         self,
         users: int,
-        think: int,
+        think: ThinkTime,
         requests: Iterable[TraceRequest],
         until: int | None,
         seed: int,
         starts: Iterable[int] | None = None,
     ) -> None:
-        """Create a closed loop, whose users start at random times within one think time, or at given times.
+        """Create a closed loop, whose users first think, independently of each other, or start at given times.
 
         Args:
             users: The number of users.
-            think: The think time in nanoseconds.
+            think: The think time.
             requests: The requests that users send; their arrival times are ignored.
             until: The time after which no request is sent; None for no limit.
-            seed: The seed of the start times.
+            seed: The seed of the start and think times.
             starts: The start times of the users in nanoseconds, instead of random ones.
         """
         self._requests, self._think, self._until = iter(requests), think, until
-        draw = random.Random(f"users/{seed}")
+        self._draw = random.Random(f"users/{seed}")
         if starts is None:
-            starts = (draw.randrange(think) if think else 0 for _ in range(users))
+            starts = (think.draw_start(self._draw) for _ in range(users))
         begin = sorted(starts)
         self._asking = begin if until is None else [at for at in begin if at < until]
         self._next = next(self._requests, None)
@@ -113,7 +114,7 @@ class ClosedLoop:
         """
         if not answered:
             return
-        asks = now + self._think
+        asks = now + self._think.draw(self._draw)
         if self._until is None or asks < self._until:
             check_moment(asks, "give a shorter --think")
             heapq.heappush(self._asking, asks)
