@@ -9,6 +9,7 @@ import yaml
 
 from cli.running import REFUSED, USAGE, Ended, Run, assert_one_line
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
+from ridgeline.util.document.humanize import say_seconds
 
 CARD = ("--device", "h100-sxm")
 
@@ -40,6 +41,24 @@ def test_plan_prints_the_command_alone_and_prices_its_engine(ridgeline: Run, tar
     priced = ridgeline(*words, "--engine", target, "--json").json
     users = priced["answer"]["users"]
     assert f"expected with {users:,} running requests" in ended.out
+
+
+@pytest.mark.parametrize("load", [("--users", "24"), ("--rate", "3"), ("--rate", "3", "--requests", "60")])
+def test_the_comments_of_a_load_are_the_answer(ridgeline: Run, load: tuple[str, ...]) -> None:
+    """Check the comments against the simulated latencies, which differ from those of the formulas."""
+    words = ("plan", "qwen3-8b", "--device", "a100-sxm-80gb", *load, "--engine", "vllm")
+    priced, emitted = ridgeline(*words, "--json").json, ridgeline(*words, "--emit", "vllm").out
+    metrics = priced["queue"]["metrics"]
+    means = {name: metrics["latencies"][name]["mean"] for name in ("ttft", "tpot")}
+    assert means["ttft"] != pytest.approx(priced["fleet"]["load"]["ttft"]["expected"], rel=0.02)
+    line = next(line for line in emitted.splitlines() if line.startswith("# simulated with "))
+    assert f"mean TTFT {say_seconds(means['ttft'])}, mean TPOT {say_seconds(means['tpot'])}" in line
+    command = words_of(emitted)
+    running = int(command[command.index("--max-num-seqs") + 1])
+    if load[0] == "--users":
+        assert running == 24
+    else:
+        assert running > priced["fleet"]["load"]["users"]  # random arrivals meet
 
 
 def test_plan_emits_a_manifest(ridgeline: Run) -> None:

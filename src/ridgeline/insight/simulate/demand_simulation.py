@@ -62,6 +62,7 @@ def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) 
         tail.around_mean("TTFT") or (0.0, 0.0),
         tail.mean("TPOT"),
         tail.around_mean("TPOT"),
+        tail.running,
     )
     return SimulatedDemand(queue, tail)
 

@@ -77,6 +77,8 @@ class TailEstimate:
 
     rate: float | None
     users: int
+    running: int
+    """The maximum number of requests that ran at the same time."""
     requests: int | None
     """The number of requests of a whole run, ramp-up and drain included; None for a steady state."""
     errors: dict[str, float]
@@ -208,13 +210,15 @@ def tail_of(
         count = math.ceil(demand.requests / fleet.replicas)
         log = run(machine, _offered(workload, rate, users, count, None), factor)
         metrics = measure(log, None, open_loop=rate is not None, window=(0, count))
-        return TailEstimate(rate, users, count, {}, metrics, _range(serving))
+        running = max(log.steps.running, default=0)
+        return TailEstimate(rate, users, running, count, {}, metrics, _range(serving))
     counted = _counted(users, workload.output, long=long)
     stay = round(users / serving.load(users).requests_per_second.expected * factor * 1e9)
     log = run(machine, _offered(workload, rate, users, counted + 2 * users, stay), factor)
     window = users, users + counted
     metrics = measure(log, None, open_loop=rate is not None, window=window)
-    return TailEstimate(rate, users, None, _errors(log, window), metrics, _range(serving))
+    running = max(log.steps.running)
+    return TailEstimate(rate, users, running, None, _errors(log, window), metrics, _range(serving))
 
 
 def _range(serving: LoadEstimator) -> StepTimesRange:

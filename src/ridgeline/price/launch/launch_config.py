@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from ridgeline.core.models.common.recipes import read_recipe
 from ridgeline.core.ops.number_formats import FORMATS
+from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.util.document.humanize import say_seconds, three_digits
@@ -85,7 +86,9 @@ class LaunchConfig:
 
 
 def launch_of_plan(plan: DeploymentPlan, model: str) -> LaunchConfig:
-    """Return the configuration of a plan, with as many running requests as the plan reports.
+    """Return the configuration of a plan, with as many running requests as the plan reports, and its answer.
+
+    A simulated rate has the most requests that ran at the same time: with fewer places, its requests would wait longer.
 
     Args:
         plan: The plan.
@@ -102,21 +105,41 @@ def launch_of_plan(plan: DeploymentPlan, model: str) -> LaunchConfig:
     if plan.demand and plan.fleet is None:
         raise ValueError("--emit: no number of replicas serves this load within the targets; `ridgeline plan` says why")
     users = load.users if plan.demand or plan.workload.batch == 1 else plan.workload.batch
-    load = plan.serving.load(users)
-    text = (
-        f"expected with {users:,} running requests of {plan.workload.input:,} + {plan.workload.output:,} tokens: "
-        f"TTFT {say_seconds(load.ttft.expected)}, TPOT {say_seconds(load.tpot.expected)}, "
-        f"{three_digits(load.requests_per_second.expected)} requests/s per replica"
-    )
+    running = users if plan.queue is None or plan.demand.rate is None else plan.queue.running
     return LaunchConfig(
         plan.name,
         model,
         read_recipe(plan.models.fields).name,
         case,
         plan.workload.tokens,
-        case.requests_per_rank(users),
+        case.requests_per_rank(running),
         plan.workload.step_tokens,
         (memory.weights + memory.left) / memory.total,
         1 if plan.fleet is None else plan.fleet.replicas,
-        text,
+        _expected(plan, users) if plan.queue is None else _simulated(plan, plan.queue),
     )
+
+
+def _expected(plan: DeploymentPlan, users: int) -> str:
+    """Return the figures of a number of users by formula in one line."""
+    load = plan.serving.load(users)
+    return (
+        f"expected with {users:,} running requests of {_tokens(plan)}: TTFT {say_seconds(load.ttft.expected)}, TPOT "
+        f"{say_seconds(load.tpot.expected)}, {three_digits(load.requests_per_second.expected)} requests/s per replica"
+    )
+
+
+def _simulated(plan: DeploymentPlan, queue: SimulatedQueue) -> str:
+    """Return the means of a simulated demand in one line, as in the plan's summary."""
+    rate = f"{three_digits(queue.fleet.requests_per_second / queue.fleet.replicas)} requests/s per replica"
+    users = plan.demand.rate is None
+    load = f"{queue.fleet.load.users:,} running requests" if users else rate
+    pace = "" if queue.tpot is None else f", mean TPOT {say_seconds(queue.tpot)}"
+    served = f", {rate}" if users else ""
+    missed = f"; misses the target of {' and '.join(queue.missed)}" if queue.missed else ""
+    first = f"mean TTFT {say_seconds(queue.ttft)}"
+    return f"simulated with {load} of {_tokens(plan)}: {first}{pace}{served}{missed}"
+
+
+def _tokens(plan: DeploymentPlan) -> str:
+    return f"{plan.workload.input:,} + {plan.workload.output:,} tokens"

@@ -99,6 +99,8 @@ class SimulatedQueue:
     """The mean seconds per output token after the first; None if responses have only one token."""
     tpot_interval: tuple[float, float] | None
     """The interval of the mean seconds per output token."""
+    running: int
+    """The maximum number of requests that ran on a replica at the same time."""
 
 
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
