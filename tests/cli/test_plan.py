@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from ridgeline.cli import console
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
-from ridgeline.insight.simulate import tail_latency
+from ridgeline.insight.simulate import demand_simulation, tail_latency
 from ridgeline.price.devices import device_names
 from ridgeline.price.error_interval import error_intervals
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.price.interval_text import rate_interval, time_interval
-from ridgeline.price.plan.plan_document import SECTIONS
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.plan_document import SECTIONS, needs_simulation
 from ridgeline.price.plan.plan_text import describe_users
 from ridgeline.util.document.humanize import say_seconds, three_digits
 from support.planned import TINY, TINY_MIXTURE
@@ -414,7 +417,7 @@ def test_figures_of_a_replica_and_of_all_are_told_apart(plan: Any, demand: tuple
     assert said["speed"].startswith(f"{describe_users(users)}{each}: mean TTFT ")
     around = f"[{three_digits(least)} .. {three_digits(most)}]"
     assert f" {total:,.0f} {around} in total{f' on {count} replicas' * (count > 1)}" in said["speed"]
-    assert f"decode: memory bandwidth (a step for {load['users']} users{each}: " in said["limit"]
+    assert f"decode: memory bandwidth (a step for {describe_users(users)}{each}: " in said["limit"]
     assert told["answer"]["limits"] == {"prefill": "compute", "decode": "memory"}
     assert (f" per hour for {count} replicas, $" in said["cost"]) == (count > 1)
     assert said.get("queue", "").startswith("one replica, ") == (count > 1)
@@ -869,6 +872,48 @@ def test_the_headline_counts_queues(plan: Any, monkeypatch: pytest.MonkeyPatch) 
     assert said["users"].split(" [")[0] in " ".join(plan(*asked, "--short")[1].split())
     assert f"$ per hour for {fleet['replicas']} replicas".removeprefix("$") in said["cost"]
     assert f"replicas: {fleet['replicas']}" in plan(*asked, "--emit", "kubernetes")[1]
+
+
+def test_a_short_plan_counts_the_users_of_the_simulation(plan: Any) -> None:
+    """Check one number of users in all lines: the formula's stood next to simulated rates."""
+    asked = ("qwen3-8b", "--device", "a100-sxm-80gb", "--rate", "5")
+    queue = json.loads(plan(*asked, "--json")[1])["queue"]
+    latencies = queue["metrics"]["latencies"]
+    users = round(5 * (latencies["ttft"]["mean"] + 255 * latencies["tpot"]["mean"]))
+    assert users != queue["even_arrivals"]["load"]["users"]
+    short, said = " ".join(plan(*asked, "--short")[1].split()), answered(plan(*asked)[1])
+    assert f"; {users} users at a time speed {users} users: {1 / latencies['tpot']['mean']:.1f} [" in short
+    assert "of time)" not in short
+    assert said["speed"].startswith(f"{users} users: ")
+    assert f"(a step for {users} users: " in said["limit"]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_is_simulated_if_that_changes_it(plan: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Compare each section with and without a simulation, which takes three replicas instead of one."""
+    simulated = []
+
+    def simulate(serving: LoadEstimator, demand: Demand, even: ReplicaCount) -> Any:
+        simulated.append(even.replicas)
+        queue = SimulatedQueue("", (), fleet_of(serving, demand, 3), even, 0.1, 0.01, 9)
+        return SimpleNamespace(queue=queue, tail=None)
+
+    monkeypatch.setattr(demand_simulation, "simulate_demand", simulate)
+    texts = []
+    for wanted in (True, False):
+        monkeypatch.setattr("ridgeline.cli.plan.needs_simulation", lambda _, wanted=wanted: wanted)
+        texts.append(plan("qwen3-8b", "--device", "a100-sxm-80gb", "--rate", "5", "--section", name)[1])
+    assert simulated == [1]
+    assert (texts[0] != texts[1]) == needs_simulation((name,))
+
+
+@pytest.mark.parametrize("words", [("--section", "memory,weights"), ("--compare-devices", "l4,l40s")])
+def test_what_states_no_demand_is_not_simulated(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(demand_simulation, "simulate_demand", lambda *_: pytest.fail("it was simulated"))
+    code, out, _ = plan("qwen3-8b", "--device", "a100-sxm-80gb", "--users", "9", *words)
+    assert (code, bool(out)) == (0, True)
 
 
 @pytest.mark.parametrize("demand", [("--users", "6"), ("--rate", "2")])

@@ -20,7 +20,7 @@ from ridgeline.price.plan import DeploymentPlan, make_plan
 from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.comparison_csv import comparison_csv
 from ridgeline.price.plan.comparison_document import compare_document
-from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_document
+from ridgeline.price.plan.plan_document import SECTIONS, needs_simulation, plan_document, short_document
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
 from ridgeline.price.plan.plan_report import report_document
 from ridgeline.price.plan.scenario import AddAdapters, ModelCache
@@ -92,7 +92,9 @@ def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...
     shown, files = flags.shown, flags.files
     sections = sections_of(shown, SECTIONS)
     add_adapters = add_adapters_of(source, flags.lora)
-    made, tail = (None, None) if flags.setup.device is None else _simulated(_plan(source, flags, add_adapters))
+    made, tail = None if flags.setup.device is None else _plan(source, flags, add_adapters), None
+    if made is not None and _can_simulate(made) and _needs_simulation(flags, sections, compares=devices is not None):
+        made, tail = _simulated(made)
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)
     _say_unknown(flags.money, made, compared)
     if shown.emit is not None:
@@ -125,11 +127,21 @@ def _refuse_text_options(title: str, flags: PlanFlags) -> None:
     refuse_emit(title, flags.shown)
 
 
-def _simulated(made: DeploymentPlan) -> "tuple[DeploymentPlan, TailEstimate | None]":
-    """Return a plan whose demand is simulated, and the latencies of a replica.
+def _needs_simulation(flags: PlanFlags, sections: tuple[str, ...] | None, *, compares: bool) -> bool:
+    """Return whether the simulation of the demand has a place in the output.
 
-    The plan stays as it is, without latencies, if there is no demand, if it cannot be served, and for models and
-    deployments that cannot be simulated.
+    Args:
+        flags: The options.
+        sections: The sections to print; None for the summary.
+        compares: Whether a comparison is printed instead of the plan.
+    """
+    if flags.as_json or flags.files.report is not None or flags.shown.emit is not None:
+        return True
+    return not compares and needs_simulation(sections)
+
+
+def _can_simulate(made: DeploymentPlan) -> bool:
+    """Return whether a plan has a demand that can be served, of a model and a deployment that can be simulated.
 
     Raises:
         ValueError: If --requests is given but cannot be simulated.
@@ -138,9 +150,13 @@ def _simulated(made: DeploymentPlan) -> "tuple[DeploymentPlan, TailEstimate | No
         if made.demand.requests is not None:
             what = "--enable-dp-attention" if made.case.ranks > 1 else f"{made.name}, an encoder-decoder"
             raise ValueError(f"--requests is simulated, which is not supported for {what}; leave it out")
-        return made, None
-    if not made.demand or made.fleet is None:
-        return made, None
+        return False
+    return bool(made.demand) and made.fleet is not None
+
+
+def _simulated(made: DeploymentPlan) -> "tuple[DeploymentPlan, TailEstimate]":
+    """Return a plan whose demand is simulated, and the latencies of a replica."""
+    assert made.fleet is not None, "the demand cannot be served"
     from ridgeline.insight.simulate.demand_simulation import simulate_demand  # imports the engine
 
     found = simulate_demand(made.serving, made.demand, made.fleet)

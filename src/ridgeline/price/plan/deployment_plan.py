@@ -275,6 +275,15 @@ class DeploymentPlan:
         return self.fleet.load if self.fleet is not None else self.capacity.load
 
     @property
+    def users_at_a_time(self) -> int:
+        """The requests that run on the fullest replica on average; for a simulated rate by Little's law."""
+        queue, demand = self.queue, self.demand
+        if queue is None or demand.rate is None or demand.requests is not None:
+            return self.reported_load.users
+        seconds = queue.ttft + (self.workload.output - 1) * (queue.tpot or 0.0)
+        return max(1, round(demand.rate / queue.fleet.replicas * seconds))
+
+    @property
     def tokens_per_user(self) -> float:
         """The output tokens per second that each user of the reported load gets after the first token."""
         if self.queue is not None and self.queue.tpot:
@@ -290,7 +299,7 @@ class DeploymentPlan:
     @cached_property
     def workload_decode(self) -> PhasePrice:
         """The price of a decode step with the number of users that the summary reports."""
-        own = self.case.requests_per_rank(self.reported_load.users)
+        own = self.case.requests_per_rank(self.users_at_a_time)
         phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
         return price_phase(self.case.price, self.case.device, phase)
 

@@ -139,20 +139,11 @@ def describe_demand(plan: DeploymentPlan) -> str:
     capacity = "capacity"
     if queue is not None:
         within, capacity = _within_queue(plan, queue, within), "capacity for evenly spaced arrivals"
-    each = f"{describe_users(users_at_a_time(plan))} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
+    each = f"{describe_users(plan.users_at_a_time)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
     share = f"at {fleet.share:.0%} of {capacity}"
     if demand.rate is not None and fleet.share * plan.intervals["load"].high > 1:
         share += f", so overloaded if times are x {three_digits(1 / fleet.share)} of the predicted ones"
     return f"{demand_text}: {_replicas(plan, fleet)}{within}, {share}; {each}"
-
-
-def users_at_a_time(plan: DeploymentPlan) -> int:
-    """Return the requests that run on a replica on average; for a simulated rate by Little's law."""
-    queue, fleet, output = plan.queue, plan.fleet, plan.workload.output
-    if queue is None or fleet is None or plan.demand.rate is None or plan.demand.requests is not None:
-        return plan.reported_load.users
-    seconds = queue.ttft + (output - 1) * (queue.tpot or 0.0)
-    return max(1, round(plan.demand.rate / fleet.replicas * seconds))
 
 
 def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> str:
@@ -199,7 +190,7 @@ def _speed(plan: DeploymentPlan) -> str:
     if not plan.capacity.users or load.users == batch == 1:
         return line
     return (
-        f"{describe_users(users_at_a_time(plan))}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
+        f"{describe_users(plan.users_at_a_time)}{on_each_replica(plan)}: mean TTFT {_ttft(plan)}, then "
         f"{tokens_each(plan)} tok/s each{_waits(load)}, {total_tokens(plan)}{_even(plan)}; {line}"
     )
 
@@ -267,7 +258,7 @@ def _waits(load: LoadEstimate) -> str:
 def _limit(plan: DeploymentPlan) -> str:
     prefill, decode, scarce, load = plan.prefill, plan.workload_decode, scarcest(plan), plan.reported_load
     share = f" ({load.prefill_share:.0%} of the time)" if load.users > 1 else ""
-    who = f"{describe_users(load.users)}{on_each_replica(plan)}"
+    who = f"{describe_users(plan.users_at_a_time)}{on_each_replica(plan)}"
     line = (
         f"prefill{share}: {ROOFS[prefill.limit]}; decode: {ROOFS[decode.limit]} (a step for {who}: "
         f"{describe_work(decode)})"

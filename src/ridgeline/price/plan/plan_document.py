@@ -34,6 +34,8 @@ from ridgeline.util.document.elements import (
 )
 from ridgeline.util.document.humanize import gb, gb_cell, gib, gib_cell, say, say_gb, say_seconds, three_digits
 
+_OF_DEMAND = frozenset(("words", "time", "users", "levers"))
+"""The sections that depend on the number of replicas or their load."""
 _MORE = "more: --full, --section NAME; other devices: --compare; replicas: --users N, --rate R; JSON: --json"
 
 
@@ -79,6 +81,11 @@ def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...
         if name not in known:
             raise ValueError(f"--section is {name!r}; it must be one or more of {', '.join(known)}")
     return found
+
+
+def needs_simulation(sections: Iterable[str] | None) -> bool:
+    """Return whether the summary (for None) or one of the sections states what the simulation of a demand yields."""
+    return sections is None or not _OF_DEMAND.isdisjoint(sections)
 
 
 def plan_title(plan: DeploymentPlan) -> str:

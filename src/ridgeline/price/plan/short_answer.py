@@ -70,14 +70,18 @@ def _speed(plan: DeploymentPlan) -> str:
     if not plan.capacity.users or load.users == batch == 1:
         first = time_with(plan.intervals["prefill"], plan.prefill.seconds)
         return f"{at_once}, the first after {first}"
-    users = f"{describe_users(load.users)}{on_each_replica(plan)}"
+    users = f"{describe_users(plan.users_at_a_time)}{on_each_replica(plan)}"
     return f"{users}: {tokens_each(plan)} tokens per second each, {total_tokens(plan)}; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
-    """Return what limits either phase: `prompts (51% of time): arithmetic; output: memory bandwidth`."""
+    """Return what limits either phase: `prompts (51% of time): arithmetic; output: memory bandwidth`.
+
+    The share of time is a figure for even arrivals, so it is left out if the other lines are simulated.
+    """
     prefill, decode, scarce = ROOFS[plan.prefill.limit], ROOFS[plan.workload_decode.limit], scarcest(plan)
-    share = f" ({plan.reported_load.prefill_share:.0%} of time)" if plan.reported_load.users > 1 else ""
+    load = plan.reported_load
+    share = f" ({load.prefill_share:.0%} of time)" if load.users > 1 and plan.queue is None else ""
     line = f"prompts{share}: {prefill}; output: {decode}"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
         line += f"; {scarce.name} helps most"
