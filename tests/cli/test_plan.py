@@ -888,6 +888,36 @@ def test_a_short_plan_counts_the_users_of_the_simulation(plan: Any) -> None:
     assert f"(a step for {users} users: " in said["limit"]
 
 
+def test_json_tells_capacity_from_demand(plan: Any) -> None:
+    """Check figures of the most users and of the asked ones under keys of their own; the old keys mix them."""
+    asked = ("qwen3-8b", "--device", "a100-sxm-80gb")
+    alone, told = (json.loads(plan(*asked, *demand, "--json")[1]) for demand in ((), ("--rate", "9")))
+    capacity, demand = told["answer"]["capacity"], told["answer"]["demand"]
+    assert alone["answer"]["demand"] is None
+    assert capacity == alone["answer"]["capacity"]
+    for figures in (capacity, alone["answer"]):  # without a demand, the old keys are the capacity
+        rate = figures["tokens_per_second"]
+        rate = rate if isinstance(rate, float) else rate["expected"]
+        assert rate == told["load"]["most"]["tokens_per_second"]["expected"]
+        assert figures["dollars_per_million_tokens"] == pytest.approx(
+            told["device"]["dollars_per_hour"] / 3600 / rate * 1e6
+        )
+        assert figures["users"] == told["answer"]["users"]
+    fleet, latencies = told["fleet"], told["queue"]["metrics"]["latencies"]
+    assert (demand["served"], demand["missed"], demand["simulated"]) == (True, [], True)
+    assert (demand["replicas"], demand["cards"]) == (fleet["replicas"], fleet["cards"])
+    assert demand["requests_per_second"] == 9
+    assert (demand["ttft"], demand["tpot"]) == (latencies["ttft"]["mean"], latencies["tpot"]["mean"])
+    hourly, tokens = demand["dollars_per_hour"], demand["tokens_per_second"]
+    assert demand["dollars_per_million_tokens"] == pytest.approx(hourly / 3600 / tokens * 1e6)
+    assert demand["dollars_per_million_tokens"] == told["answer"]["dollars_per_million_tokens"]
+    for figures in (capacity, demand):
+        for name, (low, high) in figures["intervals"].items():
+            assert low <= figures[name] <= high
+    refused = json.loads(plan(*asked, "--users", "9", "--ttft", "1ms", "--json")[1])["answer"]
+    assert (refused["capacity"], refused["demand"]) == (None, {"served": False})
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_is_simulated_if_that_changes_it(plan: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Compare each section with and without a simulation, which takes three replicas instead of one."""

@@ -13,11 +13,11 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.cold_start import ColdStart
 from ridgeline.price.device_basis import basis_of
 from ridgeline.price.error_interval import Kind
+from ridgeline.price.plan.answer_export import answer_json, sound_json
 from ridgeline.price.plan.comparison import DeviceComparison, Offer
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.device_memory import DeviceMemory
-from ridgeline.price.plan.energy import joules_per_token
-from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
+from ridgeline.price.plan.load_estimate import touched_experts
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
 from ridgeline.price.plan.scenario import Deployment
@@ -43,7 +43,7 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
         "engine": json_select(setup.engine, "name", "title")
         | {"host_known": setup.engine.host is not None, "sources": dict(setup.engine.sources)},
         **json_select(plan, "workload"),
-        "answer": _answer(plan),
+        "answer": answer_json(plan),
         "memory": _memory(plan.memory, setup),
         **json_select(plan, "weights"),
         "ways_to_fit": [json_select(way, "devices", "weights") for way in plan.ways],
@@ -89,7 +89,7 @@ def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
 def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
     return {
         **json_select(offer, "*outcome", "seller=outcome.price.asked_by", "load"),
-        "sound": None if sound is None else _sound(sound, offer.load, offer.outcome.dollars_per_million),
+        "sound": None if sound is None else sound_json(sound, offer.load, offer.outcome.dollars_per_million),
         **json_select(offer, "fleet", "margins"),
         "kernels": basis_of(offer.device),
         "interval": json_data(offer.interval),
@@ -124,53 +124,6 @@ def _device(setup: Deployment) -> dict[str, Any]:
         **json_select(setup.device, "host_link", "watts", "calibrated", "price"),
         "dollars_per_hour": setup.hourly,
         "sources": dict(setup.device.sources),
-    }
-
-
-def _answer(plan: DeploymentPlan) -> dict[str, Any]:
-    load, users = plan.capacity.load, plan.capacity.users
-    rates = json_select(load, "requests_per_second", "tokens_per_second")
-    return {
-        **json_select(plan, "memory.fits", "missing_bytes=memory.missing", "capacity.users"),
-        "users_limited_by": plan.capacity.limit,
-        **(rates if users else dict.fromkeys(rates)),
-        **json_select(plan, "ttft=prefill.seconds", "itl=decode.seconds", "decode.limit"),
-        "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
-        "dollars_per_million_tokens": plan.dollars_per_million,
-        **json_select(plan, "kwh_per_million_tokens"),
-        "joules_per_token": joules_per_token(plan.kwh_per_million_tokens),
-        "sound": None if plan.audio is None else _sound(plan.audio, load, plan.dollars_per_million),
-        "intervals": _intervals(plan),
-    }
-
-
-def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
-    """Return the interval of each figure of the answer that has one, in the figure's unit."""
-    load, million, found = plan.capacity.load, plan.dollars_per_million, plan.intervals
-    kwh = plan.kwh_per_million_tokens
-    rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
-    serves, first, step = bool(plan.capacity.users), plan.prefill.seconds, plan.decode.seconds
-    around = found["load"]
-    return {
-        "users": plan.users_interval,
-        **{name: around.around_rate(rate.expected, rate.floor) if serves else None for name, rate in rates.items()},
-        "ttft": found["prefill"].around_time(first.expected, first.floor),
-        "itl": found["decode"].around_time(step.expected, step.floor),
-        "dollars_per_million_tokens": None if million is None else _scaled(million, plan.cost_factors),
-        "kwh_per_million_tokens": None if kwh is None else _scaled(kwh, plan.cost_factors),
-    }
-
-
-def _scaled(value: float, factors: tuple[float, float]) -> tuple[float, float]:
-    return value * factors[0], value * factors[1]
-
-
-def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> dict[str, Any]:
-    """Return the hours of audio per hour for all users, and the price of one."""
-    return {
-        "window_seconds": sound.window,
-        "hours_per_hour": sound.rate(load.tokens_per_second.expected),
-        "dollars_per_hour": None if million is None else sound.per_hour(million),
     }
 
 
