@@ -918,6 +918,27 @@ def test_json_tells_capacity_from_demand(plan: Any) -> None:
     assert (refused["capacity"], refused["demand"]) == (None, {"served": False})
 
 
+def test_an_engine_whose_times_are_the_default_ones_says_so(plan: Any) -> None:
+    """Check the remark of engines of which only the memory rules are known, and that others have none."""
+    asked = ("qwen3-8b", *CARD)
+    times = {}
+    for engine in ("vllm", "sglang", "llama.cpp", "tensorrt-llm"):
+        told = json.loads(plan(*asked, "--engine", engine, "--json")[1])
+        times[engine] = told["answer"]["ttft"]["expected"], told["answer"]["itl"]["expected"]
+        remark = [note for note in told["model"]["notes"] if note.startswith("no measured difference in step times")]
+        assert bool(remark) == (engine != "vllm" and times[engine] == times["vllm"])
+    assert times["sglang"] == times["vllm"] != times["tensorrt-llm"]
+    said = " ".join(plan(*asked, "--engine", "sglang")[1].split())
+    assert (
+        " note no measured difference in step times is known between SGLang 0.4 and later and vLLM 0.14 and later for "
+        "bf16 weights on NVIDIA H100 SXM 80GB: only the rules for memory differ "
+    ) in said
+    # Kernel times of llama.cpp's formats are known.
+    mix = plan(*asked, "--engine", "llama.cpp", "--weights", "q4_k_m")[1]
+    assert "no measured difference" not in mix
+    assert "\nnote " not in plan(*asked)[1]
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_is_simulated_if_that_changes_it(plan: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Compare each section with and without a simulation, which takes three replicas instead of one."""

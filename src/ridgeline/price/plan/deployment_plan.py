@@ -27,6 +27,7 @@ from ridgeline.price.plan.alternatives import (
 )
 from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_for, fleet_of
 from ridgeline.price.plan.device_memory import DeviceMemory, WeightsRow, weights_table
+from ridgeline.price.plan.engine_difference import note_without_difference
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, SweepRow, UserCapacity, batch_sweep
 from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
 from ridgeline.price.plan.request_phases import (
@@ -152,15 +153,19 @@ class DeploymentPlan:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """The remarks on how the model is stored, one sentence each."""
+        """The remarks on how the model is stored and on the engine, one sentence each."""
+        remarks = self._note_on_size(), note_without_difference(self.case, self.workload, self.phases)
+        return (*self.case.notes, *filter(None, remarks))
+
+    def _note_on_size(self) -> str:
         stated = self.stated_bytes
         if stated is None or self.case.setup.weights is not None:
-            return self.case.notes
+            return ""
         counted = self.whole.nbytes
         if abs(counted / stated - 1) <= _STATED_WITHIN:
-            return self.case.notes
+            return ""
         differ = f"{say_gb(gb(counted))} of weights, but the checkpoint's index states {say_gb(gb(stated))}"
-        return (*self.case.notes, f"the plan counts {differ}: config.json does not fully describe how they are stored")
+        return f"the plan counts {differ}: config.json does not fully describe how they are stored"
 
     @cached_property
     def weights(self) -> tuple[WeightsRow, ...]:
