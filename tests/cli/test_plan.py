@@ -500,7 +500,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
             (*CARD, "--input", "32k"),
             "--rope yarn:4.04 (8,192 positions x 4.04), or with --rope yarn:4 and --input 32512",
         ),
-        ((*CARD, "--input", "32k", "--rope", "yarn:4"), "the model's context is 32,768; give"),
+        ((*CARD, "--input", "32k", "--rope", "yarn:4"), "or extend the context with --rope yarn:4.04 (8,192 positions"),
         ((*CARD, "--rope", "linear:4"), "--rope is 'linear:4'; write yarn:FACTOR"),
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),

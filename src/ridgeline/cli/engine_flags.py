@@ -97,8 +97,9 @@ class EngineFlags:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFlags(EngineFlags):
-    """The engine options with those of speculative decoding, for commands that generate text."""
+    """The engine options with those of speculative decoding and long contexts, for commands that generate text."""
 
+    rope: options.RunRope = None
     speculate: str | None = _engine(
         "Use speculative decoding, which gives the same text in fewer steps: ngram looks up the last tokens in the "
         "request, auto does so if it is predicted to be faster, the name of a smaller model makes it the draft model.",

@@ -23,7 +23,6 @@ from ridgeline.util.times import parse_time
 if TYPE_CHECKING:
     import torch
 
-    from ridgeline.core.checkpoint.source import ModelSource
 
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
@@ -144,32 +143,14 @@ DpAttention = Annotated[
         "--enable-dp-attention",
     ),
 ]
-Rope = Annotated[
-    str | None,
-    _setup(
-        "Extend the context of a model with rotary positions, as many model cards say: yarn:4 is YaRN with factor 4, "
-        "from the context on which the model was trained; yarn:4:32768 also states that context.",
-        metavar="yarn:FACTOR[:ORIGINAL]",
-    ),
-]
+_ROPE = (
+    "Extend the context of a model with rotary positions, as many model cards say: yarn:4 is YaRN with factor 4, from "
+    "the context on which the model was trained; yarn:4:32768 also states that context."
+)
+_ROPE_FORM = "yarn:FACTOR[:ORIGINAL]"
+Rope = Annotated[str | None, _setup(_ROPE, metavar=_ROPE_FORM)]
 Input = Annotated[str, _workload("The length of the prompt in tokens; 1k is 1,024.")]
 Batch = Annotated[int, _workload("The batch size.")]
-
-
-def scaled_source(source: "ModelSource", rope: str | None) -> "ModelSource":
-    """Return the source with the scaled context that --rope describes; the same source without the option.
-
-    Raises:
-        ValueError: If the option is malformed, or if the model's context cannot be scaled.
-    """
-    if rope is None:
-        return source
-    from ridgeline.core.models.rope_override import parse_rope
-
-    if source.pipeline:
-        raise ValueError(f"--rope is for language models, but {source.title} is a diffusion pipeline; leave it out")
-    override = parse_rope(rope)
-    return source.with_config(override.of(source.config), f"--rope {override}")
 
 
 # -- adapters ----------------------------------------------------------------------------------------------------------
@@ -285,6 +266,7 @@ RunKV = Annotated[
         "what the config says. vLLM's --kv-cache-dtype."
     ),
 ]
+RunRope = Annotated[str | None, _engine(_ROPE, metavar=_ROPE_FORM)]
 MaxRequests = Annotated[int, _engine("The maximum number of requests that run at the same time; further ones wait.")]
 MaxBatchTokens = Annotated[
     str, _engine("The maximum number of tokens in one step; longer prompts are split over several steps. 1k is 1,024.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ridgeline.cli import options
 from ridgeline.cli.flags import given_flags, panel
-from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens, scaled_source
+from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.plan_files import PlanFileFlags
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
@@ -86,7 +86,7 @@ class SetupFlags:
             ModelRefused: If there is no such model.
             ValueError: If --rope is malformed or does not suit the model.
         """
-        return scaled_source(open_source(catalogue_name(model) or model), self.rope)
+        return open_source(catalogue_name(model) or model).with_rope(self.rope)
 
     @property
     def device_count(self) -> int:

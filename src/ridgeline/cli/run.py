@@ -117,7 +117,7 @@ def run(
         system, raw = single.system, single.raw
         ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
         if sampling.max_tokens is not None:
-            check_room(llm, ids, params, more_memory="--kv-memory")
+            check_room(llm, ids, params, "--kv-memory", source.with_rope(engine.rope).config)
         _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
         account = _account(llm)

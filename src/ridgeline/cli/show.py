@@ -31,7 +31,7 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     """Show a model's architecture, sizes and parameter counts from its config.json, without its weights."""
-    source = options.scaled_source(open_source(catalogue_name(model) or model), rope)
+    source = open_source(catalogue_name(model) or model).with_rope(rope)
     fields, embedding = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None
     try:

@@ -190,6 +190,7 @@ class _SimulationQuery:
         check_devices(put)
         models = ModelCache(source.config)
         case = models.scenario(put)
+        limits.check_context(case, source.config)
         error = self.judged.price_error(case)
         given_limits = step_limits(setup.max_batch_tokens, limits.max_requests, limits.chunk)
         dealt = self.fleet.fleet(

@@ -6,6 +6,8 @@ from pathlib import Path
 from ridgeline.cli import options
 from ridgeline.cli.flags import panel
 from ridgeline.cli.options import parse_tokens
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.rope_override import offer_longer_context
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.simulate.machine_setup import machine_of
@@ -45,6 +47,14 @@ class LimitFlags:
     prefix_cache: bool = _engine(
         "Share the KV pages of requests with equal prefixes.", "--prefix-cache/--no-prefix-cache", default=True
     )
+
+    def check_context(self, case: Scenario, config: Fields) -> None:
+        """Raise ValueError if --context exceeds the model's; the message names the --rope that would suffice."""
+        if self.context is not None and (asked := parse_tokens(self.context, "--context")) > case.model.context:
+            raise ValueError(
+                f"--context is {asked:,}, but the model's context is {case.model.context:,}; give at most that"
+                f"{offer_longer_context(config, asked)}"
+            )
 
     def machine(self, case: Scenario, limits: Limits) -> Machine:
         """Return an engine with the given limits on the devices of a scenario.

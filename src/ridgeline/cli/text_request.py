@@ -11,6 +11,8 @@ from ridgeline.cli.flags import option_values, panel
 from ridgeline.cli.options import parse_tokens
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.source import as_source
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.rope_override import offer_longer_context
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine_builder import warm_up
@@ -150,7 +152,9 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
     return llm.encode_chat([*messages, {"role": "user", "content": text}])
 
 
-def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory: str = "") -> None:
+def check_room(
+    llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory: str = "", config: Fields | None = None
+) -> None:
     """Raise ValueError if --max-tokens exceeds what can follow the prompt, as vLLM's server does.
 
     The engine itself refuses a prompt that is too long.
@@ -160,6 +164,8 @@ def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory
         ids: The token ids of the prompt.
         params: The sampling parameters, including the maximum number of tokens.
         more_memory: The option that increases the KV memory, for the message; "" for none.
+        config: The config of the model, for a message with the --rope that would suffice; None for a command without
+            this option.
     """
     prompt = len(llm.loaded.text_processor.decoder_prompt(ids))
     wanted, context, held = params.max_tokens, llm.engine.traits.context, llm.engine.kv_cache_manager.capacity()
@@ -167,7 +173,10 @@ def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory
     room = min(context, held) - prompt
     if 0 < room < wanted:
         limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,}"
+        more = f", or raise {more_memory}" if more_memory and held < context else ""
+        if config is not None and context == llm.loaded.model.context <= held:
+            more = offer_longer_context(config, prompt + wanted)
         raise ValueError(
             f"{prompt:,} tokens of prompt and {wanted:,} of --max-tokens are {prompt + wanted:,}; {limit}; "
-            f"give --max-tokens {room} or less{f', or raise {more_memory}' if more_memory and held < context else ''}"
+            f"give --max-tokens {room} or less{more}"
         )

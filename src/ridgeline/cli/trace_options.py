@@ -19,6 +19,7 @@ from ridgeline.cli.plan_options import add_adapters_of
 from ridgeline.cli.text_request import BasicSamplingFlags
 from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
+from ridgeline.core.models.rope_override import offer_longer_context
 from ridgeline.engine.placement import device_named as placed
 from ridgeline.insight.trace.gpu_measurement import gpu_clock
 from ridgeline.insight.trace.priced_trace import PricedTrace, priced_trace
@@ -233,12 +234,14 @@ class PricedTraceFlags:
         device = device_named(self.priced)
         setup = Deployment(device, self.devices, self.weights, self.kv, engine=default_engine(device))
         check_devices(setup)
-        source = options.scaled_source(open_source(catalogue_name(model) or model), self.rope)
+        source = open_source(catalogue_name(model) or model).with_rope(self.rope)
         models = ModelCache(
             source.config, add_adapters_of(source, lora), partial(with_pooling, embedding=read_embedding(source))
         )
         case = models.scenario(setup)
-        return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
+        length = parse_tokens(self.input, "--input")
+        longer = offer_longer_context(source.config, length + 1) if length >= case.model.context else ""
+        return priced_trace(model, case, length, self.batch, longer)
 
     def check(self) -> None:
         """Raise ValueError for options that only apply to a priced request.

@@ -26,6 +26,8 @@ class EngineSettings:
     """
     context: int | None = None
     """The maximum number of positions of a sequence, if it is to be less than the model's; None for the model's."""
+    rope: str | None = None
+    """The scaling of rotary positions that extends the model's context, such as `yarn:4`; None for the config's own."""
     limits: Limits = field(default_factory=Limits)
     """The limits of a step: tokens, requests and chunk size."""
     page_size: int = 16

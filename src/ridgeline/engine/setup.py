@@ -17,10 +17,11 @@ from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
 from ridgeline.core.models import family_of
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.embedder import Embedder
-from ridgeline.core.models.common.fields import DivisionRefused
+from ridgeline.core.models.common.fields import DivisionRefused, Fields
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.recipes import quality_warning
 from ridgeline.core.models.registry import image_generator_of
+from ridgeline.core.models.rope_override import offer_longer_context
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.shard import Shard
@@ -194,7 +195,8 @@ def load_engine(
         ModelRefused: (a ValueError) If the model cannot be loaded; in one line.
         ValueError: If a setting does not fit the model or the machine.
     """
-    settings, source = settings or EngineSettings(), as_source(model)
+    settings = settings or EngineSettings()
+    source = as_source(model).with_rope(settings.rope)
     place = device_named(settings.device)
     family = image_generator_of(source.config) if draws else family_of(source.config)
     embedding = None if draws else read_embedding(source)
@@ -209,7 +211,7 @@ def load_engine(
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
-    context = _context(built, settings, embedding)
+    context = _context(built, settings, embedding, source.config)
     if built.needs_whole_prompt:  # a step must hold a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
@@ -300,7 +302,7 @@ def load_with_threads(
     return loaded, threads_for(loaded.weight_bytes, threads, 1 if settings is None else settings.ranks)
 
 
-def _context(model: Model, settings: EngineSettings, embedding: EmbeddingConfig | None) -> int:
+def _context(model: Model, settings: EngineSettings, embedding: EmbeddingConfig | None, config: Fields) -> int:
     """Return the maximum number of positions of a sequence.
 
     Raises:
@@ -312,6 +314,7 @@ def _context(model: Model, settings: EngineSettings, embedding: EmbeddingConfig 
     if settings.context > model.context:
         raise ValueError(
             f"--context is {settings.context:,}, but the model's context is {model.context:,}: give at most that"
+            f"{offer_longer_context(config, settings.context)}"
         )
     return settings.context
 

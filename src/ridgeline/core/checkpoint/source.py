@@ -23,6 +23,7 @@ from ridgeline.core.checkpoint.hub_cache import cached_folder, cached_ids, hub_c
 from ridgeline.core.models.common.fields import Fields, ModelRefused, read_object
 from ridgeline.core.models.common.recipes import SECTIONS, method_of
 from ridgeline.core.models.registry import unsupported_reason
+from ridgeline.core.models.rope_override import parse_rope
 
 BUILTIN = Path(__file__).resolve().parents[2] / "data" / "builtin"
 """The folder of the models that the package includes."""
@@ -141,6 +142,19 @@ class ModelSource:
         """
         model = replace(self.model, config=config)
         return replace(self, components={**self.components, MODEL: model}, change=change)
+
+    def with_rope(self, rope: str | None) -> "ModelSource":
+        """Return the same source with the scaled context that --rope describes; None changes nothing.
+
+        Raises:
+            ValueError: If the text is malformed, or if the model's context cannot be scaled.
+        """
+        if rope is None:
+            return self
+        if self.pipeline:
+            raise ValueError(f"--rope is for language models, but {self.title} is a diffusion pipeline; leave it out")
+        override = parse_rope(rope)
+        return self.with_config(override.of(self.config), f"--rope {override}")
 
     @property
     def has_weights(self) -> bool:

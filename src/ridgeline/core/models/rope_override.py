@@ -16,6 +16,15 @@ _UNSCALED = ("default", "mrope")
 _FORM = "write yarn:FACTOR or yarn:FACTOR:ORIGINAL, like yarn:4 or yarn:4:32768"
 
 
+class ScaledFields(Fields):
+    """A config whose context --rope has scaled."""
+
+    unscaled: Fields
+    """The config as it is stored."""
+    original: int | None
+    """The context length before scaling, as --rope states it; None if it does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class RopeOverride:
     """A YaRN scaling (arXiv:2309.00071) that replaces the rotary embedding of a config without scaling."""
@@ -57,7 +66,8 @@ class RopeOverride:
         scaling = {"rope_type": "yarn", "factor": self.factor, "original_max_position_embeddings": original}
         kept = {key: value for key, value in section.items() if key != "type"}  # the old spelling of rope_type
         changed = {**own, name: {**kept, **scaling}, _POSITIONS: positions}
-        scaled = Fields({**values, _TEXT: changed} if nested else changed, fields.source, fields.elsewhere)
+        scaled = ScaledFields({**values, _TEXT: changed} if nested else changed, fields.source, fields.elsewhere)
+        scaled.unscaled, scaled.original = fields, self.original
         self._check(fields, scaled, positions)
         return scaled
 
@@ -120,13 +130,24 @@ def trained_context(fields: Fields, context: int) -> int:
 def offered_rope(fields: Fields, tokens: int) -> tuple[RopeOverride, int] | None:
     """Return the smallest scaling, in hundredths, whose context holds `tokens`, and the context before scaling.
 
-    The result is None for a model whose context cannot be scaled.
+    The result is None for a model whose context cannot be scaled. A config that --rope has scaled is scaled anew.
     """
-    context = build(fields).context
-    original = trained_context(fields, context)
-    override = RopeOverride(math.ceil(100 * tokens / original) / 100)
+    stated = None
+    if isinstance(fields, ScaledFields):
+        fields, stated = fields.unscaled, fields.original
+    original = stated or trained_context(fields, build(fields).context)
+    override = RopeOverride(math.ceil(100 * tokens / original) / 100, stated)
     try:
         override.of(fields)
     except ValueError:
         return None
     return override, original
+
+
+def offer_longer_context(fields: Fields, tokens: int) -> str:
+    """Return the --rope whose context holds `tokens`, to append to a refusal; "" if the context cannot be scaled."""
+    offered = offered_rope(fields, tokens)
+    if offered is None:
+        return ""
+    override, original = offered
+    return f", or extend the context with --rope {override} ({original:,} positions x {override.factor:g})"

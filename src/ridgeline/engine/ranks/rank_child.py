@@ -96,7 +96,7 @@ def _end_with_first() -> None:
 
 
 def _runner(start: RankStart) -> Runner:
-    settings, source = start.settings, open_source(start.model)
+    settings, source = start.settings, open_source(start.model).with_rope(start.settings.rope)
     shard = Shard(start.rank, settings.ranks)
     model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)
     load_weights(model, source, dummy_weights=start.dummy_weights)

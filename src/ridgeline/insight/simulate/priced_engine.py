@@ -44,7 +44,8 @@ def priced_engine(start: EngineStart) -> LoadedEngine:
         ValueError: If the model is unsupported, if it or its settings do not fit the GPU, or if its tokenizer belongs
             to another model.
     """
-    source, settings, device = open_source(start.model), start.settings, start.device
+    settings, device = start.settings, start.device
+    source = open_source(start.model)
     assert device is not None, "a priced engine needs a device"
     machine = served_machine(source, settings, device, start.devices)
     model, layout = machine.case.model, machine.layout
@@ -74,7 +75,7 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
     setup = Deployment(
         device, devices, settings.weights, settings.kv, engine=default_engine(device), usual=True, **share
     )
-    case = ModelCache(source.config).scenario(setup)
+    case = ModelCache(source.with_rope(settings.rope).config).scenario(setup)
     machine = machine_of(
         case,
         settings.limits,

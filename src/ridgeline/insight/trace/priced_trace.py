@@ -99,12 +99,19 @@ class PricedTrace:
     steps: tuple[PricedStep, ...]
 
 
-def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTrace:
+def priced_trace(name: str, case: Scenario, length: int, batch: int, longer: str = "") -> PricedTrace:
     """Price the prefill of `batch` prompts of `length` tokens, and the first decode step after it.
 
     If the model is an encoder-decoder, its encoder reads the prompts and the decoder begins with one token each. A
     speech model always gets a full audio window and a few control tokens. A model that generates no text has only the
     step that runs the texts.
+
+    Args:
+        name: The name of the model.
+        case: The model and the GPUs.
+        length: The tokens of each prompt.
+        batch: The number of prompts.
+        longer: How to extend the context, to append to the refusal of prompts that exceed it.
 
     Raises:
         ValueError: If `length` or `batch` is below 1, or the prompts exceed the model's context.
@@ -122,6 +129,7 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
         after = " and one after it" if writes else ""
         raise ValueError(
             f"the prompt has {length:,} tokens{after}, but the model's context is {case.model.context:,}; shorten it"
+            f"{longer}"
         )
     reaches = case.price.reaches
     encoded, own = workload.encoded, workload.input

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ridgeline.core.models import Fields
 from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, parameter_breakdown
-from ridgeline.core.models.rope_override import offered_rope
+from ridgeline.core.models.rope_override import offer_longer_context, offered_rope
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
@@ -460,7 +460,7 @@ def _longer_context(fields: Fields, workload: PlanWorkload) -> str:
     if offered is None:
         return ""
     override, original = offered
-    how = f", or extend the context with --rope {override} ({original:,} positions x {override.factor:g})"
+    how = offer_longer_context(fields, workload.tokens)
     whole = math.floor(override.factor)
     left = whole * original - workload.output
     # A prompt of 128k and its output exceed 4 x 32k by the output only.
