@@ -134,7 +134,8 @@ def offered_rope(fields: Fields, tokens: int) -> tuple[RopeOverride, int] | None
     """
     stated = None
     if isinstance(fields, ScaledFields):
-        fields, stated = fields.unscaled, fields.original
+        stated = fields.original
+        fields = fields.unscaled
     original = stated or trained_context(fields, build(fields).context)
     override = RopeOverride(math.ceil(100 * tokens / original) / 100, stated)
     try:
