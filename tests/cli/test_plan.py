@@ -11,19 +11,19 @@ import pytest
 
 from cli.running import Run
 from ridgeline.cli import console
-from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
+from ridgeline.cli.options import parse_dollars, parse_seconds, parse_share, parse_tokens
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.insight.calibrate import local_device
 from ridgeline.insight.simulate import demand_simulation, tail_latency
 from ridgeline.price.devices import device_names
 from ridgeline.price.error_interval import error_intervals
 from ridgeline.price.hourly_prices import builtin_snapshots
-from ridgeline.price.interval_text import rate_interval, time_interval
+from ridgeline.price.interval_text import costs_between, durations_between, rate_interval, time_interval
 from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.plan_document import SECTIONS, needs_simulation
 from ridgeline.price.plan.plan_text import describe_users
-from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.document.humanize import say_duration, say_seconds, three_digits
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -136,7 +136,7 @@ def answered(out: str) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for line in out.splitlines():
-        named = re.match(rf"({'|'.join((*ANSWER, 'queue'))})  +(.*)", line)
+        named = re.match(rf"({'|'.join((*ANSWER, 'queue', 'job'))})  +(.*)", line)
         name = named[1] if named else name if line.startswith("      ") else ""
         if name:
             found[name] = f"{found.get(name, '')} {named[2] if named else line.strip()}".strip()
@@ -525,6 +525,18 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--users", "3", "--requests", "0"), "--requests is 0"),
         ((*CARD, "--rate", "3", "--requests", "20000"), "a plan simulates at most 3,000,000; give --requests 11718 or"),
         (("--compare-devices", "l40s", "--users", "3", "--requests", "9"), "leave out --requests, or --compare and"),
+        (
+            (*CARD, "--users", "3", "--requests", "many"),
+            "write a whole number of requests, like 500, 10k (= 10,000) or",
+        ),
+        ((*CARD, "--within", "8h"), "--within is the deadline of a batch job; give its size too, like --requests 1M"),
+        ((*CARD, "--within", "8", "--requests", "9"), "--within is '8'; write a time above 0 with its unit"),
+        ((*CARD, "--within", "8h", "--requests", "9", "--rate", "1"), "leave out --users and --rate, or --within"),
+        (
+            (*CARD, "--cached", "100%"),
+            "1,024 tokens are cached, but the input has 1,024, of which at least the last is",
+        ),
+        ((*CARD, "--cached", "most"), "--cached is 'most'; write a share like 70%, or tokens like 1500 or 1.5k"),
         ((*CARD, "--section", "money"), "--section is 'money'; it must be one or more of words, memory"),
         ((*CARD, "--seller", "nobody"), "--seller is 'nobody'; it must be one of nebius"),
         ((*CARD, "--prices", "none.toml"), "none.toml cannot be read"),
@@ -1005,6 +1017,125 @@ def test_a_run_that_cannot_be_simulated_is_refused(plan: Any, words: tuple[str, 
     code, out, err = plan(*words, *CARD, "--users", "8", "--requests", "9")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
+
+
+JOB = ("llama-3.1-8b", *CARD, "--requests", "200k", "--within", "1h", "--input", "2k", "--output", "100")
+
+
+def test_a_batch_job_is_done_in_time_for_so_many_dollars(plan: Any, tmp_path: Path) -> None:
+    code, out, err = plan(*JOB, "--price", "2", "--report", str(tmp_path / "job.html"))
+    assert (code, err) == (0, f"report written to {tmp_path / 'job.html'}\n")
+    said, told = answered(out), json.loads(plan(*JOB, "--price", "2", "--json")[1])
+    fleet, job, known = told["fleet"], told["fleet"]["job"], told["answer"]
+    assert (job["requests"], job["within"], told["queue"]) == (200_000, 3600, None)
+    assert job["seconds"] == known["job_seconds"] == job["start"] + job["run"] <= 3600
+    assert known["job_dollars"] == pytest.approx(2 * fleet["replicas"] * job["seconds"] / 3600)
+    load = told["trust"]["intervals"]["load"]
+    low, high = known["intervals"]["job_seconds"]
+    assert (low, high) == pytest.approx([job["start"] + job["run"] * load[end] for end in ("low", "high")])
+    share = known["job_dollars"] / job["seconds"]
+    assert known["intervals"]["job_dollars"] == pytest.approx([low * share, high * share])
+    done = f"done in {say_duration(job['seconds'])} {durations_between(low, high)}"
+    done += f" for ${three_digits(known['job_dollars'])} {costs_between(low * share, high * share)}"
+    assert said["job"].startswith(done)
+    late = (3600 - job["start"]) / job["run"]
+    assert said["job"].endswith(f"late if times are above x {three_digits(late)} of the predicted ones")
+    assert said["users"].startswith(f"200,000 requests within 1.00 h: {fleet['replicas']} replicas of one device, kept")
+    assert f"{fleet['load']['users']} users at a time on each replica; memory has no room" in said["users"]
+    assert f"cost   {done}" in " ".join(plan(*JOB, "--price", "2", "--short")[1].split()).replace("cost ", "cost   ")
+    page = (tmp_path / "job.html").read_text()
+    assert "duration of the job" in page
+    assert "cost of the job" in page
+
+
+def test_a_batch_job_only_has_the_targets_that_are_given(plan: Any) -> None:
+    free, held = (json.loads(plan(*JOB, "--json", *more)[1]) for more in ((), ("--slo", "tpot=15ms")))
+    assert (free["workload"]["ttft"], free["workload"]["tpot"]) == (None, None)
+    assert held["fleet"]["load"]["tpot"]["expected"] <= 0.015
+    assert held["fleet"]["load"]["users"] < free["fleet"]["load"]["users"]
+    assert held["fleet"]["job"]["dollars"] > 1.2 * free["fleet"]["job"]["dollars"]
+    assert f"replicas: {free['fleet']['replicas']}" in plan(*JOB, "--emit", "kubernetes")[1]
+
+
+def test_a_comparison_of_a_batch_job(plan: Any) -> None:
+    asked = (*JOB[:1], *JOB[3:], "--compare-devices", "l40s,h100-sxm,a100-sxm-80gb", "--seller", "nebius")
+    out, told = plan(*asked)[1], json.loads(plan(*asked, "--json")[1])
+    first = told["cards"][0]["fleet"]
+    assert "devices for 200,000 requests within 1.00 h, on vLLM" in " ".join(out.split())
+    assert "cheapest job first" in out
+    row = next(line for line in out.splitlines() if line.startswith(told["cards"][0]["card"]))
+    assert f"{say_duration(first['job']['seconds'])} {three_digits(first['job']['dollars'])} " in " ".join(row.split())
+    priced = [card["fleet"]["job"]["dollars"] for card in told["cards"][: told["sellers"][0]["cards"]]]
+    assert priced == sorted(priced)
+
+
+def test_a_batch_job_that_is_late_says_why(plan: Any) -> None:
+    said = answered(plan("llama-3.1-8b", "--device", "l4", "--requests", "1k", "--within", "7s", "--output", "100")[1])
+    assert said["users"].startswith(
+        "1,000 requests within 7.00 s: no number of replicas of one device can serve this; "
+    )
+    assert "a single request takes " in said["users"]
+
+
+def test_a_cached_part_of_prompts(plan: Any) -> None:
+    """Check that all figures follow, and that a share and its tokens are the same."""
+    asked = ("llama-3.1-8b", *CARD, "--input", "2k", "--slo", "ttft=1s,tpot=30ms")
+    plain, share, tokens = (
+        json.loads(plan(*asked, *more, "--json")[1]) for more in ((), ("--cached", "75%"), ("--cached", "1.5k"))
+    )
+    assert (plain["workload"]["cached"], share["workload"]["cached"], share) == (0, 1536, tokens)
+    assert share["answer"]["users"] > 1.3 * plain["answer"]["users"]
+    assert share["prefill"]["tokens"] == 512
+    assert share["memory"] == plain["memory"]
+    out = " ".join(plan(*asked, "--cached", "75%", "--section", "words")[1].split())
+    assert "2,048 tokens (1,536 cached)" in out
+    command = plan(*asked, "--cached", "75%", "--emit", "vllm")[1]
+    assert "--enable-prefix-caching" in command
+    assert "prefix cache on" in command
+    assert "--enable-prefix-caching" not in plan(*asked, "--emit", "vllm")[1]
+
+
+@pytest.mark.parametrize("name", ["whisper-large-v3-turbo", "bge-m3", "FLUX.1-schnell"])
+def test_what_has_no_prefix_cache_refuses_a_cached_part(plan: Any, name: str) -> None:
+    code, out, err = plan(name, *CARD, "--cached", "50%")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--cached is for " in err
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("0", 0), ("0%", 0), ("70%", 1434), ("12.5 %", 256), ("100%", 2048), ("1k", 1024)]
+)
+def test_a_share_of_tokens(text: str, tokens: int) -> None:
+    assert parse_share(text, 2048, "--cached") == tokens
+
+
+def test_replicas_for_the_slow_end_of_the_interval(plan: Any) -> None:
+    """Check that the simulated search is at the slow end, and that the other figures are expected ones."""
+    asked = ("llama-3.1-8b", *CARD, "--rate", "15", "--slo", "ttft=4s,tpot=200ms")
+    middle, told = (json.loads(plan(*asked, *more, "--json")[1]) for more in ((), ("--pessimistic",)))
+    factor = told["trust"]["intervals"]["load"]["high"]
+    assert (middle["answer"]["replicas_as_predicted"], middle["demand"]["pessimistic"]) == (None, False)
+    assert (told["answer"]["replicas_as_predicted"], told["demand"]["pessimistic"]) == (1, True)
+    assert told["fleet"]["replicas"] > middle["fleet"]["replicas"]
+    latencies = told["queue"]["metrics"]["latencies"]
+    assert told["queue"]["rate"] == pytest.approx(15 / told["fleet"]["replicas"])
+    assert latencies["ttft"]["mean"] * factor < 4
+    assert latencies["tpot"]["mean"] * factor < 0.2
+    said = answered(plan(*asked, "--pessimistic")[1])["users"]
+    assert f", also if times are x {three_digits(factor)} of the predicted ones (as predicted: 1), at " in said
+
+
+def test_no_number_of_replicas_at_the_slow_end(plan: Any) -> None:
+    asked = ("llama-3.1-8b", *CARD, "--users", "9", "--slo", "tpot=20ms", "--pessimistic")
+    said = answered(plan(*asked)[1])["users"]
+    factor = three_digits(json.loads(plan(*asked, "--json")[1])["trust"]["intervals"]["load"]["high"])
+    assert f"can serve this if times are x {factor} of the predicted ones; a single user misses TPOT; leave out" in said
+    compared = " ".join(
+        plan(*asked[:1], *asked[3:], "--compare-devices", "h100-sxm,l4", "--devices", "1", "--weights", "bf16")[
+            1
+        ].split()
+    )
+    assert "misses the targets even with one user, at the slow end of the interval: h100-sxm" in compared
 
 
 def test_a_target_that_queues_miss_on_any_number_of_replicas(plan: Any) -> None:

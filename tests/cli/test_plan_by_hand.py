@@ -73,3 +73,24 @@ def test_the_comparison_has_these_deployments(ridgeline: Run) -> None:
         weights, kv, fleet = fleets[case.device, case.devices]
         assert (weights, kv, fleet["replicas"]) == (case.weights, case.kv, case.replicas)
         assert fleet["dollars_per_hour"] == pytest.approx(case.dollars)
+
+
+def test_a_batch_job_is_what_products_and_sums_give(ridgeline: Run) -> None:
+    words = ("--requests", "1M", "--within", "8h", "--input", "2k", "--output", "100", "--device", "h100-sxm")
+    told = ridgeline("plan", "qwen3-8b", *words, "--seller", "nebius", "--json").json
+    memory, load, job = told["memory"], told["load"]["most"], told["fleet"]["job"]
+    assert memory["users"] == pytest.approx(memory["left"] / ((2048 + 50) * memory["kv_bytes_per_token"]), rel=0.01)
+
+    users, prompt, step = load["users"], told["answer"]["ttft"]["expected"], load["itl"]["expected"]
+    rate = users / (99 * step + users * prompt)
+    assert load["requests_per_second"]["expected"] == pytest.approx(rate, rel=0.01)
+    half = ridgeline("plan", "qwen3-8b", *words, "--batch", str(users // 2), "--json").json["decode"]["seconds"]
+    end = 99 * (half["expected"] - step / 2)
+    assert end == pytest.approx(0.31, abs=0.01)
+    start = memory["weights"] / 6.8e9
+    assert job["start"] == pytest.approx(start)
+
+    hours = {replicas: (start + 1e6 / replicas / rate + end) / 3600 for replicas in (2, 3)}
+    assert hours[2] > 8 > hours[3]
+    assert (told["fleet"]["replicas"], job["seconds"]) == (3, pytest.approx(3600 * hours[3], rel=0.01))
+    assert job["dollars"] == pytest.approx(3 * 2.95 * hours[3], rel=0.01)

@@ -174,7 +174,7 @@ def same(line: Mapping[str, str], offer: Mapping[str, Any]) -> None:
     """Assert that the figures of a line are those of the JSON, to the last digit; an empty field is a null."""
     fleet = offer["fleet"]
     whole = offer if fleet is None else fleet
-    load, price = offer["load"], offer["price"]
+    load, price, job = offer["load"], offer["price"], fleet and fleet["job"]
     expected = {
         "device": offer["card"],
         "seller": offer["seller"],
@@ -194,6 +194,8 @@ def same(line: Mapping[str, str], offer: Mapping[str, Any]) -> None:
         "dollars_per_hour": whole["dollars_per_hour"],
         "dollars_per_million_tokens": whole["dollars_per_million"],
         "kwh_per_million_tokens": whole["kwh_per_million_tokens"],
+        "job_seconds": job and job["seconds"],
+        "job_dollars": job and job["dollars"],
         "kernels": offer["kernels"],
         "known": offer["interval"]["known"],
         "time_factor_low": offer["factors"]["low"],
@@ -209,7 +211,10 @@ def same(line: Mapping[str, str], offer: Mapping[str, Any]) -> None:
         assert line["joules_per_token"] == ""
 
 
-@pytest.mark.parametrize("demand", [(), ("--users", "900"), ("--rate", "3", "--slo", "none")])
+@pytest.mark.parametrize(
+    "demand",
+    [(), ("--users", "900"), ("--rate", "3", "--slo", "none"), ("--requests", "20k", "--within", "2h")],
+)
 def test_the_lines_are_the_offers_of_the_json(ridgeline: Run, demand: tuple[str, ...]) -> None:
     words = (
         "plan",

@@ -11,10 +11,12 @@ from ridgeline.core.models import ModelRefused
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.plan.comparison import DeviceComparison, compare
-from ridgeline.price.plan.demand import Demand, fleet_for
+from ridgeline.price.plan.comparison_document import compare_document
+from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.plan_export import comparison_json
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
+from ridgeline.util.document.elements import DocumentTable
 from support.planned import TINY_MIXTURE, fields
 
 SHOP = HourlyPrice(1.0, "2026", "list", "Shop")
@@ -32,8 +34,15 @@ def config(name: str) -> Any:
     return fields(TINY_MIXTURE) if name == "mixture" else read_config(name)
 
 
+def of_fleet(fleet: ReplicaCount | None, million: float | None) -> float | None:
+    """Return the dollars of a job, or per hour, or `million` without a demand."""
+    if fleet is None:
+        return million
+    return fleet.dollars_per_hour if fleet.job is None else fleet.job.dollars
+
+
 def cheapest(name: str, devices: tuple[Device, ...], workload: PlanWorkload, demand: Demand) -> dict[bool, float]:
-    """Return the least dollars per hour for a demand, else per million tokens, by whether only stored formats count."""
+    """Return the least dollars for a demand, else per million tokens, by whether only stored formats count."""
     found: dict[bool, list[float]] = {True: [], False: []}
     for device, count in product(devices, (1, 2, 4, 8)):
         narrow = "fp8" if "fp8" in device.peaks else "int8"
@@ -47,8 +56,10 @@ def cheapest(name: str, devices: tuple[Device, ...], workload: PlanWorkload, dem
             serving = LoadEstimator(case, workload)
             if serving.memory.fits and serving.capacity.users:
                 fleet = fleet_for(serving, demand) if demand else None
+                if demand and fleet is None:
+                    continue  # late
                 rate = serving.capacity.load.tokens_per_second.expected
-                cost = serving.dollars_per_million(rate) if fleet is None else fleet.dollars_per_hour
+                cost = of_fleet(fleet, serving.dollars_per_million(rate))
                 assert cost is not None
                 found[(weights, kv) == (None, None)].append(cost)
     return {False: min(found[True] + found[False]), True: min(found[True])}
@@ -68,6 +79,9 @@ def compared(
         ("qwen3-8b", PlanWorkload(1000, 200, ttft=0.5, tpot=0.04), Demand(rate=30.0)),
         ("qwen3-8b", PlanWorkload(2048, 500, ttft=1.0, tpot=0.02), Demand()),
         ("mixture", PlanWorkload(300, 50, tpot=0.01), Demand(users=30_000)),
+        ("qwen3-8b", PlanWorkload(2048, 100), Demand(requests=1_000_000, within=8 * 3600.0)),
+        ("qwen3-8b", PlanWorkload(2048, 100), Demand(requests=2000, within=8.0)),
+        ("mixture", PlanWorkload(300, 50, tpot=0.01), Demand(requests=100_000, within=60.0)),
     ],
 )  # fmt: skip
 def test_the_winner_is_the_cheapest_of_all_combinations(name: str, workload: PlanWorkload, demand: Demand) -> None:
@@ -75,8 +89,7 @@ def test_the_winner_is_the_cheapest_of_all_combinations(name: str, workload: Pla
     best = cheapest(name, DEVICES, workload, demand)
     for stored, offer in ((False, ranking.rows[0]), (True, ranking.as_stored)):
         assert offer is not None
-        cost = offer.outcome.dollars_per_million if offer.fleet is None else offer.fleet.dollars_per_hour
-        assert cost == pytest.approx(best[stored])
+        assert of_fleet(offer.fleet, offer.outcome.dollars_per_million) == pytest.approx(best[stored])
 
 
 def test_the_number_of_devices_decides() -> None:
@@ -130,3 +143,17 @@ def test_a_derived_kv_format_prices_as_a_built_one(name: str) -> None:
         assert [op.op.signature() for op in derived.price.ops] == [op.op.signature() for op in built.price.ops]
         ours, theirs = LoadEstimator(derived, workload), LoadEstimator(built, workload)
         assert (ours.memory, ours.capacity) == (theirs.memory, theirs.capacity)
+
+
+def test_devices_that_are_late_are_listed() -> None:
+    """Check a deadline that one device misses even with one request on each replica; it is not ranked."""
+    found = compared("qwen3-8b", PlanWorkload(2048, 100), Demand(requests=50, within=1.5))
+    ranked = {offer.device.name for ranking in found.rankings for offer in ranking.offers}
+    late = {offer.device.name for offer in found.unable if offer.late}
+    assert ranked | late == set(DOLLARS)
+    assert "b200" in ranked
+    assert "l40s" in late
+    (table,) = compare_document(found).blocks
+    assert isinstance(table, DocumentTable)
+    (note,) = (note for note in table.notes if note.startswith("completes no request in time"))
+    assert set(note.partition(": ")[2].split(", ")) == late

@@ -294,6 +294,10 @@ _BYTE_UNITS: dict[str, float] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 
 _BYTE_UNITS |= {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?) ?%")
+_COUNT = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([kKMG]?)")
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_MOST_REQUESTS = 10**12  # far above any real job
 
 
 def parse_bytes(text: str, option: str) -> float:
@@ -323,6 +327,41 @@ def parse_tokens(text: str, option: str) -> int:
     count = float(match[1]) * _THOUSANDS[match[2]] if match is not None else 0.0
     if count < 1 or count != int(count):
         raise ValueError(f"{option} is {text!r}; write a whole number of tokens above 0, like 2000 or 1k (= 1,024)")
+    return int(count)
+
+
+def parse_share(text: str, of: int, option: str) -> int:
+    """Return the tokens that a text such as `70%` of a number of tokens states, or `1.5k` itself; 0 for none.
+
+    Args:
+        text: A percentage, or a number of tokens.
+        of: The number of tokens that are 100 %.
+        option: The name of the option.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
+    if text.strip() == "0":
+        return 0
+    match = _PERCENT.fullmatch(text.strip())
+    if match is not None and float(match[1]) <= 100:
+        return round(of * float(match[1]) / 100)
+    try:
+        return parse_tokens(text, option)
+    except ValueError:
+        raise ValueError(f"{option} is {text!r}; write a share like 70%, or tokens like 1500 or 1.5k") from None
+
+
+def parse_count(text: str, option: str) -> int:
+    """Return the requests that a text such as `500`, `10k` (10,000) or `1M` (1,000,000) states.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    count = round(float(match[1]) * _DECIMAL[match[2]], 6) if match is not None else 0.5
+    if count != int(count) or count > _MOST_REQUESTS:
+        raise ValueError(f"{option} is {text!r}; write a whole number of requests, like 500, 10k (= 10,000) or 1M")
     return int(count)
 
 

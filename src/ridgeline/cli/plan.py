@@ -51,10 +51,10 @@ def plan(flags: PlanFlags) -> None:
         print_json(known) if flags.as_json else show(list_document(known))
         return
     devices = flags.compared_devices()
-    if devices is not None and flags.workload.requests is not None:
+    if devices is not None and flags.workload.requests is not None and flags.workload.within is None:
         raise ValueError(
             "--requests simulates the run on one device, but a comparison has many; leave out --requests, or --compare "
-            "and --compare-devices"
+            "and --compare-devices, or give --within for a batch job"
         )
     if model is None or (setup.device is None and devices is None):
         missing = "MODEL" if model is None else "--device"
@@ -141,11 +141,15 @@ def _needs_simulation(flags: PlanFlags, sections: tuple[str, ...] | None, *, com
 
 
 def _can_simulate(made: DeploymentPlan) -> bool:
-    """Return whether a plan has a demand that can be served, of a model and a deployment that can be simulated.
+    """Return whether a plan has a demand that can be served and simulated, which a batch job is not.
+
+    Some models and deployments cannot be simulated either.
 
     Raises:
         ValueError: If --requests is given but cannot be simulated.
     """
+    if made.demand.within is not None:
+        return False
     if made.case.model.has_cross_attention or made.case.ranks > 1:
         if made.demand.requests is not None:
             what = "--enable-dp-attention" if made.case.ranks > 1 else f"{made.name}, an encoder-decoder"

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from ridgeline.cli import options
 from ridgeline.cli.flags import given_flags, panel
-from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
+from ridgeline.cli.options import (
+    device_named,
+    parse_count,
+    parse_dollars,
+    parse_seconds,
+    parse_share,
+    parse_tokens,
+)
 from ridgeline.cli.plan_files import PlanFileFlags
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
@@ -124,6 +131,11 @@ class WorkloadFlags:
 
     input: options.Input = "1k"
     output: str = _workload("The number of tokens to generate.", default="256")
+    cached: str = _workload(
+        "The part of each prompt that is found in the prefix cache, like 70% or 1.5k tokens (vLLM's prefix cache hit "
+        "rate). It is part of --input; its KV is read, but not computed.",
+        default="0",
+    )
     images: int = _workload(
         "The number of images in a prompt, for models that read images; their tokens count as part of --input.",
         default=0,
@@ -135,11 +147,21 @@ class WorkloadFlags:
         "The number of requests that always run: shows what each gets, and how many replicas that takes."
     )
     rate: float | None = _workload("The requests per second: shows the devices and replicas that can serve them.")
-    requests: int | None = _workload(
-        "The number of requests of a whole run under --users or --rate, like that of a benchmark; the time of ramp-up "
-        "and drain counts. By default, a steady state is priced.",
+    requests: str | None = _workload(
+        "The number of requests of a whole run, like 500, 10k or 1M (decimal). With --users or --rate a run like that "
+        "of a benchmark; the time of ramp-up and drain counts. With --within a batch job. By default, a steady state "
+        "is priced.",
         "--requests",
         "--num-prompts",
+    )
+    within: str | None = _workload(
+        "The time in which a batch job of --requests has to be done, like 8h: shows the replicas that do it if they "
+        "are kept full, when they are done, and the dollars of the job. Latency targets only apply if given."
+    )
+    pessimistic: bool = _workload(
+        "Choose the number of replicas for the slow end of the interval that holds 8 of 10 measurements, instead of "
+        "for the predicted times. For --users, --rate and --within.",
+        default=False,
     )
     slo: str | None = _workload(
         "Latency targets, like ttft=500ms,tpot=40ms; a target that is not named does not apply. `none`: as many users "
@@ -158,14 +180,16 @@ class WorkloadFlags:
             ValueError: If an option is invalid. The message names it.
         """
         ttft, tpot = self._targets()
+        given = parse_tokens(self.input, "--input")
         return PlanWorkload(
-            parse_tokens(self.input, "--input"),
+            given,
             parse_tokens(self.output, "--output"),
             self.batches()[0],
             ttft,
             tpot,
             parse_tokens(max_batch_tokens, "--max-batch-tokens"),
             images=self.images,
+            cached=parse_share(self.cached, given, "--cached"),
         )
 
     def batches(self) -> tuple[int, ...]:
@@ -187,10 +211,14 @@ class WorkloadFlags:
         Raises:
             ValueError: If an option is invalid. The message names it.
         """
-        return Demand(self.users, self.rate, self.requests)
+        requests = None if self.requests is None else parse_count(self.requests, "--requests")
+        within = None if self.within is None else parse_seconds(self.within, "--within")
+        return Demand(self.users, self.rate, requests, within, self.pessimistic)
 
     def _targets(self) -> tuple[float | None, float | None]:
         """Return the target seconds for the first token and for each further token; None for no target."""
+        if self.within is not None and self.slo is self.ttft is self.tpot is None:
+            return None, None  # users do not wait for the responses of a batch job
         if self.slo is None:
             ttft = INTERACTIVE_TTFT if self.ttft is None else parse_seconds(self.ttft, "--ttft")
             return ttft, INTERACTIVE_TPOT if self.tpot is None else parse_seconds(self.tpot, "--tpot")

@@ -3,7 +3,7 @@
 from ridgeline.price.device import Device
 from ridgeline.price.device_basis import describe_basis
 from ridgeline.price.error_interval import LEVELS, UNBOUNDED, ErrorInterval
-from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.document.humanize import say_duration, say_seconds, three_digits
 
 
 def time_interval(interval: ErrorInterval, seconds: float, floor: float = 0.0) -> str:  # also in interval_formulas.js
@@ -44,6 +44,11 @@ def costs_between(low: float, high: float) -> str:  # also in interval_formulas.
 def factors_between(low: float, high: float) -> str:
     """Return the two factors of an interval: `x 0.70 to x 2.10`."""
     return f"x {three_digits(low)} to x {three_digits(high)}"
+
+
+def durations_between(low: float, high: float) -> str:
+    """Return two bounds of a duration in seconds: `[4.40 .. 34.2 h]`."""
+    return _between(say_duration(low), say_duration(high))
 
 
 def describe_factors(name: str, interval: ErrorInterval) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.insight.simulate.tail_latency import TailEstimate, tail_of, with_range
-from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_of
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, at_slow_end, fleet_of
 from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimator
 
@@ -31,7 +31,8 @@ class SimulatedDemand:
 def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) -> SimulatedDemand:
     """Search for the fewest replicas whose simulated means meet the targets.
 
-    At most eight numbers of replicas are tried. If none of them meets the targets, the result is that of the first.
+    At most eight numbers of replicas are tried. If none of them meets the targets, the result is that of the first. For
+    a pessimistic demand the search is at the slow end of times, and the simulated result is for expected times.
 
     Args:
         serving: The replica.
@@ -42,21 +43,20 @@ def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) 
         ValueError: If the simulator does not support the model, or if the run is too long.
     """
     _check_length(serving, demand)
-    fleets, tails = dict[int, ReplicaCount](), dict[int, TailEstimate]()
-
-    def serves(replicas: int) -> bool:
-        fleets[replicas] = fleet_of(serving, demand, replicas)
-        tails[replicas] = _settled(serving, demand, fleets[replicas])
-        return tails[replicas].serves(serving.workload)
-
-    most = demand.users if demand.users is not None else _MOST * even.replicas
-    found = _fewest(serves, even.replicas, most) or even.replicas
-    tail = with_range(tails[found], serving, demand, fleets[found])
-    fleet = _with_throughput(serving, demand, fleets[found], tail)
+    if demand.pessimistic:
+        slow_serving, slow_demand = at_slow_end(serving, demand)
+        found, slow_tail = _search(slow_serving, slow_demand, fleet_of(slow_serving, slow_demand, even.replicas))
+        tail = _settled(serving, demand, fleet_of(serving, demand, found))
+        missed = slow_tail.missed(slow_serving.workload)
+    else:
+        found, tail = _search(serving, demand, even)
+        missed = tail.missed(serving.workload)
+    fleet = fleet_of(serving, demand, found)
+    tail = with_range(tail, serving, demand, fleet)
     queue = SimulatedQueue(
         str(tail),
-        tail.missed(serving.workload),
-        fleet,
+        missed,
+        _with_throughput(serving, demand, fleet, tail),
         even,
         tail.mean("TTFT") or 0.0,
         tail.around_mean("TTFT") or (0.0, 0.0),
@@ -65,6 +65,19 @@ def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) 
         tail.running,
     )
     return SimulatedDemand(queue, tail)
+
+
+def _search(serving: LoadEstimator, demand: Demand, even: ReplicaCount) -> tuple[int, TailEstimate]:
+    """Return the fewest replicas whose simulated means meet the targets, or those for even arrivals; and their tail."""
+    tails = dict[int, TailEstimate]()
+
+    def serves(replicas: int) -> bool:
+        tails[replicas] = _settled(serving, demand, fleet_of(serving, demand, replicas))
+        return tails[replicas].serves(serving.workload)
+
+    most = demand.users if demand.users is not None else _MOST * even.replicas
+    found = _fewest(serves, even.replicas, most) or even.replicas
+    return found, tails[found]
 
 
 def _check_length(serving: LoadEstimator, demand: Demand) -> None:

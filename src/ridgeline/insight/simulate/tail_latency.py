@@ -20,6 +20,7 @@ from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bou
 from ridgeline.insight.traffic.percentiles import Distribution, Interval, needed
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND
 from ridgeline.insight.traffic.think_time import ThinkTime
+from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.error_interval import UNBOUNDED, ErrorInterval
 from ridgeline.price.interval_text import times_between
 from ridgeline.price.plan.demand import Demand, ReplicaCount
@@ -203,8 +204,9 @@ def tail_of(
     """
     workload, users = serving.workload, fleet.load.users
     limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, users))
-    # No two prompts begin alike, so a prefix cache would only take time.
-    machine = machine_of(serving.case, limits, page_size=workload.page_size, prefix_cache=False)
+    # Without cached tokens no two prompts begin alike, so that a prefix cache would only take time.
+    prefix_cache = workload.cached > 0
+    machine = machine_of(serving.case, limits, page_size=workload.page_size, prefix_cache=prefix_cache)
     rate = None if demand.rate is None else demand.rate / fleet.replicas
     if demand.requests is not None:
         count = math.ceil(demand.requests / fleet.replicas)
@@ -229,6 +231,8 @@ def _range(serving: LoadEstimator) -> StepTimesRange:
 def _offered(workload: PlanWorkload, rate: float | None, users: int, count: int, stay: int | None) -> Offered:
     """Return the traffic of a replica, the same requests for the same numbers.
 
+    Cached tokens are a prefix that all prompts have; the rest of a prompt and the response vary in length.
+
     Args:
         workload: The requests.
         rate: The requests per second; None for users.
@@ -236,12 +240,20 @@ def _offered(workload: PlanWorkload, rate: float | None, users: int, count: int,
         count: The number of requests.
         stay: The nanoseconds over which users start; None to start at once.
     """
-    given, made = jittered(Fixed(workload.input)), jittered(Fixed(workload.output))
+    given, made = jittered(Fixed(workload.computed)), jittered(Fixed(workload.output))
+    drawn = draw_requests(poisson(rate, _SEED) if rate is not None else constant(1.0), given, made, _SEED)
+    requests = bounded((_with_prefix(each, workload.cached) for each in drawn), count, None)
     if rate is not None:
-        return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))
-    requests = bounded(draw_requests(constant(1.0), given, made, _SEED), count, None)
+        return OpenLoop(requests)
     starts = None if stay is None else [stay * user // users for user in range(users)]
     return ClosedLoop(users, ThinkTime(), requests, None, _SEED, starts)
+
+
+def _with_prefix(request: TraceRequest, cached: int) -> TraceRequest:
+    """Return a request whose prompt begins with a prefix of `cached` tokens that other requests have, too."""
+    if not cached:
+        return request
+    return replace(request, input=cached + request.input, blocks=("prefix",), block=cached)
 
 
 def _counted(users: int, output: int, *, long: bool) -> int:

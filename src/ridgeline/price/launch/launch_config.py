@@ -117,6 +117,7 @@ def launch_of_plan(plan: DeploymentPlan, model: str) -> LaunchConfig:
         (memory.weights + memory.left) / memory.total,
         1 if plan.fleet is None else plan.fleet.replicas,
         _expected(plan, users) if plan.queue is None else _simulated(plan, plan.queue),
+        prefix_cache=True if plan.workload.cached else None,
     )
 
 

@@ -25,6 +25,7 @@ def answer_json(plan: DeploymentPlan) -> dict[str, Any]:
         **json_select(plan, "ttft=prefill.seconds", "itl=decode.seconds", "decode.limit"),
         "limits": {"prefill": plan.prefill.limit, "decode": plan.workload_decode.limit},
         **_cost(plan.dollars_per_million, plan.kwh_per_million_tokens),
+        **json_select(plan, "job_seconds=job.seconds", "job_dollars=job.dollars", "replicas_as_predicted"),
         "sound": None if plan.audio is None else sound_json(plan.audio, load, plan.dollars_per_million),
         "intervals": _intervals(plan),
         "capacity": _capacity(plan),
@@ -108,7 +109,7 @@ def _cost(million: float | None, kwh: float | None) -> dict[str, float | None]:
 def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
     """Return the interval of each figure of the answer that has one, in the figure's unit."""
     load, million, found = plan.capacity.load, plan.dollars_per_million, plan.intervals
-    kwh = plan.kwh_per_million_tokens
+    kwh, job = plan.kwh_per_million_tokens, plan.job
     rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
     serves, first, step = bool(plan.capacity.users), plan.prefill.seconds, plan.decode.seconds
     around = found["load"]
@@ -119,6 +120,8 @@ def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
         "itl": found["decode"].around_time(step.expected, step.floor),
         "dollars_per_million_tokens": None if million is None else _scaled(million, plan.cost_factors),
         "kwh_per_million_tokens": None if kwh is None else _scaled(kwh, plan.cost_factors),
+        "job_seconds": None if job is None else job.seconds_between(around),
+        "job_dollars": None if job is None or job.dollars is None else _scaled(job.dollars, plan.cost_factors),
     }
 
 

@@ -38,6 +38,8 @@ class Offer:
     """The performance under load: with the most users within the targets, or of a demand's fullest replica."""
     fleet: ReplicaCount | None
     """The replicas for the demand; None if there is no demand or it cannot be served."""
+    late: bool
+    """Whether no number of replicas completes the batch job in time, or meets the targets at the slow end of times."""
     interval: ErrorInterval
     """The interval of predictions under load for the device, the engine and the weight format."""
     margins: TargetMargins
@@ -58,8 +60,8 @@ class Offer:
 
     @property
     def serves(self) -> bool:
-        """Whether the model fits and at least one user is served within the targets."""
-        return self.outcome.fits and self.outcome.users > 0
+        """Whether the model fits, at least one user is served within the targets, and a number of replicas does it."""
+        return self.outcome.fits and self.outcome.users > 0 and not self.late
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +199,7 @@ def _at_price(offer: Offer, device: Device) -> Offer:
     hourly = None if price is None else price.dollars * outcome.devices
     million = dollars_per_million(hourly, outcome.tokens_per_second)
     outcome = replace(outcome, price=price, dollars_per_hour=hourly, dollars_per_million=million)
-    if fleet is not None:
-        hourly = None if hourly is None else hourly * fleet.replicas
-        million = dollars_per_million(hourly, fleet.tokens_per_second)
-        fleet = replace(fleet, dollars_per_hour=hourly, dollars_per_million=million)
-    return replace(offer, device=device, outcome=outcome, fleet=fleet)
+    return replace(offer, device=device, outcome=outcome, fleet=None if fleet is None else fleet.at_hourly(hourly))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +215,16 @@ def _offers_on(
 ) -> _DeviceOffers:
     found = search(models, setup, workload, demand, counts)
     if found.best is None:
-        return _DeviceOffers(_offer(Served(found.unable, None)), None)
+        return _DeviceOffers(_offer(Served(found.unable, None), late=bool(demand)), None)
     return _DeviceOffers(_offer(found.best), None if found.as_stored is None else _offer(found.as_stored))
 
 
-def _offer(served: Served) -> Offer:
+def _offer(served: Served, *, late: bool = False) -> Offer:
     serving, fleet = served.serving, served.fleet
     setup, workload = serving.case.setup, serving.workload
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
     margins = TargetMargins(_left(load.ttft, workload.ttft), _left(load.tpot, workload.tpot))
-    return Offer(setup.device, outcome, load, fleet, serving.case.intervals["load"], margins)
+    return Offer(setup.device, outcome, load, fleet, late, serving.case.intervals["load"], margins)
 
 
 def _left(seconds: Estimate, target: float | None) -> float | None:
@@ -250,11 +248,13 @@ def _ranking(key: tuple[str, str, str], pairs: Sequence[tuple[Offer, Offer | Non
 
 
 def _cost(offer: Offer) -> tuple[float, float]:
-    """Return the ranking key: dollars per hour for a demand, otherwise dollars per token.
+    """Return the ranking key: dollars of a batch job, dollars per hour for another demand, otherwise dollars per token.
 
     Without a price, the key is the number of devices for a demand, otherwise the speed.
     """
     speed = offer.outcome.tokens_per_second or 0.0
+    if offer.fleet is not None and offer.fleet.job is not None and offer.fleet.job.dollars is not None:
+        return offer.fleet.job.dollars, -speed
     if offer.fleet is not None:
         cost = offer.fleet.dollars_per_hour
         return (offer.fleet.devices if cost is None else cost), -speed

@@ -50,7 +50,12 @@ _FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The columns. Each has paths in the JSON of an offer; the first path that exists gives the figure."""
 
-COLUMNS = ("choice", *_FIGURES, "joules_per_token")
+_JOB_FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"job_seconds": ("fleet.job.seconds",), "job_dollars": ("fleet.job.dollars",)}
+)
+"""The columns of batch jobs, at the end because they are newer."""
+
+COLUMNS = ("choice", *_FIGURES, "joules_per_token", *_JOB_FIGURES)
 """The names of the columns, in order. New ones are only added at the end.
 
 `choice` is `cheapest` for the best deployment of a device, and `as stored` for the best of a seller in the formats of
@@ -81,7 +86,8 @@ def comparison_csv(comparison: DeviceComparison) -> str:
 
 def _line(choice: str, offer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an offer; those of a demand are of all its replicas."""
-    found = {column: _written(_figure(offer, paths)) for column, paths in _FIGURES.items()}
+    figures = {**_FIGURES, **_JOB_FIGURES}
+    found = {column: _written(_figure(offer, paths)) for column, paths in figures.items()}
     joules = joules_per_token(_figure(offer, _FIGURES["kwh_per_million_tokens"]))
     return {"choice": choice, **found, "joules_per_token": joules}
 
@@ -94,7 +100,7 @@ def _figure(offer: Mapping[str, Any], paths: tuple[str, ...]) -> Any:
             continue
         value = offer[first]
         for name in others:
-            value = value[name]
+            value = None if value is None else value[name]
         return value
     return None
 

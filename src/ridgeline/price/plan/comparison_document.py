@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator
 
 from ridgeline.price.device_basis import basis_of
+from ridgeline.price.plan.batch_job import start_disk
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
+from ridgeline.price.plan.demand import ReplicaCount
 from ridgeline.price.plan.energy import ASSUMED, watt_hours_cell
-from ridgeline.price.plan.plan_answer import describe_targets
+from ridgeline.price.plan.plan_answer import describe_load, describe_targets
 from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import digits, gib, gib_cell, say_seconds, three_digits
+from ridgeline.util.document.humanize import digits, gib, gib_cell, say_duration, say_seconds, three_digits
 
 # The label of each origin of kernel times; NONE is in capitals to be noticed.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
@@ -24,7 +26,10 @@ def compare_document(comparison: DeviceComparison) -> Document:
     )
     targets = describe_targets(workload)
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_query_text(comparison)}{within}, {_under(comparison)}; arrivals are evenly spaced: no queues"
+    arrivals = "arrivals are evenly spaced: no queues"
+    if comparison.demand.within is not None:
+        arrivals = "replicas are kept full until the job is done"
+    lead = f"{_query_text(comparison)}{within}, {_under(comparison)}; {arrivals}"
     rows: list[TableRow | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
@@ -43,6 +48,8 @@ def _under(comparison: DeviceComparison) -> str:
 
 def _query_text(comparison: DeviceComparison) -> str:
     demand = comparison.demand
+    if demand.within is not None:
+        return f"devices for {describe_load(demand)}"
     if demand.rate is not None:
         return f"devices for {three_digits(demand.rate)} requests/s"
     return "the most users" if demand.users is None else f"devices for {demand.users:,} concurrent users"
@@ -50,6 +57,8 @@ def _query_text(comparison: DeviceComparison) -> str:
 
 def _heading(comparison: DeviceComparison, ranking: Ranking) -> str:
     by = "cheapest first" if comparison.demand else "cheapest tokens first"
+    if comparison.demand.within is not None:
+        by = "cheapest job first"
     if not ranking.seller:
         return f"{comparison.unpriced.words}: {'fewest devices' if comparison.demand else 'fastest'} first"
     return f"{ranking.seller} ({ranking.date}): {by}"
@@ -69,16 +78,17 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
     rate, cost, energy = "tok/s", "$/M", "Wh/M"
     if comparison.sound is not None:
         rate, cost, energy = "audio hours/h", "$/h\nof audio", "Wh/h\nof audio"
-    demand, workload = bool(comparison.demand), comparison.workload
+    demand, workload, job = bool(comparison.demand), comparison.workload, comparison.demand.within is not None
     return (
         Column("device", words=True, whole=True),
         Column("replicas\nx devices" if demand else "devices", words=demand, whole=demand),
         Column("weights\n/KV", words=True, whole=True),
         Column("users\neach" if demand else "users"),
-        Column("TTFT", group="" if workload.ttft is None else "margin"),
+        *([] if job and workload.ttft is None else [Column("TTFT", group="" if workload.ttft is None else "margin")]),
         *([] if workload.tpot is None else [Column("TPOT", group="" if workload.ttft is None else "margin")]),
-        Column("each", group=rate),
+        *([] if job else [Column("each", group=rate)]),
         Column("all", group=rate),
+        *([Column("done in", group="job"), Column("$", group="job")] if job else []),
         Column("$/h", group="cost"),
         *([] if demand and comparison.sound is None else [Column(cost, group="cost")]),
         *([Column(energy, group="cost")] if _energetic(comparison) else []),
@@ -89,7 +99,7 @@ def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
 
 def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
     outcome, load, fleet = offer.outcome, offer.load, offer.fleet
-    sound, margins = comparison.sound, offer.margins
+    sound, margins, job = comparison.sound, offer.margins, comparison.demand.within is not None
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
     total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
@@ -104,16 +114,31 @@ def _row(offer: Offer, comparison: DeviceComparison) -> TableRow:
         f"{outcome.devices}" if fleet is None else f"{fleet.replicas} x {outcome.devices}",
         f"{outcome.weights}/{outcome.kv}",
         f"{load.users:,}",
-        say_seconds(load.ttft.expected) if margins.ttft is None else _percent(margins.ttft),
+        *([] if job and margins.ttft is None else [_first_token(offer)]),
         *([] if margins.tpot is None else [_percent(margins.tpot)]),
-        three_digits(each),
+        *([] if job else [three_digits(each)]),
         three_digits(total),
+        *(_job_cells(fleet) if job else []),
         "" if hourly is None else f"{hourly:.2f}",
         *([] if comparison.demand and sound is None else [cost]),
         *(["" if energy is None else watt_hours_cell(energy)] if _energetic(comparison) else []),
         _MARKS[basis_of(offer.device)],
         "-".join(digits(factor, 2) for factor in offer.factors),
     ))  # fmt: skip
+
+
+def _first_token(offer: Offer) -> str:
+    """Return the share of the target for the first token that is left, or the time without a target."""
+    margin = offer.margins.ttft
+    return say_seconds(offer.load.ttft.expected) if margin is None else _percent(margin)
+
+
+def _job_cells(fleet: ReplicaCount | None) -> tuple[str, str]:
+    """Return the duration and the dollars of a batch job."""
+    assert fleet is not None, "an offer of a ranking serves the demand"
+    assert fleet.job is not None, "the demand is a batch job"
+    dollars = fleet.job.dollars
+    return say_duration(fleet.job.seconds), "" if dollars is None else three_digits(dollars)
 
 
 def _percent(share: float) -> str:
@@ -128,6 +153,8 @@ def _devices_text(name: str, count: int) -> str:
 def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if comparison.demand:
         cost = "$/h: of all replicas, prompts included"
+        if comparison.demand.within is not None:
+            cost = f"job: {_job_note()}; {cost}"
     else:
         cost = "$/M: dollars per million output tokens, prompts included"
     if comparison.sound is not None:
@@ -158,13 +185,32 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         for offer in comparison.offers
     )
     yield from dict.fromkeys(note for note in unable if note)
-    missed = [offer for offer in comparison.unable if offer.outcome.fits]
+    slow = ", at the slow end of the interval" * comparison.demand.pessimistic
+    if slow:
+        yield (
+            "replicas: the fewest that serve the load even if times are at the slow end of the interval "
+            "(--pessimistic); the figures are for expected times"
+        )
+    late = [offer for offer in comparison.unable if offer.outcome.fits and offer.outcome.users and offer.late]
+    if late:
+        what = "misses the targets even with one user"
+        if comparison.demand.within is not None:
+            what = "completes no request in time, weights loaded first"
+        yield f"{what}{slow}: {', '.join(o.outcome.device_name for o in late)}"
+    missed = [offer for offer in comparison.unable if offer.outcome.fits and offer not in late]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
     if missed:
         yield f"serves no user within the targets (missed target): {', '.join(map(_missed, missed))}"
     if lacking:
         short = (f"{_devices_text(o.device_name, o.devices)} {gib_cell(gib(o.missing_bytes))}" for o in lacking)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
+
+
+def _job_note() -> str:
+    return (
+        "from the start of the replicas to the last token, and the dollars of all replicas for that time, which "
+        f"includes loading the weights from {start_disk().title}"
+    )
 
 
 def _search_notes(comparison: DeviceComparison) -> Iterator[str]:
@@ -187,7 +233,8 @@ def _search_notes(comparison: DeviceComparison) -> Iterator[str]:
             f"deployment in the stored formats ({comparison.stored.weights}/{comparison.stored.kv})"
         )
     if comparison.demand:
-        yield "users, margins and tok/s of each: on the fullest replica; tok/s of all: of all replicas"
+        each = "users and margins" if comparison.demand.within is not None else "users, margins and tok/s of each"
+        yield f"{each}: on the fullest replica; tok/s of all: of all replicas"
     if comparison.workload.ttft is not None or comparison.workload.tpot is not None:
         yield "margin: the share of the target that is left by expected mean times"
 

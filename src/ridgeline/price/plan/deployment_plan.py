@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.core.models import Fields
@@ -25,6 +25,7 @@ from ridgeline.price.plan.alternatives import (
     sensitivities,
     ways_to_fit,
 )
+from ridgeline.price.plan.batch_job import JobRun
 from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, fleet_for, fleet_of
 from ridgeline.price.plan.device_memory import DeviceMemory, WeightsRow, weights_table
 from ridgeline.price.plan.engine_difference import note_without_difference
@@ -141,6 +142,8 @@ class DeploymentPlan:
 
         Both fall as the tokens per second rise.
         """
+        if self.job is not None:
+            return self.job.cost_factors(self.intervals["load"])
         low, high = self.tokens_interval
         return self.tokens_per_second / high, self.tokens_per_second / low
 
@@ -269,6 +272,19 @@ class DeploymentPlan:
         if self.queue is not None:
             return self.queue.fleet
         return fleet_for(self.serving, self.demand) if self.demand else None
+
+    @cached_property
+    def replicas_as_predicted(self) -> int | None:
+        """The replicas for the demand by formula if times are as predicted; None unless the plan is pessimistic."""
+        if not self.demand.pessimistic:
+            return None
+        found = fleet_for(self.serving, replace(self.demand, pessimistic=False))
+        return None if found is None else found.replicas
+
+    @property
+    def job(self) -> JobRun | None:
+        """The batch job on the replicas of the plan; None for other loads, and if it cannot be done in time."""
+        return None if self.fleet is None else self.fleet.job
 
     @cached_property
     def reported_load(self) -> LoadEstimate:

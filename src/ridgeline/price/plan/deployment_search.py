@@ -1,7 +1,8 @@
 """The deployments of a model on one kind of device that a comparison tries: devices per replica, and number formats.
 
 A comparison takes the cheapest of them. All devices of one kind have the same price, so this is the deployment with the
-fewest devices for a demand, or without a demand the one with the most tokens per second and device, at any price.
+fewest devices for a demand, or with the fewest seconds of devices for a batch job. Without a demand it is the one with
+the most tokens per second and device, at any price.
 """
 
 import math
@@ -29,9 +30,9 @@ class Served:
 
     @property
     def cost(self) -> float:
-        """The number of devices for the demand, otherwise the devices per output token and second."""
+        """The number of devices for the demand, or their seconds, otherwise the devices per output token and second."""
         if self.fleet is not None:
-            return self.fleet.devices
+            return self.fleet.devices * (1.0 if self.fleet.job is None else self.fleet.job.seconds)
         return self.serving.case.setup.devices / self.serving.capacity.load.tokens_per_second.expected
 
     @property
@@ -72,7 +73,8 @@ def search(
     for one in deployments(models, setup, counts):
         stored = (one.weights, one.kv) == (setup.weights, setup.kv)
         known = [served for served in (best[True], None if stored else best[False]) if served is not None]
-        if demand and any(served.cost < one.devices for served in known):
+        steady = demand and demand.within is None
+        if steady and any(served.cost < one.devices for served in known):
             continue  # a single replica has more devices than all replicas of a deployment that is known
         try:
             case = models.scenario(one)
@@ -86,6 +88,8 @@ def search(
         fitting = fitting or serving
         if not any(_costs_more(serving, demand, served.cost) for served in known) and serving.capacity.users:
             served = Served(serving, fleet_for(serving, demand) if demand else None)
+            if demand and served.fleet is None:
+                continue  # a batch job would be late on any number of replicas
             kept = best[stored]
             best[stored] = served if kept is None else min(kept, served, key=lambda each: each.rank)
     able = [served for served in best.values() if served is not None]
@@ -136,7 +140,9 @@ def _costs_more(serving: LoadEstimator, demand: Demand, cost: float) -> bool:
     devices = serving.case.setup.devices
     if demand.users is not None:
         return not serving.serves(math.ceil(demand.users / int(cost // devices)))
-    if demand:
+    if demand.within is not None:
+        cost /= (demand.requests or 0) * serving.workload.output
+    elif demand:
         return False
     # More users spend more time each. So for `wanted` tokens per second, users have to grow at least in proportion.
     wanted, users = devices / cost * (1 - _ROUNDING), 1

@@ -8,14 +8,17 @@ intervals come from.
 from collections.abc import Iterator
 
 from ridgeline.price.interval_text import (
+    costs_between,
     describe_cases,
     describe_factors,
     describe_interval,
+    durations_between,
     rates_between,
     times_between,
 )
 from ridgeline.price.plan.alternatives import Change
-from ridgeline.price.plan.demand import ReplicaCount, SimulatedQueue
+from ridgeline.price.plan.batch_job import JobEstimator, JobRun, start_disk
+from ridgeline.price.plan.demand import Demand, ReplicaCount, SimulatedQueue, at_slow_end
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import describe_energy
 from ridgeline.price.plan.load_estimate import LoadEstimate
@@ -34,7 +37,7 @@ from ridgeline.price.plan.plan_text import (
     without_kernels,
 )
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
+from ridgeline.util.document.humanize import gib, say_duration, say_gib, say_seconds, three_digits
 
 
 def answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
@@ -44,6 +47,8 @@ def answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
         yield "users", describe_demand(plan)
     elif plan.memory.fits:
         yield "users", _users(plan)
+    if plan.job is not None:
+        yield "job", _job(plan, plan.job)
     yield "speed", _speed(plan)
     if plan.queue is not None:
         yield "queue", f"one replica, {plan.queue.text}" if on_each_replica(plan) else plan.queue.text
@@ -97,6 +102,24 @@ def around_users(plan: DeploymentPlan) -> str:
     return "" if least == most else f" [{least:,} .. {most:,}]"
 
 
+def _job(plan: DeploymentPlan, job: JobRun) -> str:
+    """Return when the batch job is done, and what it costs."""
+    start = f"{say_seconds(job.start)} to load the weights from {start_disk().title} included"
+    late = f"late if times are above x {three_digits(job.slack)} of the predicted ones"
+    sure = job.slack >= plan.intervals["load"].high
+    return f"{describe_job(plan, job)}; {start}; {'in time in the whole interval' if sure else late}"
+
+
+def describe_job(plan: DeploymentPlan, job: JobRun) -> str:
+    """Return the duration of a batch job and its dollars: `done in 7.21 h [4.40 .. 34.2 h] for $63.8 [$39 .. $303]`."""
+    around = durations_between(*job.seconds_between(plan.intervals["load"]))
+    done = f"done in {say_duration(job.seconds)} {around}"
+    if job.dollars is None:
+        return done
+    low, high = plan.cost_factors
+    return f"{done} for ${three_digits(job.dollars)} {costs_between(job.dollars * low, job.dollars * high)}"
+
+
 def _on_each(load: LoadEstimate) -> str:
     """Return the users per device, such as `, 8 per device`, if devices have requests of their own; otherwise ""."""
     return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} per device"
@@ -126,24 +149,60 @@ def describe_demand(plan: DeploymentPlan) -> str:
     If the simulated queue misses a target, the text says so instead of claiming that the replicas meet all targets.
     """
     fleet, targets, demand, queue = plan.fleet, describe_targets(plan.workload), plan.demand, plan.queue
-    demand_text = (
-        f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
-    )
+    demand_text = describe_load(demand)
     if not plan.memory.fits:
         return f"{demand_text}: no number of replicas can serve this, because the model does not fit"
     if fleet is None:
         setup = plan.case.setup
         of = "one device" if setup.devices == 1 else f"{setup.devices} devices"
-        return f"{demand_text}: no number of replicas of {of} can serve this; {stops(plan)}"
+        reason = stops(plan)
+        if demand.within is not None and plan.capacity.users:
+            single, factor = JobEstimator(plan.serving, 1, demand.within).on(1), 1.0
+            if demand.pessimistic:
+                factor = plan.intervals["load"].high
+            reason = (
+                f"a single request takes {say_seconds(single.run * factor)}, and before it the weights are loaded in "
+                f"{say_seconds(single.start)}"
+            )
+        elif demand.pessimistic and plan.capacity.users:
+            missed = at_slow_end(plan.serving, demand)[0].capacity.limit.upper()
+            reason = f"a single user misses {missed}; leave out --pessimistic, give other targets or more --devices"
+        slow = f" if times are x {_slow_factor(plan)} of the predicted ones" * demand.pessimistic
+        return f"{demand_text}: no number of replicas of {of} can serve this{slow}; {reason}"
     within = f" within {targets} on average" if targets else ""
     capacity = "capacity"
     if queue is not None:
         within, capacity = _within_queue(plan, queue, within), "capacity for evenly spaced arrivals"
     each = f"{describe_users(plan.users_at_a_time)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
+    within += _pessimism(plan)
+    if demand.within is not None:
+        full = f"; {stops(plan)}" if fleet.load.users == plan.capacity.users else ""
+        return f"{demand_text}: {_replicas(plan, fleet)}{within}, kept full: {each}{full}"
     share = f"at {fleet.share:.0%} of {capacity}"
     if demand.rate is not None and fleet.share * plan.intervals["load"].high > 1:
         share += f", so overloaded if times are x {three_digits(1 / fleet.share)} of the predicted ones"
     return f"{demand_text}: {_replicas(plan, fleet)}{within}, {share}; {each}"
+
+
+def _pessimism(plan: DeploymentPlan) -> str:
+    """Return that the replicas suffice at the slow end of the interval, and how many do if times are as predicted."""
+    if not plan.demand.pessimistic:
+        return ""
+    slow, expected = _slow_factor(plan), plan.replicas_as_predicted
+    return f", also if times are x {slow} of the predicted ones (as predicted: {expected:,})"
+
+
+def _slow_factor(plan: DeploymentPlan) -> str:
+    return three_digits(plan.intervals["load"].high)
+
+
+def describe_load(demand: Demand) -> str:
+    """Return a demand as text: `200 concurrent`, `10.0 requests/s`, `1,000,000 requests within 8.00 h`."""
+    if demand.within is not None:
+        return f"{demand.requests:,} request{'s' * (demand.requests != 1)} within {say_duration(demand.within)}"
+    return (
+        f"{demand.users:,} concurrent" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
+    )
 
 
 def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> str:

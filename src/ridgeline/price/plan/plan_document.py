@@ -102,6 +102,8 @@ def plan_lead(plan: DeploymentPlan) -> str:
     targets = describe_targets(plan.workload)
     held = f"with the targets {targets} on average (--slo)" if targets else "without latency targets (--slo)"
     arrivals = "arrivals are evenly spaced: no queues, no percentiles"
+    if plan.demand.within is not None:
+        arrivals = "replicas are kept full until the job is done, by formula"
     if plan.queue is not None:
         arrivals = "users, speed, queue and cost are simulated; the rest is for evenly spaced arrivals"
     return f"on {plan.case.setup.engine.title} (--engine), {held}; {arrivals}; [a .. b] holds 8 of 10 measurements"

@@ -29,7 +29,7 @@ _KIND_OF: Mapping[str, Kind] = MappingProxyType(
     {
         "fits": "memory", "missing_bytes": "memory", "users": "load", "requests_per_second": "load",
         "tokens_per_second": "load", "dollars_per_million_tokens": "load", "kwh_per_million_tokens": "load",
-        "joules_per_token": "load", "ttft": "prefill", "itl": "decode",
+        "joules_per_token": "load", "ttft": "prefill", "itl": "decode", "job_seconds": "load", "job_dollars": "load",
     }
 )  # fmt: skip
 

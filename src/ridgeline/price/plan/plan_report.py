@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.price.error_interval import Kind
-from ridgeline.price.interval_text import costs_between, rate_interval, time_interval
+from ridgeline.price.interval_text import costs_between, durations_between, rate_interval, time_interval
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
@@ -26,7 +26,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.document.humanize import say_duration, say_seconds, three_digits
 from ridgeline.util.version import __version__
 
 
@@ -112,7 +112,18 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
 
 
 def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
-    """Yield the dollars and the energy of the answer, as far as they are known; the energy is an upper bound."""
+    """Yield the dollars and the energy of the answer, as far as they are known; the energy is an upper bound.
+
+    The duration of a batch job comes first.
+    """
+    job = plan.job
+    if job is not None:
+        around = durations_between(*job.seconds_between(plan.intervals["load"]))
+        yield AnswerFigure("duration of the job", say_duration(job.seconds), "load", around)
+        if job.dollars is not None:
+            low, high = plan.cost_factors
+            around = costs_between(job.dollars * low, job.dollars * high)
+            yield AnswerFigure("cost of the job", f"${three_digits(job.dollars)}", "load", around)
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
@@ -142,7 +153,8 @@ def _bars(comparison: DeviceComparison, ranking: Ranking) -> Bars:
     title = f"{ranking.seller} ({ranking.date})" if ranking.seller else comparison.unpriced.words
     if ranking.seller:
         unit = "$ per million output tokens" if comparison.sound is None else "$ per hour of audio"
-        unit = "$ per hour" if comparison.demand else unit
+        if comparison.demand:
+            unit = "$ per hour" if comparison.demand.within is None else "$ for the job"
     else:
         unit = "devices" if comparison.demand else "output tokens per second"
     bars = (_bar(comparison, offer, priced=bool(ranking.seller)) for offer in ranking.rows)
@@ -152,7 +164,8 @@ def _bars(comparison: DeviceComparison, ranking: Ranking) -> Bars:
 def _bar(comparison: DeviceComparison, offer: Offer, *, priced: bool) -> Bar:
     outcome, fleet, sound = offer.outcome, offer.fleet, comparison.sound
     if fleet is not None:
-        value = fleet.dollars_per_hour if priced else fleet.devices
+        dollars = fleet.dollars_per_hour if fleet.job is None else fleet.job.dollars
+        value = dollars if priced else fleet.devices
     else:
         value = outcome.dollars_per_million if priced else outcome.tokens_per_second
         if priced and sound is not None and value is not None:

@@ -29,7 +29,7 @@ def roofline_phases(plan: DeploymentPlan) -> list[tuple[int, PhasePrice]]:
 def plan_roofline(plan: DeploymentPlan) -> Roofline:
     """Return the roofline chart of a plan on one device, from matrix products and the traffic of weights and KV."""
     case, workload, devices = plan.case, plan.workload, plan.case.setup.devices
-    first = prefill_step(case, workload, 0, min(workload.input, workload.prompt_step))
+    first = prefill_step(case, workload, 0, min(workload.computed, workload.prompt_step))
     later = decode_step(case, 1, workload.context, workload.encoded)
     formats = dict.fromkeys(name for step in (first, later) for name in matrix_flops(step.cost))
     points = sorted((_point(*each) for each in roofline_phases(plan)), key=lambda point: point.step == "decode")

@@ -78,8 +78,8 @@ def on_each_replica(plan: DeploymentPlan) -> str:
 
 def describe_prompts(plan: DeploymentPlan) -> str:
     """Return the prompts that the plan's prefill runs, such as `a prompt of 1,024 tokens`."""
-    batch, given = plan.workload.batch, plan.workload.given
-    return f"a prompt of {given:,} tokens" if batch == 1 else f"{batch:,} prompts of {given:,} tokens"
+    batch, given, seen = plan.workload.batch, plan.workload.given, plan.workload.seen
+    return f"{'a prompt' if batch == 1 else f'{batch:,} prompts'} of {given:,} tokens{seen}"
 
 
 def describe_work(phase: PhasePrice) -> str:

@@ -37,7 +37,7 @@ class PromptQueue:  # also in plan_formulas.js
     """
 
     input: int
-    """The number of positions of a prompt."""
+    """The number of positions of a prompt that run; those that are cached do not."""
     prompt_step: int
     """The number of positions of a full step."""
     seconds_of: Callable[[int, int], Estimate]
@@ -57,7 +57,7 @@ class PromptQueue:  # also in plan_formulas.js
     def of(cls, case: Scenario, workload: PlanWorkload) -> "PromptQueue":
         """Return the queue of a workload on one rank of a scenario."""
         return cls(
-            workload.input,
+            workload.computed,
             workload.prompt_step,
             lambda start, end: Estimate.of([prefill_step(case, workload, start, end)]),
         )

@@ -210,13 +210,14 @@ def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
     """Return the prefill of the workload's batch, all prompts available at once.
 
     Prompts are laid end to end and run in steps of at most `PlanWorkload.prompt_step` positions; a chunk attends to all
-    earlier positions of its prompt. An encoder runs with the first positions of a prompt, a vision tower with those of
-    its images.
+    earlier positions of its prompt. Cached positions do not run, but the others attend to them. An encoder runs with
+    the first positions of a prompt, a vision tower with those of its images.
     """
-    positions, step = workload.batch * workload.input, workload.prompt_step
+    positions, step = workload.batch * workload.computed, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
     steps = f" in {len(works):,} steps" if len(works) > 1 else ""
-    about = f"{workload.batch:,} x {workload.given:,} tokens{steps}"
+    cached = f", {workload.cached:,} cached," if workload.cached else ""
+    about = f"{workload.batch:,} x {workload.given:,} tokens{cached}{steps}"
     return Phase("prefill", works, about=about, context=workload.input)
 
 
@@ -242,10 +243,11 @@ def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> W
 def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -> Work:
     """Return the work of the step that runs the positions from `start` to `end` of the prompts, laid end to end.
 
-    A prompt that ends in the step has its logits computed.
+    The cached positions of a prompt are left out of the line. A prompt that ends in the step has its logits computed.
     """
-    segments = [case.part(workload, *part) for part in prompt_parts(workload.input, start, end)]
-    ends = end // workload.input - start // workload.input
+    parts, cached = prompt_parts(workload.computed, start, end), workload.cached
+    segments = [case.part(workload, cached + first, cached + stop) for first, stop in parts]
+    ends = end // workload.computed - start // workload.computed
     return case.with_adapter_rows(Work.of(segments, case.price.reaches, ends))
 
 

@@ -77,14 +77,21 @@ class PlanWorkload:  # also in plan_formulas.js
     """The encoder positions of a request, if the model has an encoder."""
     images: int = 0
     """The images at the start of each prompt. Their positions are part of `input`."""
+    cached: int = 0
+    """The first tokens of each prompt whose keys and values are found in the prefix cache. They are part of `input`."""
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "batch", "step_tokens", "page_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("encoded", "images"):
+        for name in ("encoded", "images", "cached"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.cached >= self.input:
+            raise ValueError(
+                f"{self.cached:,} tokens are cached, but the input has {self.input:,}, of which at least the last is "
+                f"computed; give --cached {self.input - 1} or less, or a longer --input"
+            )
         for name in ("ttft", "tpot"):
             target = getattr(self, name)
             if target is not None and not target > 0:
@@ -96,9 +103,16 @@ class PlanWorkload:  # also in plan_formulas.js
         The encoder of an encoder-decoder model reads the input, and the decoder begins with one token. A speech model
         receives one window of audio per request plus a few control tokens, and its output is limited to half of its
         decoder's context.
+
+        Raises:
+            ValueError: If prompts are partly cached, but an encoder reads them.
         """
         if not model.has_cross_attention or self.encoded:
             return self
+        if self.cached:
+            raise ValueError(
+                "--cached is for models that continue a prompt, but an encoder reads this one; leave it out"
+            )
         if not model.encoder_width:
             return dataclasses.replace(self, input=1, encoded=self.input)
         output = min(self.output, model.context // 2)
@@ -110,9 +124,16 @@ class PlanWorkload:  # also in plan_formulas.js
         return self.encoded or self.input
 
     @property
+    def computed(self) -> int:
+        """The prompt tokens of a request that a prefill runs: those that are not cached."""
+        return self.input - self.cached
+
+    @property
     def seen(self) -> str:
-        """A text that states the number of images per prompt; "" if there are none."""
-        return f" ({self.images:,} image{'s' if self.images > 1 else ''} included)" if self.images else ""
+        """A text that states the images of a prompt and its cached tokens; "" if there are none."""
+        images = f"{self.images:,} image{'s' if self.images > 1 else ''} included" if self.images else ""
+        parts = ", ".join(filter(None, (images, f"{self.cached:,} cached" if self.cached else "")))
+        return f" ({parts})" if parts else ""
 
     @property
     def prompt_step(self) -> int:  # also in plan_formulas.js

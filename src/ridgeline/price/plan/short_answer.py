@@ -6,6 +6,7 @@ from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_answer import (
     around_users,
     describe_demand,
+    describe_job,
     describe_target,
     stops,
     tokens_each,
@@ -89,6 +90,11 @@ def _limit(plan: DeploymentPlan) -> str:
 
 
 def _cost(plan: DeploymentPlan) -> str:
+    job = "" if plan.job is None else f"{describe_job(plan, plan.job)}; "
+    return f"{job}{_price(plan)}"
+
+
+def _price(plan: DeploymentPlan) -> str:
     price = plan.case.device.price
     if price is None:
         return "no known price; give --price"

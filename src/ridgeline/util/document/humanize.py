@@ -55,6 +55,14 @@ def say_seconds(value: float) -> str:  # also in numbers.js
     return _spaced(seconds(value, 3), "s")
 
 
+def say_duration(value: float) -> str:
+    """Return seconds in the unit in which people think of a duration: `45.0 s`, `12.5 min`, `7.21 h`, `1.50 days`."""
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if value >= unit:
+            return f"{three_digits(value / unit)} {name}"
+    return say_seconds(value)
+
+
 def say(value: float, unit: str) -> str:  # also in numbers.js
     """Return a count with a decimal prefix and a unit, for a sentence: `1.23 GFLOP`, `450 kB`."""
     return _spaced(scaled(value, 3), unit)

@@ -279,8 +279,8 @@ export function _class_row(kind, rows, whole) {
   return ClassRow(kind, rows.map((row) => Cost_total_flops(row.cost) * row.priced.count).reduce((a, b) => a + b, 0), rows.map((row) => (Cost_total_bytes(row.cost) + Cost_communication_bytes(row.cost)) * row.priced.count).reduce((a, b) => a + b, 0), bound, rows.map((row) => row.time.expected * row.priced.count).reduce((a, b) => a + b, 0), bound / whole, maxBy(Object.keys(bounds), (limit) => bounds[limit]));
 }
 
-export function PlanWorkload(input = 1024, output = 256, batch = 1, ttft = null, tpot = null, step_tokens = 2048, page_size = 16, encoded = 0, images = 0) {
-  return { input, output, batch, ttft, tpot, step_tokens, page_size, encoded, images };
+export function PlanWorkload(input = 1024, output = 256, batch = 1, ttft = null, tpot = null, step_tokens = 2048, page_size = 16, encoded = 0, images = 0, cached = 0) {
+  return { input, output, batch, ttft, tpot, step_tokens, page_size, encoded, images, cached };
 }
 
 export function PlanWorkload_given(self) {
