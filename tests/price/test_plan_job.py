@@ -12,6 +12,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import constant
 from ridgeline.insight.traffic.lengths import Fixed
 from ridgeline.insight.traffic.offered import ClosedLoop, bounded, draw_requests, jittered
+from ridgeline.insight.traffic.think_time import ThinkTime
 from ridgeline.price.device import HourlyPrice
 from ridgeline.price.devices import load_device
 from ridgeline.price.plan.batch_job import JobEstimator
@@ -97,7 +98,7 @@ def test_the_duration_is_that_of_a_simulated_run(given: int, made: int, utilizat
     requests = round(users * rounds)
     drawn = draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 0)
     machine = machine_of(serving.case, Limits(tokens=2048, requests=users), page_size=16, prefix_cache=False)
-    log = Columns(run(machine, ClosedLoop(users, 0, bounded(drawn, requests, None), None, 0)))
+    log = Columns(run(machine, ClosedLoop(users, ThinkTime(), bounded(drawn, requests, None), None, 0)))
     simulated = float(log.last.max() - log.arrived.min()) / 1e9
     assert JobEstimator(serving, requests, 1e6).on(1).run == pytest.approx(simulated, rel=0.1)
 
