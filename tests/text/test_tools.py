@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
-from ridgeline.core.text.tools import FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
+from ridgeline.core.text.tools import ALL_FORMATS, FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
 from ridgeline.core.text.tools.json_scanner import JsonScanner, JsonState, Malformed
-from ridgeline.core.text.tools.tool_formats import ALL_FORMATS
 from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
-NAMES = {"weather", "now", "näme"}
+OFFERED = [Function(name) for name in ("weather", "now", "näme")]
 B, C, S, E, Z = (
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -32,7 +31,7 @@ Told = tuple[str, list[tuple[str, str]], list[int]]
 
 def parse(name: str, pieces: Sequence[str], *, cut: bool = False, **options: Any) -> Told:
     """Content, calls as (name, arguments) and what was undone."""
-    parser = ToolParser(FORMATS[name], NAMES, **options)
+    parser = ToolParser(FORMATS[name], OFFERED, **options)
     content, calls, undone = "", dict[int, list[str]](), list[int]()
     for piece in (*pieces, None):
         delta = parser.finish(cut=cut) if piece is None else parser.push(piece)
@@ -161,12 +160,12 @@ def test_what_is_no_call_is_text(name: str, text: str) -> None:
 def test_no_half_marker_is_told_and_no_content_late(name: str, text: str, told: Told) -> None:
     """Whatever the answer's first characters are, what was told of them is a beginning of what is told in the end."""
     for end in range(len(text)):
-        parser = ToolParser(FORMATS[name], NAMES)
+        parser = ToolParser(FORMATS[name], OFFERED)
         assert told[0].startswith(parser.push(text[:end]).content)
 
 
 def test_arguments_are_told_as_they_come() -> None:
-    parser = ToolParser(FORMATS["hermes"], NAMES)
+    parser = ToolParser(FORMATS["hermes"], OFFERED)
     assert parser.push('<tool_call>{"name": "now"').calls == ()
     (first,) = parser.push(', "arguments": {"a"').calls
     assert (first.index, first.name, first.arguments) == (0, "now", '{"a"')
@@ -206,7 +205,7 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
     text = first + (layout.end if layout.between is None else layout.between + each[1] + layout.end)
     for size in range(len(text) + 1):
         for forced in (False, True):
-            parser = ToolParser(FORMATS[name], NAMES, forced=forced)
+            parser = ToolParser(FORMATS[name], OFFERED, forced=forced)
             deltas = [*map(parser.push, text[:size]), parser.finish(cut=not forced or size % 2 == 0)]
             calls = [call for delta in deltas for call in delta.calls]
             assert "".join(delta.content for delta in deltas) == ("" if forced or calls else text[:size])
@@ -214,19 +213,19 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
             assert (ARGS * 2).startswith("".join(call.arguments for call in calls))
 
 
-@pytest.mark.parametrize("names", [["weather"], NAMES], ids=["named", "of several"])
+@pytest.mark.parametrize("offered", [OFFERED[:1], OFFERED], ids=["named", "of several"])
 @pytest.mark.parametrize("form", ALL_FORMATS, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
-def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolFormat, names: Sequence[str]) -> None:
+def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolFormat, offered: Sequence[Function]) -> None:
     """Cut at every character, after blanks too. The name of the only function is known once anything is written."""
     layout = form.layout
     before = layout.start + layout.before + "weather"
     # A name in quotes is known at the closing quote, and any other with all of the text between it and the arguments.
     after_name = 1 if layout.middle[0] == '"' else len(layout.middle)
-    known = 1 if names == ["weather"] else len(before) + after_name
+    known = 1 if len(offered) == 1 else len(before) + after_name
     text, begin = before + layout.middle + ARGS + layout.after + layout.end, len(before + layout.middle)
     for size in range(len(text) + 1):
         for blanks in ("", "\n\n"):
-            parser = ToolParser(form, names, several=False, forced=True)
+            parser = ToolParser(form, offered, several=False, forced=True)
             deltas = [parser.push(blanks), *map(parser.push, text[:size]), parser.finish(cut=size % 2 == 0)]
             calls = [call for delta in deltas for call in delta.calls]
             assert "".join(delta.content for delta in deltas) == ("" if calls else blanks)
@@ -237,7 +236,7 @@ def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolForma
 
 def test_one_call_at_a_time() -> None:
     text = f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]"
-    parser = ToolParser(FORMATS["mistral"], NAMES, several=False)
+    parser = ToolParser(FORMATS["mistral"], OFFERED, several=False)
     names = [call.name for delta in (parser.push(text), parser.finish()) for call in delta.calls]
     assert names == ["weather"]
 
@@ -258,9 +257,9 @@ def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -
     """Sections that break off are not gone back to: a character is read in one section at most, and once after it."""
     form, sent = FORMATS[name], 0
 
-    def read(new: Any) -> Any:
+    def read(new: Any, opening: str) -> Any:
         nonlocal sent
-        calls = form.read(new)
+        calls = form.read(new, opening)
         next(calls)
         while True:
             c = yield
@@ -271,7 +270,7 @@ def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -
                 return
 
     text = piece * 500
-    parser = ToolParser(replace(form, read=read), NAMES)
+    parser = ToolParser(replace(form, read=read), OFFERED)
     content = parser.push(text).content + parser.finish().content
     assert sent <= len(text)
     assert parser.complete or content == text
@@ -287,10 +286,10 @@ class Marked(ByteTokenizer):
 
 def test_a_marker_that_is_a_token_counts_only_as_that_token() -> None:
     text, tokenizer = f"[TOOL_CALLS][{one('now', '{}')}]", Marked("[TOOL_CALLS]")
-    spelled = ToolParser(FORMATS["mistral"], NAMES, tokenizer)
+    spelled = ToolParser(FORMATS["mistral"], OFFERED, tokenizer)
     assert spelled.push(text, range(100)).content + spelled.finish().content == text
     assert spelled.complete == 0
-    as_token = ToolParser(FORMATS["mistral"], NAMES, tokenizer)
+    as_token = ToolParser(FORMATS["mistral"], OFFERED, tokenizer)
     (call,) = as_token.push(text, [300]).calls
     assert call.name == "now"
     assert len(call.id) == 9

@@ -98,15 +98,15 @@ class ReasoningSplitter:
         return self._push_text(text)
 
     def finish(self, text: str = "") -> SplitText:
-        """Split the text that is held back at the end of the stream; an incomplete tag is ordinary text."""
+        """Split the text that is held back at the end of the stream.
+
+        An incomplete opening tag is ordinary text. An incomplete closing tag is dropped: the stream was cut there.
+        """
         split = self._emit(text) if self._by_id else self._push_text(text)
         if self._start is not None:
             rest, self._start = self._start, None
             self.response_tokens += self._undecided
             return SplitText(split.response + self._emit(rest).response, split.reasoning)
-        if self.inside and not self._by_id:
-            last = self._emit(self._close.flush().safe)
-            return SplitText(split.response, split.reasoning + last.reasoning)
         return split
 
     def _push_id(self, token_id: int, text: str) -> SplitText:

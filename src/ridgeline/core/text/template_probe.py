@@ -17,8 +17,7 @@ from typing import Any, Final, Literal, get_args
 
 from ridgeline.core.text.preamble import PLACES, REASONING, PreamblePlace, PreamblePlaces, is_blank, with_preambles
 from ridgeline.core.text.template_budget import MAX_SECONDS, Exhausted
-from ridgeline.core.text.tools.tool_formats import ALL_FORMATS, ToolFormat
-from ridgeline.core.text.tools.tool_parser import ToolParser
+from ridgeline.core.text.tools import ALL_FORMATS, Function, ToolFormat, ToolParser
 from ridgeline.util.untrusted import ModelRefused
 
 Message = Mapping[str, Any]
@@ -357,9 +356,9 @@ def _reads(tool_format: ToolFormat, text: str, opened: str, names: Sequence[str]
     """
     start = _shared(text, opened)
     # The opening of a response can start with the marker's first characters, as `<think>` and `<tool_call>` do.
-    marker = text.find(tool_format.opening, max(0, start - len(tool_format.opening) + 1))
-    parser = ToolParser(tool_format, names)
-    deltas = (parser.push(text[start if marker < 0 else min(start, marker) :]), parser.finish())
+    markers = (text.find(each, max(0, start - len(each) + 1)) for each in tool_format.openings)
+    parser = ToolParser(tool_format, [Function(name) for name in names])
+    deltas = (parser.push(text[min([start, *(at for at in markers if at >= 0)]) :]), parser.finish())
     calls = [call for delta in deltas for call in delta.calls]
     arguments = ["".join(call.arguments for call in calls if call.index == at) for at in range(parser.complete)]
     found = [call.name for call in calls if call.name]

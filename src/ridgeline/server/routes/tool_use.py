@@ -52,8 +52,9 @@ class ToolUse:
 
     def parser(self, tokenizer: Tokenizer) -> ToolParser:
         """Return a new parser that separates the tool calls from the text of one choice."""
-        names = {function.name for function in self.called or self.functions}
-        return ToolParser(self.format, names, tokenizer, several=self.several, forced=bool(self.called))
+        return ToolParser(
+            self.format, self.called or self.functions, tokenizer, several=self.several, forced=bool(self.called)
+        )
 
     def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
         """Return the output constraint that the tools and `answer` require together; None for no constraint.

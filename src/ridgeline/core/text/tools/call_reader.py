@@ -6,46 +6,13 @@ They report data at once through a CallSink: a name when it is complete, and arg
 import json
 from collections.abc import Collection, Generator, Sequence
 
+from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.json_scanner import BLANK, JsonScanner, JsonState, Malformed
 
 Reading = Generator[None, str, str]
 """A generator that receives characters; it returns a text or the first character that it did not use."""
 
 _MAX_NAME = 256  # most characters of a name or a key
-
-
-class CallSink:
-    """The tool call that a parser is reading: its name and arguments, and which of them have been reported.
-
-    `name` is None until it is known. `reported` says whether the name has been reported, and `done` whether the call is
-    complete. `pending` is the text of the arguments that has not been reported.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        self.name: str | None = None
-        self.reported = self.done = False
-        self.pending: list[str] = []
-
-    def take_name(self, name: str) -> None:
-        """Set the name of the function that a tool call calls.
-
-        Raises:
-            Malformed: If the function was not offered, or the call already has a name.
-        """
-        if self.name is not None or name not in self._names:
-            raise Malformed
-        self.name = name
-
-    def end(self) -> None:
-        """Mark a tool call as complete.
-
-        Raises:
-            Malformed: If the call has no name.
-        """
-        if self.name is None:
-            raise Malformed
-        self.done = True
 
 
 def after_blanks() -> Reading:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from ridgeline.core.text.stop_strings import StopMatcher
 from ridgeline.core.text.tokenizer import Tokenizer
-from ridgeline.core.text.tools.call_reader import CallSink
+from ridgeline.core.text.tools.call_sink import CallSink
+from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import Malformed
-from ridgeline.core.text.tools.tool_formats import Calls, ToolFormat
+from ridgeline.core.text.tools.tool_format import Calls, ToolFormat
 
 _ID = string.ascii_letters + string.digits
 _PIECE = 1024  # characters read at a time: the rest of a piece is copied at the end of each section
@@ -56,7 +57,7 @@ class ToolParser:
     def __init__(
         self,
         tool_format: ToolFormat,
-        names: Collection[str],
+        functions: Collection[Function],
         tokenizer: Tokenizer | None = None,
         *,
         several: bool = True,
@@ -66,23 +67,24 @@ class ToolParser:
 
         Args:
             tool_format: Format of the model's tool calls.
-            names: Names of the functions that were offered.
+            functions: The functions that were offered; their schemas give typeless arguments their types.
             tokenizer: Tokenizer that knows which markers are tokens. Without one, no marker is.
             several: Whether more than one call is allowed. If not, the parser drops the calls after the first.
             forced: Whether a grammar restricts the response to calls, so that an incomplete call at its end is not
                 text.
         """
-        self._format, self._names, self._several, self._forced = tool_format, names, several, forced
+        self._format, self._several, self._forced = tool_format, several, forced
+        self._functions = {function.name: function for function in functions}
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
-        self._marker_id = control.get(tool_format.opening)
-        self._markers = 0  # tokens of the opening marker whose text has not been read yet
-        self._opening = StopMatcher([tool_format.opening])
+        self._marker_ids = {control[each]: each for each in tool_format.openings if each in control}
+        self._markers = dict.fromkeys(self._marker_ids.values(), 0)  # opening tokens whose text has not been read yet
+        self._opening = StopMatcher(tool_format.openings)
         self._section: Calls | None = None
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._call: CallSink | None = None
         self._index = self.complete = 0
         self._begun = False  # whether the response has more than white space
-        self._may_be_bare = tool_format.starts_bare
+        self._may_be_bare = bool(tool_format.bare)
         self._blanks = ""  # trailing white space: it belongs to the template if a call or nothing follows
         self._content: list[str] = []
         self._calls: list[CallDelta] = []
@@ -95,8 +97,10 @@ class ToolParser:
             text: New text.
             tokens: Ids of the new tokens. A token must not arrive later than its text.
         """
-        if self._marker_id is not None:
-            self._markers += sum(token == self._marker_id for token in tokens)
+        if self._marker_ids:
+            for token in tokens:
+                if token in self._marker_ids:
+                    self._markers[self._marker_ids[token]] += 1
         self._begun = self._begun or bool(text.strip())
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
@@ -131,17 +135,19 @@ class ToolParser:
         """Read response text up to the marker that begins tool calls, and return the unread rest."""
         if self._may_be_bare and (begun := text.lstrip()):
             self._may_be_bare = False
-            if begun[0] == "{":
+            if begun[0] == self._format.bare:
                 self._begin("")
                 return begun
         result = self._opening.push(text)
         self._release_text(result.safe)
         if result.matched is not None:
-            self._opening = StopMatcher([self._format.opening])
-            if self._marker_id is not None and not self._markers:
+            self._opening = StopMatcher(self._format.openings)
+            arrived = self._markers.get(result.matched)
+            if arrived == 0:
                 self._release_text(result.matched)  # spelled by other tokens
             else:
-                self._markers -= self._marker_id is not None
+                if arrived is not None:
+                    self._markers[result.matched] = arrived - 1
                 self._begin(result.matched)
         return result.rest
 
@@ -158,12 +164,12 @@ class ToolParser:
     def _begin(self, marker: str) -> None:
         """Start a section of tool calls after an opening marker."""
         self._raw = [marker]
-        self._section = self._format.read(self._new_call)
+        self._section = self._format.read(self._new_call, marker)
         next(self._section)
 
     def _new_call(self) -> CallSink:
         """Create the object (CallSink) that receives the next tool call of the response."""
-        self._call = CallSink(self._names)
+        self._call = CallSink(self._functions)
         return self._call
 
     def _read_section(self, text: str) -> str:
@@ -199,12 +205,12 @@ class ToolParser:
         The function is also known if only one was offered.
         """
         if self._call is None and self._begun and not self._index:
-            self._call = CallSink(self._names)
+            self._call = CallSink(self._functions)
         call = self._call
         if call is None or call.reported or (self._index and not self._several):
             return
-        if call.name is None and len(self._names) == 1 and not self._index:
-            (call.name,) = self._names
+        if call.name is None and len(self._functions) == 1 and not self._index:
+            (call.name,) = self._functions
         if call.name is not None:
             self._calls.append(CallDelta(self._index, self._new_id(), call.name))
             call.reported = True

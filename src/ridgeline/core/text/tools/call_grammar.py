@@ -1,0 +1,67 @@
+"""The grammar of tool calls as it is being written, in llguidance's Lark syntax."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from ridgeline.core.text.json_form import JSON_LAYOUT
+from ridgeline.core.text.tokenizer import Tokenizer
+from ridgeline.core.text.tools.function import Function
+from ridgeline.core.text.vocabulary import literal_pattern
+
+
+class CallGrammar:
+    """A grammar of tool calls, to which a format adds rules by name."""
+
+    def __init__(self, tokenizer: Tokenizer, markers: Sequence[str]) -> None:
+        """Start an empty grammar.
+
+        Args:
+            tokenizer: Tokenizer that knows which markers are tokens.
+            markers: Literals of the format that can be tokens.
+        """
+        self._control = {marker: tokenizer.control[marker] for marker in markers if marker in tokenizer.control}
+        self._rules: list[str] = []
+
+    def add(self, name: str, *parts: str) -> str:
+        """Add a rule whose parts follow each other, omitting empty ones, and return its name."""
+        self._rules.append(f"{name}: {' '.join(filter(None, parts))}")
+        return name
+
+    def literal(self, text: str) -> str:
+        """Return a text in Lark syntax: markers that are tokens as their ids, the rest in quotes; "" if empty."""
+        written: list[str] = []
+        end = 0
+        for match in re.finditer(literal_pattern(self._control), text):
+            written += [_quoted(text[end : match.start()]), f"<[{self._control[match[0]]}]>"]
+            end = match.end()
+        return " ".join(filter(None, (*written, _quoted(text[end:]))))
+
+    @staticmethod
+    def json(schema: Mapping[str, Any]) -> str:
+        """Return the expression for JSON of a schema in the engine's layout of JSON, which the schema cannot change."""
+        return f"%json {json.dumps({**schema, 'x-guidance': JSON_LAYOUT}, ensure_ascii=False)}"
+
+    @override
+    def __str__(self) -> str:
+        """Return the whole grammar."""
+        return "\n".join(self._rules) + "\n"
+
+
+def json_arguments(grammar: CallGrammar, name: str, function: Function) -> str:
+    """Add the rule of arguments that are one JSON object, and return its name.
+
+    Args:
+        grammar: The grammar to extend.
+        name: The name of the rule.
+        function: The function that is called.
+    """
+    return grammar.add(name, grammar.json(function.parameters))
+
+
+def _quoted(text: str) -> str:
+    """Return a text in quotes, or "" if it is empty."""
+    return json.dumps(text, ensure_ascii=False) if text else ""

@@ -1,0 +1,21 @@
+"""A function that a model can call, as a request describes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the model can call."""
+
+    name: str
+    """The name of the function."""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    """The JSON schema of the arguments, an object."""
+
+    def schema_of(self, parameter: str) -> Mapping[str, Any]:
+        """Return the JSON schema of one parameter; {} if the function does not describe it."""
+        properties = self.parameters.get("properties")
+        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
+        return schema if isinstance(schema, Mapping) else {}

@@ -1,0 +1,115 @@
+"""The JSON values of parameters that a model writes as plain text, as in `<parameter=days>3</parameter>`.
+
+The schema of the function decides the type: `3` is a number for an integer and text for a string. A value that fits no
+type of its schema stays text, so that nothing is lost; the caller then sees what the model wrote.
+"""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_MAX_NESTED = 8  # schemas within schemas that are followed
+_PLAIN = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+"""The Python types of the JSON types other than string."""
+
+
+def json_of(text: str, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> str:
+    """Return the JSON text of the value that a parameter's text stands for.
+
+    Args:
+        text: The text that the model wrote.
+        schema: The JSON schema of the parameter; {} if it has none.
+        root: The schema of all parameters, in which references (`#/$defs/...`) are found.
+    """
+    types = set(_types(schema, root or schema, _MAX_NESTED))
+    value = _value(text)
+    if types and not any(_is(value, name) for name in types):
+        value = text
+    if isinstance(value, str):
+        return json.dumps(text, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is(value: object, json_type: str) -> bool:
+    """Return whether a value read from text has this JSON type; a float without a fraction is also an integer."""
+    if isinstance(value, bool):
+        return json_type == "boolean"
+    if json_type == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES.get(json_type, ()))
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text is in JSON or in Python's notation, or the text itself if it is neither.
+
+    A quoted string is returned with its quotes, because models write strings without them.
+    """
+    stripped = text.strip()
+    if stripped in _PLAIN:
+        return _PLAIN[stripped]
+    for read in (_json, ast.literal_eval) if stripped[:1] in ("[", "{") else (_json,):
+        try:
+            value = read(stripped)
+            json.dumps(value, allow_nan=False)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+        return text if isinstance(value, str) else value
+    return text
+
+
+def _json(text: str) -> Any:
+    """Read JSON; raise ValueError for NaN and infinities, which JSON lacks."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Yield the JSON types that a schema allows; none if it does not say."""
+    if depth == 0:
+        return
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and isinstance(found := _referred(reference, root), Mapping):
+        yield from _types(found, root, depth - 1)
+    named = schema.get("type")
+    yield from (each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str))
+    if named is None:
+        values = [*(schema["enum"] if isinstance(schema.get("enum"), list) else ()), *_const(schema)]
+        yield from (_type_of(value) for value in values)
+        if isinstance(schema.get("properties"), Mapping):
+            yield "object"
+    for key in ("anyOf", "oneOf", "allOf"):
+        for each in schema.get(key) or ():
+            if isinstance(each, Mapping):
+                yield from _types(each, root, depth - 1)
+
+
+def _const(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the constant of a schema, if it has one."""
+    return [schema["const"]] if "const" in schema else []
+
+
+def _type_of(value: object) -> str:
+    """Return the JSON type of a value."""
+    if isinstance(value, str):
+        return "string"
+    return next(name for name in ("boolean", "integer", "number", "array", "object", "null") if _is(value, name))
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the part of a schema to which a local reference refers, or None."""
+    found: Any = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,55 @@
+"""The description of one format in which models write tool calls: markers, a reader, and the text around calls."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from ridgeline.core.text.tools.call_grammar import CallGrammar, json_arguments
+from ridgeline.core.text.tools.call_sink import CallSink
+from ridgeline.core.text.tools.function import Function
+
+Calls = Generator[None, str, None]
+"""A generator that receives the characters after an opening marker and reads the tool calls."""
+NewCall = Callable[[], CallSink]
+"""A function that creates the object (CallSink) that receives the next tool call of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallLayout:
+    """The text that a chat template writes around tool calls.
+
+    The order is `start`; for each call `before`, its name, `middle`, its arguments and `after`; `between` each two
+    calls; and `end`.
+    """
+
+    start: str
+    before: str
+    middle: str
+    after: str
+    between: str | None
+    """The text between two tool calls, or None if a response can have only one."""
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """The format in which a family of models writes tool calls."""
+
+    name: str
+    """The name of a tool-call format in vLLM."""
+    openings: tuple[str, ...]
+    """The markers of which one begins the tool calls in a response."""
+    read: Callable[[NewCall, str], Calls]
+    """A function that creates the generator that reads the tool calls after an opening marker.
+
+    It receives the opening marker too, or "" if the response began without one (`bare`).
+    """
+    layout: CallLayout
+    """The text that chat templates write around tool calls in this format."""
+    markers: tuple[str, ...] = ()
+    """The literals of a tool-call format that can be control tokens of the model."""
+    arguments: Callable[[CallGrammar, str, Function], str] = json_arguments
+    """A function that returns the grammar of a call's arguments, whose rules begin with the given name."""
+    bare: str = ""
+    """The first characters of a response that is read as tool calls although no opening marker precedes them."""
+    short_ids: bool = False
+    """Whether tool calls have ids of nine letters and digits."""
