@@ -72,6 +72,7 @@ def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path:
         "allowed_origins": (["--allowed-origins", '["http://a.b", "http://c.d:1"]'], ("http://a.b", "http://c.d:1")),
         "allowed_hosts": (["--allowed-hosts", "a.b", "--allowed-hosts", "c.d"], ("a.b", "c.d")),
         "strict": (["--strict"], True),
+        "open_objects": (["--open-objects"], True),
         "tool_parser": (["--tool-call-parser", "hermes"], "hermes"),
         "access_log": (["--disable-uvicorn-access-log"], False),
         "log_format": (["--log-format", "json"], "json"),

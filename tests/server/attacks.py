@@ -166,7 +166,7 @@ FORMS: Cases = (
 )
 """Forms of an answer that cannot be followed."""
 
-ARGUMENTS = ("tokenize", "add_generation_prompt", "__class__", "messages", "tools", "conversation", "self")
+ARGUMENTS = ("tokenize", "add_generation_prompt", "chat_template", "messages", "tools", "conversation", "documents")
 """Variables of a template that no request may give."""
 
 MESSAGES: Cases = (

@@ -41,7 +41,9 @@ def streamed(client: openai.OpenAI, messages: Any = MESSAGES, **fields: Any) -> 
 
 
 @contextmanager
-def saying(*texts: str, template: str | None = THINKING, most_tokens: int | None = None) -> Iterator[Running]:
+def saying(
+    *texts: str, template: str | None = THINKING, most_tokens: int | None = None, strict: bool = False
+) -> Iterator[Running]:
     """A server whose model says these texts, one a choice, byte by byte."""
     loaded = speaking(*texts)
     templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
@@ -49,7 +51,7 @@ def saying(*texts: str, template: str | None = THINKING, most_tokens: int | None
         replace(loaded, text_processor=TextProcessor(TOKENIZER, templates, GREEDY, max_new_tokens=most_tokens))
     )
     try:
-        with running(Service(llm, Everybody()), ServerSettings(models=("tales",))) as up:
+        with running(Service(llm, Everybody()), ServerSettings(models=("tales",), strict=strict)) as up:
             yield up
     finally:
         llm.close()
@@ -164,21 +166,47 @@ def test_reasoning_in_a_message_reaches_the_template(name: str) -> None:
 
 
 def test_the_template_gets_what_it_reads_and_nothing_else() -> None:
+    """Check that other variables are ignored and listed, and that the names of other arguments are refused."""
     with saying("x") as server:
 
         def prompt(**fields: Any) -> Any:
             reply = server.post("/v1/chat/completions/render", {"messages": MESSAGES, **fields})
-            return reply.json()["prompt"] if reply.status == 200 else reply.json()["error"]["param"]
+            if reply.status != 200:
+                return reply.json()["error"]["param"]
+            return reply.json()["prompt"], reply.headers.get("x-ridgeline-ignored-fields", "")
 
-        assert prompt() == "[user]Once upon a time>"
-        assert prompt(add_generation_prompt=False) == "[user]Once upon a time"
-        assert prompt(chat_template_kwargs={"enable_thinking": False}) == "[user]Once upon a time>False"
-        assert prompt(reasoning_effort="high") == "[user]Once upon a time>high"
-        for name in ("tokenize", "add_generation_prompt", "messages", "__class__", "raise_exception", "tools"):
+        plain = "[user]Once upon a time>"
+        assert prompt() == (plain, "")
+        assert prompt(add_generation_prompt=False) == (plain[:-1], "")
+        assert prompt(chat_template_kwargs={"enable_thinking": False}) == (f"{plain}False", "")
+        assert prompt(reasoning_effort="high") == (f"{plain}high", "")
+        assert prompt(reasoning_effort="none") == (f"{plain}Falsenone", "")
+        assert prompt(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True}) == (
+            f"{plain}Truenone",
+            "",
+        )
+        for name in ("tokenize", "add_generation_prompt", "messages", "chat_template", "tools"):
             assert prompt(chat_template_kwargs={name: True}) == "chat_template_kwargs"
+        for name in ("__class__", "raise_exception", "bos_token", "self"):
+            assert prompt(chat_template_kwargs={name: True}) == (plain, f"chat_template_kwargs.{name}")
         assert prompt(chat_template="{{ 1 }}") == "chat_template"
     with saying("x", template="{{ messages[0].content }}") as server:
-        assert prompt(reasoning_effort="high") == "reasoning_effort"
+        asked = prompt(reasoning_effort="high", chat_template_kwargs={"a": 1, "b": 2})
+        assert asked == ("Once upon a time", "reasoning_effort,chat_template_kwargs.a,chat_template_kwargs.b")
+        reply = server.post("/v1/responses", {"input": "hi", "reasoning": {"effort": "low"}, "max_output_tokens": 1})
+        assert (reply.status, reply.headers["x-ridgeline-ignored-fields"]) == (200, "reasoning.effort")
+        reply = server.post("/tokenize", {"messages": MESSAGES, "reasoning_effort": "low"})
+        assert (reply.status, reply.headers["x-ridgeline-ignored-fields"]) == (200, "reasoning_effort")
+    with saying("x", template="{{ messages[0].content }}{{ thinking }}") as server:
+        assert prompt(reasoning_effort="high") == ("Once upon a timeTrue", "")
+        assert prompt(reasoning_effort="none") == ("Once upon a timeFalse", "")
+
+
+def test_a_strict_server_refuses_variables_that_the_template_does_not_read() -> None:
+    with saying("x", template="{{ messages[0].content }}", strict=True) as server:
+        reply = server.post("/v1/chat/completions", {"messages": MESSAGES, "chat_template_kwargs": {"a": 1}})
+        assert (reply.status, reply.json()["error"]["param"]) == (400, "chat_template_kwargs")
+        assert "chat_template_kwargs.a" in reply.json()["error"]["message"]
 
 
 def test_parts_of_text_are_read_and_all_others_are_named(server: Running) -> None:

@@ -164,7 +164,6 @@ THOUGHTS = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type
         ({"text": {"format": {"type": "xml"}}}, "text"),
         ({"text": {"format": {"type": "text", "schema": {}}}}, "text"),
         ({"text": {"verbosity": "low"}}, "text"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"reasoning": {"summary": "auto"}}, "reasoning"),
         ({"max_output_tokens": 1000}, "max_output_tokens"),
         ({"temperature": -1}, "temperature"),

@@ -3,16 +3,20 @@
 import asyncio
 import json
 import re
+from contextlib import closing
 from typing import Any
 
 import jsonschema
 import pytest
 
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import load_engine
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import ApiError
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.server_settings import ServerSettings
-from server.conftest import Running
+from ridgeline.server.service import Service
+from server.conftest import Everybody, Running, running
 
 SCHEMA = {
     "type": "object",
@@ -82,6 +86,27 @@ def test_every_field_that_asks_for_a_form_gets_it(server: Running, name: str) ->
     for choice in ended:
         assert valid(choice["message"]["content"])
     server.idle()
+
+
+OPEN = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("open_objects", [False, True])
+def test_objects_of_a_schema_are_closed_unless_the_server_leaves_them_open(open_objects: bool) -> None:
+    """Let a model that is pushed towards quotation marks write properties of its own where it may."""
+    llm = AsyncLLM(load_engine("tales"))
+    settings = ServerSettings(models=("tales",), open_objects=open_objects)
+    with closing(llm), running(Service(llm, Everybody()), settings) as server:
+        body = {"messages": [{"role": "user", "content": "Tell."}], "max_tokens": 60, "seed": 3, "n": 8}
+        for form in (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": OPEN}}},
+            {"guided_json": json.dumps(OPEN)},
+        ):
+            reply = server.post(CHAT, {**body, "logit_bias": {"3": 8}, **form})
+            assert reply.status == 200, reply.data
+            texts = [choice["message"]["content"] for choice in reply.json()["choices"]]
+            others = [text for text in texts if re.search(r'"(?!a"|b")[^"]*": ', text)]
+            assert bool(others) == open_objects, texts
 
 
 def test_completions_have_forms_too_and_neighbours_of_a_batch_their_own(server: Running) -> None:

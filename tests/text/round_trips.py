@@ -126,7 +126,7 @@ CASES: Mapping[str, Case] = {
 
 @dataclass
 class Response:
-    """What a client receives of a response."""
+    """The parts of a response that a client receives."""
 
     content: str = ""
     reasoning: str = ""

@@ -36,7 +36,7 @@ def test_what_a_template_writes_is_read_back(data_dir: Path, name: str, case: st
 @pytest.mark.parametrize("case", ["two calls", "text before", "nested", "reasoning"])
 @pytest.mark.parametrize("name", READ)
 def test_a_response_cut_anywhere_shows_no_part_of_a_tag(data_dir: Path, name: str, case: str) -> None:
-    """Whatever was shown of a cut response is the beginning of what the whole response shows."""
+    """Compare the parts of a cut response with the beginnings of those of the whole response."""
     release, template = RELEASES[name], template_of(data_dir, name)
     if case in release.not_written:
         return  # the test above shows it

@@ -46,7 +46,7 @@ _ServedBy = Callable[[ModelSource], ServedLLM]
 
 
 _server, _adapters = panel("Server"), panel("Adapters")
-_SERVER_OF_TEXT = ("--tool-call-parser", "--record", "--seed")
+_SERVER_OF_TEXT = ("--open-objects", "--tool-call-parser", "--record", "--seed")
 """The server options that only apply to language models."""
 
 
@@ -72,6 +72,10 @@ class ServerFlags:
         "A further host name under which a server without API keys answers; repeatable."
     )
     strict: bool = _server("Reject requests with unknown fields.", default=False)
+    open_objects: bool = _server(
+        "Allow properties that a JSON schema does not name, as JSON Schema does, if it does not forbid them.",
+        default=False,
+    )
     tool_call_parser: str | None = _server(
         "The format of the model's tool calls, if its chat template does not show it: hermes, ..."
     )

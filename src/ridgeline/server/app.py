@@ -43,6 +43,7 @@ from ridgeline.server.routes.responses import response_generation
 from ridgeline.server.routes.responses_to_chat import ResponseFields
 from ridgeline.server.routes.served_model import ServedModel, no_such_model, served_model
 from ridgeline.server.routes.stream_chunks import Chunks
+from ridgeline.server.routes.template_variables import ignored_variables
 from ridgeline.server.routes.tokenization import detokenize, rendered, tokenize
 from ridgeline.server.routes.trace_text import ROUTE as TRACE
 from ridgeline.server.routes.trace_text import TraceApi, traceable
@@ -296,6 +297,10 @@ class Api:
         prompts = MAX_INPUTS if kind is EmbeddingFields else self._settings.prompts
         body = await read_object(request, self._settings, prompts * self._model.info.context)
         fields, ignored = read_fields(body, kind, self._settings)
+        unread = ignored_variables(fields, self._model)
+        if unread and self._settings.strict:
+            raise invalid(f"{unread[0]}: the model's chat template does not read it", unread[0].partition(".")[0])
+        ignored += unread
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 
     async def _generate(

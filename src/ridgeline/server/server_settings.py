@@ -79,6 +79,8 @@ class ServerSettings:
     """Host names that a server on loopback without keys accepts besides loopback names and `host`."""
     strict: bool = False
     """Whether an unknown request field is an error."""
+    open_objects: bool = False
+    """Whether objects of a JSON schema may have properties that it does not name, if it does not forbid them."""
     tool_parser: str | None = None
     """The tool-call format of a model whose chat template does not reveal it."""
     access_log: bool = True

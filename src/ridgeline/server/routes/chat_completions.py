@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ridgeline.core.text import ChatTemplate, RenderedPrompt
+from ridgeline.core.text import RenderedPrompt
 from ridgeline.core.text.chat_template import ROLES
 from ridgeline.core.text.tools import CallDelta, ToolParser
 from ridgeline.engine.events import Event
@@ -28,6 +28,7 @@ from ridgeline.server.routes.request_sampling import room_for, sampling_params
 from ridgeline.server.routes.response_format import read_output_constraint
 from ridgeline.server.routes.served_model import ServedModel, cache_salt
 from ridgeline.server.routes.stream_chunks import ChoiceState, Chunks
+from ridgeline.server.routes.template_variables import template_variables
 from ridgeline.server.routes.tool_use import ToolCalls, ToolUse, call_delta, check_calls, read_tools
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.untrusted import ModelRefused
@@ -47,7 +48,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     template = model.template(tools=bool(tools))
     messages = read_messages(fields.messages)
     check_calls(messages)
-    variables = _variables(fields, template)
+    variables = template_variables(fields, template)
     size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.info.context)
     if size > most:
         raise invalid(
@@ -96,28 +97,6 @@ def _weight(fields: Conversation, size: int) -> int:
     if fields.tools or fields.documents or fields.chat_template_kwargs or not plain:
         return max(size, LONG)
     return size + _MESSAGE * len(fields.messages)
-
-
-def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
-    """Return the further variables for the chat template, such as reasoning_effort.
-
-    Raises:
-        ApiError: If the template does not read one of them.
-    """
-    variables = dict(fields.chat_template_kwargs or {})
-    if any(name not in template.variables for name in variables):
-        known = ", ".join(sorted(template.variables)) or "no others"
-        raise invalid(
-            f"chat_template_kwargs: the model's chat template ignores some of these; it supports {known}",
-            "chat_template_kwargs",
-        )
-    if fields.reasoning_effort is not None:
-        if "reasoning_effort" not in template.variables:
-            raise invalid(
-                "reasoning_effort: the model's chat template does not support it: leave it out", "reasoning_effort"
-            )
-        variables["reasoning_effort"] = fields.reasoning_effort
-    return variables
 
 
 async def chat_generation(

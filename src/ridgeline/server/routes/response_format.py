@@ -7,6 +7,7 @@ import msgspec
 
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import invalid
+from ridgeline.server.routes.closed_schema import closed
 from ridgeline.server.routes.request_fields import GenerationFields
 from ridgeline.server.server_settings import ServerSettings
 
@@ -44,16 +45,26 @@ def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -
     (name, form), *others = constraints.items()
     if others:
         raise invalid(f"{name}: {others[0][0]} constrains the output too: give only one of them", name)
-    return check_output_constraint(form, name, settings), name
+    strict = name == "response_format" and _is_strict(fields.response_format or {})
+    return check_output_constraint(form, name, settings, strict=strict), name
 
 
-def check_output_constraint(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
-    """Return a structured-output constraint after checking its size and depth.
+def _is_strict(response_format: Mapping[str, Any]) -> bool:
+    """Return whether a response format says `strict: true` of its schema."""
+    inner = response_format.get("json_schema")
+    return isinstance(inner, dict) and inner.get("strict") is True
+
+
+def check_output_constraint(
+    form: Mapping[str, Any], name: str, settings: ServerSettings, *, strict: bool = False
+) -> StructuredOutputs:
+    """Return a structured-output constraint after checking its size and depth; the objects of a schema are closed.
 
     Args:
         form: The arguments of `StructuredOutputs`.
         name: The request field for error messages.
         settings: The limits of the server.
+        strict: Whether the request asks for a strict schema.
 
     Raises:
         ApiError: If the constraint is invalid or too large; the error names the field.
@@ -62,7 +73,8 @@ def check_output_constraint(form: Mapping[str, Any], name: str, settings: Server
     if schema is not None:
         if isinstance(schema, str):
             _check_size([schema], name, settings)  # before decoding
-        check_schema(_decoded(schema, name), name, settings)
+        decoded = check_schema(_decoded(schema, name), name, settings)
+        form = {**form, "json": decoded if settings.open_objects else closed(decoded, strict=strict)}
     try:
         outputs = StructuredOutputs(**form)
     except ValueError as error:
@@ -131,8 +143,8 @@ def _decoded(schema: object, name: str) -> object:
         raise invalid(f"{name}: the schema is not valid JSON", name) from None
 
 
-def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes: int | None = None) -> None:
-    """Check a JSON schema against the server's limits.
+def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes: int | None = None) -> dict[str, Any]:
+    """Return a JSON schema after checking it against the server's limits.
 
     Args:
         schema: The decoded schema.
@@ -158,6 +170,7 @@ def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes
             raise invalid(f"{name}: {key} is more than {MAX_SIZE}", name)
     if most_bytes is not None and len(msgspec.json.encode(schema)) > most_bytes:
         raise invalid(f"{name}: a schema has more than {most_bytes} bytes: shorten it", name)
+    return schema
 
 
 def _entries(value: object) -> Iterator[tuple[int, str, object]]:

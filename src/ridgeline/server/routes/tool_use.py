@@ -1,8 +1,8 @@
 """Tools (functions) of a chat request: the calls that the model may or must make, and their form in responses."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.core.text import ChatTemplate, Tokenizer
@@ -18,6 +18,7 @@ from ridgeline.core.text.tools import (
 )
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import invalid
+from ridgeline.server.routes.closed_schema import closed
 from ridgeline.server.routes.request_fields import ChatFields
 from ridgeline.server.routes.response_format import check_schema
 from ridgeline.server.server_settings import ServerSettings
@@ -126,10 +127,18 @@ def read_tools(
         )
     if called or shaped:
         _check_parameters(called or functions, settings)
+        if not settings.open_objects:
+            strict = {tool["function"]["name"] for tool in fields.tools if tool["function"].get("strict") is True}
+            functions, called = (_with_closed_objects(each, strict) for each in (functions, called))
     # A named function is called once, as in OpenAI and vLLM.
     named = isinstance(choice, Mapping) and choice["type"] == "function"
     several = fields.parallel_tool_calls and not named
     return ToolUse(tool_format, functions, called, several)
+
+
+def _with_closed_objects(functions: Sequence[Function], strict: Collection[str]) -> tuple[Function, ...]:
+    """Return functions with closed objects in their parameters; `strict` names those that ask for it."""
+    return tuple(replace(each, parameters=closed(each.parameters, strict=each.name in strict)) for each in functions)
 
 
 def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -> None:
