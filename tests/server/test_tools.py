@@ -88,7 +88,12 @@ def load(folder: Path, template: str, markers: Sequence[str]) -> LoadedEngine:
     pipeline = byte_level()
     pipeline.add_special_tokens(list(markers))
     size = write_tokenizer(folder, pipeline, template)
-    config = {**LLAMA, "vocab_size": size, "eos_token_id": size - 3, "max_position_embeddings": 6000}
+    config = {
+        **LLAMA,
+        "vocab_size": size,
+        "eos_token_id": pipeline.token_to_id("<eos>"),
+        "max_position_embeddings": 6000,
+    }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     model = small_model(config)
     save_file({model.checkpoint_name(n): p for n, p in model.named_parameters()}, folder / "model.safetensors")

@@ -233,3 +233,47 @@ def read(template: ChatTemplate, tool_format: ToolFormat, prompt: str, text: str
 def format_of(template: ChatTemplate) -> ToolFormat | None:
     """Return the tool format that the probe finds."""
     return template.probe.calls.tool_format
+
+
+def outcome(folder: Path, name: str, case: str) -> str:
+    """Return what becomes of a case: "yes" if all of it is read back, or why the template does not write it."""
+    release, template = RELEASES[name], template_of(folder, name)
+    if case in release.not_written:
+        return release.not_written[case]
+    tool_format, expected = format_of(template), CASES[case]
+    assert tool_format is not None
+    response = read(template, tool_format, *written(template, release, expected))
+    parts = (response.values, response.content, response.reasoning)
+    calls = [(called, dict(arguments)) for called, arguments in expected.calls]
+    return "yes" if parts == (calls, expected.content or "", expected.reasoning or "") else "NO"
+
+
+def table(folder: Path) -> str:
+    """Return the table of templates and cases for docs/serving.md."""
+    rows = [f"| template | format | {' | '.join(CASES)} |", f"| --- | --- |{' --- |' * len(CASES)}"]
+    for name, release in sorted(RELEASES.items(), key=lambda item: item[0].lower()):
+        if release.format is None:
+            cells = [release.reason, *("" for _ in CASES)][: len(CASES)]
+        else:
+            cells = [outcome(folder, name, case) for case in CASES]
+        rows.append(f"| {name} | {release.format or 'none'} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+BEGIN, END = "<!-- round trips: begin -->\n", "<!-- round trips: end -->\n"
+"""The comments in docs/serving.md around the table."""
+
+
+def in_docs(text: str) -> tuple[str, str, str]:
+    """Return the parts of docs/serving.md before, in and after the table."""
+    before, _, rest = text.partition(BEGIN)
+    inside, _, after = rest.partition(END)
+    return before + BEGIN, inside, END + after
+
+
+if __name__ == "__main__":
+    import sys
+
+    docs = Path(__file__).parents[2] / "docs" / "serving.md"
+    first, _, last = in_docs(docs.read_text(encoding="utf-8"))
+    docs.write_text(first + table(Path(sys.argv[1])) + last, encoding="utf-8")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from text.round_trips import CASES, RELEASES, NotWritten, format_of, read, template_of, written
+from text.round_trips import CASES, RELEASES, NotWritten, format_of, in_docs, read, table, template_of, written
 
 READ = [name for name, release in RELEASES.items() if release.format is not None]
 
@@ -51,3 +51,8 @@ def test_a_response_cut_anywhere_shows_no_part_of_a_tag(data_dir: Path, name: st
         for (called, arguments), (expected, complete) in zip(part.calls, whole.calls, strict=False):
             assert called == expected
             assert complete.startswith(arguments)
+
+
+def test_the_table_in_the_docs_is_what_these_tests_find(data_dir: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs" / "serving.md"
+    assert in_docs(docs.read_text(encoding="utf-8"))[1] == table(data_dir)
