@@ -508,8 +508,7 @@ OTHER = {
     "<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>",
     "parameters in tags": "<tool_call><function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}"
     "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function></tool_call>",
-    "a fence": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ c.function.name }}\n```json\n"
-    "{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "an arrow": "{{ c.function.name }} <- {{ c.function.arguments | tojson }};",
     "nothing": "",
 }
 

@@ -33,6 +33,8 @@ class Release:
     """Why calls of this template are not read, if they are not."""
     lead: str = ""
     """The text between the opening of a response and its content."""
+    takes_tools: bool = True
+    """Whether tools can be offered; a template that serialises a generator fails on them."""
     not_written: Mapping[str, str] = field(default_factory=dict)
     """The cases that the template itself does not write, each with the reason."""
 
@@ -42,21 +44,36 @@ _APART = {"text before": "in two messages"}
 _ONE = {"two calls": "in two messages"}
 
 RELEASES: Mapping[str, Release] = {
+    "Apertus-8B-Instruct": Release("apertus", ("<|assistant_end|>", "<|tools_suffix|>"), not_written=_NO_REASONING),
     "Bielik-11B-v3.0-Instruct": Release("hermes", ("<|im_end|>",)),
+    "Cohere2MoE": Release("cohere_command3", ("<|END_OF_TURN_TOKEN|>",), not_written=_APART),
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": Release(
+        "cohere_command3", ("<|END_OF_TURN_TOKEN|>",), not_written=_APART | _NO_REASONING
+    ),
+    "GigaChat3.1-10B-A1.8B": Release("gigachat3", ("<|message_sep|>",), not_written=_ONE | _NO_REASONING),
     "HuggingFaceTB-SmolLM3-3B": Release(None, reason="the template drops calls"),
     "Kimi-K2-Instruct": Release(None, reason="the template calls list.append, which sandboxes refuse"),
     "Kimi-K2-Thinking": Release(None, reason="the template calls list.append, which sandboxes refuse"),
     "MiMo-VL": Release("hermes", ("<|im_end|>",), not_written=_NO_REASONING),
+    "MiniMax-M1": Release("minimax", ("<end_of_sentence>",), not_written=_APART | _NO_REASONING),
+    "NVIDIA-Nemotron-Nano-v2": Release("nemotron_json", ("<SPECIAL_12>",), not_written=_NO_REASONING),
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": Release(
         "hermes", ("<|im_end|>",), not_written=_APART | _NO_REASONING
     ),
     "Qwen-Qwen2.5-7B-Instruct": Release("hermes", ("<|im_end|>",), not_written=_NO_REASONING),
     "Qwen-Qwen3-0.6B": Release("hermes", ("<|im_end|>",)),
     "Reka-Edge": Release("hermes", ("\n\n<sep>",), lead=" ", not_written=_NO_REASONING),
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": Release(
+        "deepseek_v3", ("<｜end▁of▁sentence｜>", "<｜tool▁outputs▁begin｜>"), not_written=_APART | _NO_REASONING
+    ),
     "deepseek-ai-DeepSeek-V3.1": Release("deepseek_v31", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
+    "deepseek-r1-release": Release("deepseek_v3", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "google-gemma-2-2b-it": Release(None, reason="the template knows no tools"),
     "ibm-granite-granite-4.0": Release("hermes", ("<|end_of_text|>",), not_written=_NO_REASONING),
-    "llama-cpp-deepseek-r1": Release(None, reason="the template serialises a generator, which Jinja refuses"),
+    "llama-cpp-deepseek-r1": Release(
+        "deepseek_v3", ("<｜end▁of▁sentence｜>",), takes_tools=False, not_written=_APART | _NO_REASONING
+    ),
+    "meetkai-functionary-medium-v3.1": Release("functionary", ("<|eom_id|>", "<|eot_id|>"), not_written=_NO_REASONING),
     "meta-llama-Llama-3.1-8B-Instruct": Release(
         "llama3_json", ("<|eot_id|>",), not_written=_ONE | _APART | _NO_REASONING
     ),
@@ -65,6 +82,8 @@ RELEASES: Mapping[str, Release] = {
     ),
     "mistralai-Ministral-3-14B-Reasoning-2512": Release("mistral", ("</s>",), not_written=_NO_REASONING),
     "mistralai-Mistral-Nemo-Instruct-2407": Release("mistral", ("</s>",), not_written=_APART | _NO_REASONING),
+    "moonshotai-Kimi-K2": Release("kimi_k2", ("<|im_end|>",), not_written=_NO_REASONING),
+    "upstage-Solar-Open-100B": Release("solar_open", ("<|flush|>", "<|calls|>"), not_written=_APART | _NO_REASONING),
 }
 """The templates of ../shared/data/chat-templates, by name."""
 
@@ -175,7 +194,7 @@ def written(template: ChatTemplate, release: Release, case: Case) -> tuple[str, 
             render_jinja_template(
                 [[dict(message) for message in messages]],
                 chat_template=template.source,
-                tools=TOOLS,
+                tools=TOOLS if release.takes_tools else None,
                 add_generation_prompt=opens,
                 bos_token="<s>",
                 eos_token=release.ends[0],
@@ -190,6 +209,8 @@ def written(template: ChatTemplate, release: Release, case: Case) -> tuple[str, 
     # Templates may move a system message, so the prompts are compared from the question on.
     opening, rest = (text[text.rindex(ASK["content"]) :] for text in (prompt, whole))
     start = next((at for at, (a, b) in enumerate(zip(opening, rest, strict=False)) if a != b), len(opening))
+    tag = rest.rfind("<", 0, start)  # a tag of the opening can begin like a marker, as `<think>` and `<｜tool` do
+    start = tag if tag >= 0 and ">" not in rest[tag:start] else start
     text = _until(rest[start:].partition("probe_result")[0], release.ends).removeprefix(release.lead)
     if case.reasoning is not None and case.reasoning not in text:
         raise NotWritten("no reasoning")

@@ -26,6 +26,26 @@ B, C, S, E, Z = (
 )
 ARGS = '{"city": "P\\"ari}s</tool_call>", "n": [1, -2.5e3, {"a": null}], "u": "\\u00e9"}'
 
+K, K_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CALLED = [("weather", ARGS), ("now", "{}")]
+
+
+def kimi(identity: str, arguments: str) -> str:
+    return f"<|tool_call_begin|>{identity}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
+def solar(name: str, arguments: str) -> str:
+    return f"<|tool_call:begin|>k2j4h5g6f7<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>"
+
+
+def fenced(name: str, arguments: str) -> str:
+    return f"{C}function{S}{name}\n```json\n{arguments}\n```{E}"
+
+
+def acted(number: int, name: str, arguments: str) -> str:
+    return f'{{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}}'
+
+
 Told = tuple[str, list[tuple[str, str]], list[int]]
 
 
@@ -104,6 +124,100 @@ GOOD: list[tuple[str, str, Told]] = [
     ("llama3_json", 'It is {"name": "now"}.', ('It is {"name": "now"}.', [], [])),
     ("deepseek_v31", f"{B}{C}weather{S}{ARGS}{E}{C}now{S}{{}}{E}{Z}", ("", [("weather", ARGS), ("now", "{}")], [])),
     ("deepseek_v31", f"Wait. {B}{C}now{S}{{}}{E}{Z}", ("Wait.", [("now", "{}")], [])),
+    (
+        "apertus",
+        f'I look. <|tools_prefix|>[{{"weather": {ARGS}}}, {{"now": {{}}}}]<|tools_suffix|>',
+        ("I look.", CALLED, []),
+    ),
+    ("apertus", f'<|tools_prefix|>[ {{"weather":{ARGS}}}', ("", CALLED[:1], [])),  # without its end
+    (
+        "cohere_command3",
+        f"I look.<|START_ACTION|>\n[\n    {acted(0, 'weather', ARGS)},\n    {acted(1, 'now', '{}')}\n]\n<|END_ACTION|>",
+        ("I look.", CALLED, []),
+    ),
+    (
+        "cohere_command3",
+        f"<|START_ACTION|>[{acted(0, 'now', '{}')}]<|END_ACTION|>\n<|START_ACTION|>[{acted(1, 'now', '{}')}]",
+        ("", [("now", "{}")] * 2, []),
+    ),
+    ("cohere_command3", '<|START_ACTION|>[{"name": "x", "parameters": {}, "tool_name": "now"}]', ("", CALLED[1:], [])),
+    ("deepseek_v3", f"I look.{B}{fenced('weather', ARGS)}\n{fenced('now', '{}')}{Z}", ("I look.", CALLED, [])),
+    ("deepseek_v3", f"{B}\n{fenced('weather', ARGS)}{fenced('now', '{}')}", ("", CALLED, [])),  # without its end
+    ("deepseek_v3", f"{B}{C}function{S}now\n\n```json\n\n{{}}```\n{E}\n{Z}", ("", CALLED[1:], [])),
+    (
+        "functionary",
+        f"I look.<function=weather>{ARGS}</function><function=now>{{}}</function>",
+        ("I look.", CALLED, []),
+    ),
+    ("functionary", f"<function=weather> {ARGS}\n</function>\n<function=now>{{}}", ("", CALLED, [])),
+    ("gigachat3", f"I look.<|function_call|>{one('weather', ARGS)}", ("I look.", CALLED[:1], [])),
+    (
+        "gigachat3",
+        f"I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{one('weather', ARGS)}",
+        ("I look.", CALLED[:1], []),
+    ),
+    ("granite", f"<|tool_call|> [\n  {one('weather', ARGS)},\n  {one('now', '{}')}\n]", ("", CALLED, [])),
+    ("granite", f"<tool_call>[{one('weather', ARGS)}, {one('now', '{}')}]", ("", CALLED, [])),
+    ("granite", f"[{one('weather', ARGS)}, {one('now', '{}')}]", ("", CALLED, [])),
+    ("granite", '<tool_call>[{"arguments": {}, "name": "now"}]\nSo it is.', ("\nSo it is.", CALLED[1:], [])),
+    (
+        "granite-20b-fc",
+        f"I look.\n<function_call> {one('weather', ARGS)}\n<function_call> {one('now', '{}')}",
+        ("I look.", CALLED, []),
+    ),
+    (
+        "internlm",
+        f"I look. <|action_start|><|plugin|>\n{one('weather', ARGS, 'parameters')}<|action_end|>",
+        ("I look.", CALLED[:1], []),
+    ),
+    (
+        "jamba",
+        f" I look.<tool_calls>[\n    {one('weather', ARGS)},\n    {one('now', '{}')}\n]</tool_calls>",
+        (" I look.", CALLED, []),
+    ),
+    ("jamba", f"<tool_calls>[{one('now', '{}')}]</tool_calls>\n</answer>", ("\n</answer>", CALLED[1:], [])),
+    (
+        "kimi_k2",
+        f"I look. {K}{kimi('functions.weather:0', ARGS)}{kimi('functions.now:1', '{}')}{K_END}",
+        ("I look.", CALLED, []),
+    ),
+    ("kimi_k2", f"{K}{kimi(' weather:7 ', ARGS)}\n{kimi('functionsnow8', ' {} ')}", ("", CALLED, [])),
+    (
+        "kimi_k2",
+        f"<|tool_call_section_begin|>{kimi('functions.now:0', '{}')}<|tool_call_section_end|>",
+        ("", CALLED[1:], []),
+    ),
+    (
+        "longcat",
+        f"I look.\n<longcat_tool_call>{one('weather', ARGS)}</longcat_tool_call>\n"
+        f"<longcat_tool_call>\n{one('now', '{}')}\n</longcat_tool_call>\nSo it is.",
+        ("I look.\nSo it is.", CALLED, []),
+    ),
+    (
+        "minimax",
+        f"I look. <tool_calls>\n{one('weather', ARGS)}\n{one('now', '{}')}\n</tool_calls>",
+        ("I look.", CALLED, []),
+    ),
+    ("minimax", f"<tool_calls>{one('weather', ARGS)}{one('now', '{}')}", ("", CALLED, [])),  # without its end
+    ("minimax", f"<tool_calls>\n[{one('weather', ARGS)}, {one('now', '{}')}]\n</tool_calls>", ("", CALLED, [])),
+    (
+        "nemotron_json",
+        f"I look.\n\n<TOOLCALL>[{one('weather', ARGS)}, {one('now', '{}')}]</TOOLCALL>",
+        ("I look.", CALLED, []),
+    ),
+    ("nemotron_json", f"<TOOLCALL>[{one('now', '{}')}]", ("", CALLED[1:], [])),  # without its end
+    ("phi4_mini_json", f"functools[{one('weather', ARGS)}, {one('now', '{}')}]", ("", CALLED, [])),
+    (
+        "phi4_mini_json",
+        f"I use functools.\nfunctools[\n  {one('weather', ARGS)},\n  {one('now', '{}', 'parameters')}\n]",
+        ("I use functools.", CALLED, []),
+    ),
+    ("solar_open", f"<|tool_calls|>{solar('weather', ARGS)}{solar('now', '{}')}<|calls|>", ("", CALLED, [])),
+    ("solar_open", f"I look.<|tool_calls|>\n{solar('weather', ARGS)}\n{solar('now', '{}')}", ("I look.", CALLED, [])),
+    ("xlam", f"[{one('weather', ARGS)}, {one('now', '{}')}]", ("", CALLED, [])),
+    ("xlam", f"I look.\n```json\n[{one('weather', ARGS)}, {one('now', '{}')}]\n```", ("I look.", CALLED, [])),
+    ("xlam", f"I look.[TOOL_CALLS][{one('weather', ARGS)}]", ("I look.", CALLED[:1], [])),
+    ("xlam", f"I look.<tool_call>[{one('weather', ARGS)}]</tool_call>", ("I look.", CALLED[:1], [])),
 ]
 
 # What is no call is text, whole and unchanged.
@@ -129,6 +243,41 @@ BAD: list[tuple[str, str]] = [
     ("deepseek_v31", f"{B}{C}other{S}{{}}{E}{Z}"),
     ("deepseek_v31", f"{B} hm"),
     ("deepseek_v31", f"{B}{C}" + "w" * 400),
+    ("apertus", "<|tools_prefix|>[]<|tools_suffix|>"),
+    ("apertus", '<|tools_prefix|>[{"other": {}}]<|tools_suffix|>'),
+    ("apertus", '<|tools_prefix|>[{"now": 3}]<|tools_suffix|>'),
+    ("cohere_command3", f"<|START_ACTION|>[{acted(0, 'other', '{}')}]<|END_ACTION|>"),
+    ("cohere_command3", f"<|START_ACTION|>[{one('now', '{}')}]<|END_ACTION|>"),
+    ("deepseek_v3", f"{B}{fenced('other', '{}')}{Z}"),
+    ("deepseek_v3", f"{B}{C}now{S}{{}}{E}{Z}"),
+    ("deepseek_v3", f"{B}{fenced('now', '[1]')}{Z}"),
+    ("deepseek_v3", f"{B}function{S}now\n```json\n{{}}\n```{Z}"),
+    ("functionary", "<function=other>{}</function>"),
+    ("functionary", "<function=now><parameter=city>Paris</parameter></function>"),
+    ("functionary", "for x in <function=" + "w" * 400),
+    ("gigachat3", "<|function_call|>now"),
+    ("gigachat3", f"<|function_call|>{one('now', '3')}"),
+    ("granite", "[1, 2, 3]"),
+    ("granite", f"Some text [{one('now', '{}')}]"),
+    ("granite", f"<|tool_call|> [{one('other', '{}')}]"),
+    ("granite-20b-fc", '<function_call> {"name": 123}'),
+    ("internlm", f"<|action_start|>{one('now', '{}')}<|action_end|>"),
+    ("internlm", "<|action_start|><|plugin|>not json<|action_end|>"),
+    ("jamba", "<tool_calls>[]</tool_calls>"),
+    ("kimi_k2", f"{K}{kimi('functions.other:0', '{}')}{K_END}"),
+    ("kimi_k2", f"{K}{kimi('functions.now', '{}')}{K_END}"),
+    ("kimi_k2", f"{K}{K_END}"),
+    ("longcat", "Some text with <longcat_tool_call>invalid json"),
+    ("minimax", "<tool_calls>\n</tool_calls>"),
+    ("minimax", f"<tool_calls>\n{one('other', '{}')}\n</tool_calls>"),
+    ("nemotron_json", "<TOOLCALL>[]</TOOLCALL>"),
+    ("phi4_mini_json", "functools[] is empty"),
+    ("phi4_mini_json", "import functools"),
+    ("phi4_mini_json", "functools[cache]"),
+    ("solar_open", f"<|tool_calls|>{solar('other', '{}')}<|calls|>"),
+    ("solar_open", "<|tool_calls|><|tool_call:begin|>now<|tool_call:args|>{}<|tool_call:end|><|calls|>"),
+    ("xlam", "```json\n[1, 2]\n```"),
+    ("xlam", "```json\n{}\n```"),
 ]
 
 
@@ -251,6 +400,20 @@ def test_one_call_at_a_time() -> None:
         ("mistral", "[TOOL_CALLS]["),
         ("llama3_json", "{"),
         ("deepseek_v31", f"{B}{C}"),
+        ("apertus", '<|tools_prefix|>[{"'),
+        ("cohere_command3", '<|START_ACTION|>[{"'),
+        ("deepseek_v3", f"{B}{C}function{S}now\n```json\n"),
+        ("functionary", "<function="),
+        ("functionary", "<function=now>"),
+        ("gigachat3", "<|function_call|>{"),
+        ("granite", "[{"),
+        ("granite", '<tool_call>[{"name":"now"},'),
+        ("kimi_k2", f"{K}<|tool_call_begin|>"),
+        ("kimi_k2", f"{K}<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{{"),
+        ("minimax", '<tool_calls>{"name":"now","arguments":{}}'),
+        ("phi4_mini_json", "functools["),
+        ("solar_open", "<|tool_calls|><|tool_call:begin|>"),
+        ("xlam", "```json\n["),
     ],
 )
 def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -> None:
@@ -294,6 +457,35 @@ def test_a_marker_that_is_a_token_counts_only_as_that_token() -> None:
     assert call.name == "now"
     assert len(call.id) == 9
     assert call.id.isalnum()
+
+
+def test_ids_that_later_prompts_must_repeat_are_the_model_s_own() -> None:
+    """Check the ids of Kimi, whose prompts name results by them. A second call with the same id gets a random one."""
+    parser = ToolParser(FORMATS["kimi_k2"], OFFERED)
+    calls = [kimi(identity, "{}") for identity in ("functions.now:3", "functions.now:3 ", "functions.weather:4")]
+    first, second, third = parser.push(K + "".join(calls) + K_END).calls
+    assert (first.id, third.id) == ("functions.now:3", "functions.weather:4")
+    assert second.id.startswith("call_")
+
+
+N1 = '{"n": 1}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cohere_command3", f"<|START_ACTION|>[\n    {acted(17, 'weather', N1)}\n]<|END_ACTION|>"),
+        ("kimi_k2", f"{K}{kimi('functions.weather:17', N1)}{K_END}"),
+        ("solar_open", f"<|tool_calls|>{solar('weather', N1)}<|calls|>"),
+    ],
+)
+def test_the_model_chooses_the_id_of_a_forced_call(name: str, text: str) -> None:
+    tokenizer = ByteTokenizer()
+    tables = GrammarVocabulary(tokenizer, 257)
+    grammar = forced_calls(FORMATS[name], FUNCTIONS, tokenizer)
+    matcher = compiled(StructuredOutputs(grammar=grammar), tables.library)
+    assert all(matcher.consume_token(byte) for byte in text.encode())
+    assert matcher.is_accepting()
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------

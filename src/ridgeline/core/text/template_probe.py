@@ -287,7 +287,8 @@ class TemplateProbe:
             if all(_reads(each, text, opened, _NAMES[:count]) for count, text in texts.items())
         ]
         laid_out = [each for each in able if each.layout.before + _NAMES[0] in texts[1]]
-        return next(iter((*laid_out, *able)), None)
+        begun_so = [each for each in laid_out if each.layout.start + each.layout.before + _NAMES[0] in texts[1]]
+        return next(iter((*begun_so, *laid_out, *able)), None)
 
     # -- rendering ----------------------------------------------------------------------------------------------------
 

@@ -61,13 +61,16 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
         c = yield
 
 
-def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -> Generator[None, str, None]:
+def read_call(
+    sink: CallSink, argument_keys: Collection[str], first: str = "", *, name_key: str = "name"
+) -> Generator[None, str, None]:
     """Read a tool call that is one JSON object with its keys in any order; unknown keys are skipped.
 
     Args:
         sink: Receives the name and the arguments.
         argument_keys: Keys under which the arguments can be.
         first: The opening brace, if it has been read already.
+        name_key: The key of the function's name.
     """
     if not first:
         yield from expect("{")
@@ -76,13 +79,13 @@ def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -
     while c != "}":
         if c != '"':
             raise Malformed
-        key = yield from _string()
+        key = yield from read_string()
         key = "arguments" if key in argument_keys else key
         if key in seen or len(seen) > len(argument_keys) + 8:
             raise Malformed
         seen.add(key)
         yield from expect(":")
-        c = yield from _entry(sink, key)
+        c = yield from _entry(sink, key, name_key)
         if c == ",":
             c = yield from after_blanks()
             if c == "}":
@@ -94,22 +97,22 @@ def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -
     sink.end()
 
 
-def _entry(sink: CallSink, key: str) -> Reading:
+def _entry(sink: CallSink, key: str, name_key: str) -> Reading:
     """Read the value of one key of a tool call's JSON, and return the character after the value."""
     first = yield from after_blanks()
     if key == "arguments":
         yield from read_arguments(sink, first)
-    elif key == "name":
+    elif key == name_key:
         if first != '"':
             raise Malformed
-        sink.take_name((yield from _string()))
+        sink.take_name((yield from read_string()))
     else:
         return (yield from _other(first))
     return (yield from after_blanks())
 
 
-def _string() -> Reading:
-    """Read and decode a JSON string whose opening quote has been read."""
+def read_string() -> Reading:
+    """Read and decode a JSON string whose opening quote has been read; it can have at most the length of a name."""
     read, escaped = '"', False
     while True:
         c = yield

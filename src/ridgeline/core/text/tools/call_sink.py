@@ -10,7 +10,8 @@ class CallSink:
     """The tool call that a parser is reading: its name and arguments, and which of them have been reported.
 
     `name` is None until it is known. `reported` says whether the name has been reported, and `done` whether the call is
-    complete. `pending` is the text of the arguments that has not been reported.
+    complete. `pending` is the text of the arguments that has not been reported. `identity` is the id that the model
+    wrote, if its format has ids that later prompts must repeat.
     """
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
@@ -21,6 +22,7 @@ class CallSink:
         """
         self._functions = functions
         self.name: str | None = None
+        self.identity = ""
         self.reported = self.done = False
         self.pending: list[str] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ridgeline.core.text.tokenizer import Tokenizer
 from ridgeline.core.text.tools.call_grammar import CallGrammar
 from ridgeline.core.text.tools.function import Function
-from ridgeline.core.text.tools.tool_format import ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, ToolFormat
 
 
 def forced_calls(
@@ -37,6 +37,18 @@ def forced_calls(
         grammar.add("answer", grammar.json(json.loads(or_schema)))
     for index, (name, function) in enumerate(zip(names, functions, strict=True)):
         arguments = tool_format.arguments(grammar, f"arguments_{index}", function)
-        before = grammar.literal(layout.before + function.name + layout.middle)
-        grammar.add(name, before, arguments, grammar.literal(layout.after))
+        grammar.add(name, _header(grammar, layout, function.name), arguments, grammar.literal(layout.after))
     return str(grammar)
+
+
+def _header(grammar: CallGrammar, layout: CallLayout, name: str) -> str:
+    """Return the text from the start of a call to its arguments in Lark syntax; the model chooses the call's id."""
+    if not layout.call_id:
+        return grammar.literal(layout.before + name + layout.middle)
+    start, own, after_id = layout.before.partition(layout.call_id)
+    if own:
+        parts = (start, after_id + name + layout.middle)
+    else:
+        start, _, after_id = layout.middle.partition(layout.call_id)
+        parts = (layout.before + name + start, after_id)
+    return f" /{layout.id_pattern}/ ".join(map(grammar.literal, parts))

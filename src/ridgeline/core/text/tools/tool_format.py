@@ -28,6 +28,10 @@ class CallLayout:
     between: str | None
     """The text between two tool calls, or None if a response can have only one."""
     end: str
+    call_id: str = ""
+    """An example of a call's id as it stands in `before` or `middle`, or "" if the format has no ids."""
+    id_pattern: str = ""
+    """A regular expression for the ids that a model can write instead of the example."""
 
 
 @dataclass(frozen=True, slots=True)

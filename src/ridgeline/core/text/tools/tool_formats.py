@@ -2,16 +2,58 @@
 
 from collections.abc import Mapping
 
-from ridgeline.core.text.tools.formats.deepseek_calls import DEEPSEEK_V31
+from ridgeline.core.text.tools.formats.apertus_calls import APERTUS
+from ridgeline.core.text.tools.formats.functionary_calls import FUNCTIONARY
 from ridgeline.core.text.tools.formats.hermes_calls import HERMES
+from ridgeline.core.text.tools.formats.json_calls import (
+    COHERE_COMMAND3,
+    GIGACHAT3,
+    GRANITE,
+    GRANITE_20B_FC,
+    INTERNLM,
+    JAMBA,
+    LONGCAT,
+    MINIMAX,
+    NEMOTRON_JSON,
+    PHI4_MINI_JSON,
+    XLAM,
+)
 from ridgeline.core.text.tools.formats.llama_calls import LLAMA3_JSON
+from ridgeline.core.text.tools.formats.marked_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, SOLAR_OPEN
 from ridgeline.core.text.tools.formats.mistral_calls import MISTRAL, MISTRAL_ARGS
 from ridgeline.core.text.tools.tool_format import ToolFormat
 
-ALL_FORMATS = (HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V31)
+ALL_FORMATS = (
+    HERMES,
+    LLAMA3_JSON,
+    MISTRAL,
+    MISTRAL_ARGS,
+    APERTUS,
+    COHERE_COMMAND3,
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FUNCTIONARY,
+    GIGACHAT3,
+    GRANITE,
+    GRANITE_20B_FC,
+    INTERNLM,
+    JAMBA,
+    KIMI_K2,
+    LONGCAT,
+    MINIMAX,
+    NEMOTRON_JSON,
+    PHI4_MINI_JSON,
+    SOLAR_OPEN,
+    XLAM,
+)
 """The tool formats, in the order in which the probe tries them; formats of one name differ in their layouts."""
 
-_ALIASES: Mapping[str, str] = {}
+_ALIASES: Mapping[str, str] = {
+    "cohere_command4": "cohere_command3",
+    "ernie45": "hermes",
+    "hunyuan_a13b": "jamba",
+    "llama4_json": "llama3_json",
+}
 """Further names of vLLM's parsers, with the names of the formats that they read."""
 
 FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in reversed(ALL_FORMATS)}

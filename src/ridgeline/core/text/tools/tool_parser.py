@@ -83,6 +83,7 @@ class ToolParser:
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._call: CallSink | None = None
         self._index = self.complete = 0
+        self._ids = set[str]()  # ids of the model's own that have been reported
         self._begun = False  # whether the response has more than white space
         self._may_be_bare = bool(tool_format.bare)
         self._blanks = ""  # trailing white space: it belongs to the template if a call or nothing follows
@@ -212,7 +213,7 @@ class ToolParser:
         if call.name is None and len(self._functions) == 1 and not self._index:
             (call.name,) = self._functions
         if call.name is not None:
-            self._calls.append(CallDelta(self._index, self._new_id(), call.name))
+            self._calls.append(CallDelta(self._index, self._id_of(call), call.name))
             call.reported = True
 
     def _abort_section(self, cut: bool = False) -> None:
@@ -239,13 +240,16 @@ class ToolParser:
         arguments = "".join(call.pending)
         call.pending.clear()
         if not call.reported:
-            self._calls.append(CallDelta(self._index, self._new_id(), call.name, arguments))
+            self._calls.append(CallDelta(self._index, self._id_of(call), call.name, arguments))
         elif arguments:
             self._calls.append(CallDelta(self._index, arguments=arguments))
         call.reported = True
 
-    def _new_id(self) -> str:
-        """Return a random tool-call id in the form that the tool format requires."""
+    def _id_of(self, call: CallSink) -> str:
+        """Return the id that the model wrote for a call, or a random one in the form that the tool format requires."""
+        if call.identity and call.identity not in self._ids:
+            self._ids.add(call.identity)
+            return call.identity
         return short_id() if self._format.short_ids else f"call_{secrets.token_hex(12)}"
 
     def _delta(self) -> ToolDelta:
