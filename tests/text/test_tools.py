@@ -97,6 +97,10 @@ GOOD: list[tuple[str, str, Told]] = [
         ("", [("now", '{"a": 1}')], []),
     ),
     ("hermes", '<tool_call>{"name": "n\\u00e4me"}</tool_call>', ("", [("näme", "{}")], [])),
+    ("hermes", f"<tool_call>{one('weather', json.dumps(ARGS))}</tool_call>", ("", CALLED[:1], [])),
+    ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', ("", CALLED[1:], [])),
+    ("hermes", f"<tool_call>{one('weather', ARGS)}\n<tool_call>{one('now', '{}')}</tool_call>", ("", CALLED, [])),
+    ("hermes", f"<tool_call>{one('now', '{}')}\n<b>Done</b>", ("\n<b>Done</b>", CALLED[1:], [])),
     (
         "mistral",
         f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]",
@@ -129,6 +133,7 @@ GOOD: list[tuple[str, str, Told]] = [
         f'I look. <|tools_prefix|>[{{"weather": {ARGS}}}, {{"now": {{}}}}]<|tools_suffix|>',
         ("I look.", CALLED, []),
     ),
+    ("apertus", '<|tools_prefix|>[{"now": {}}] Done.', (" Done.", CALLED[1:], [])),
     ("apertus", f'<|tools_prefix|>[ {{"weather":{ARGS}}}', ("", CALLED[:1], [])),  # without its end
     (
         "cohere_command3",
@@ -181,6 +186,8 @@ GOOD: list[tuple[str, str, Told]] = [
         f"I look. {K}{kimi('functions.weather:0', ARGS)}{kimi('functions.now:1', '{}')}{K_END}",
         ("I look.", CALLED, []),
     ),
+    ("kimi_k2", f"{K}{kimi('functions.now:0', '{}')}Done.", ("Done.", CALLED[1:], [])),
+    ("kimi_k2", f"{K}{kimi('functions.weather:0', ARGS)}{K}{kimi('functions.now:1', '{}')}", ("", CALLED, [])),
     ("kimi_k2", f"{K}{kimi(' weather:7 ', ARGS)}\n{kimi('functionsnow8', ' {} ')}", ("", CALLED, [])),
     (
         "kimi_k2",
@@ -228,6 +235,9 @@ BAD: list[tuple[str, str]] = [
     ("hermes", '<tool_call>{"arguments": {}}</tool_call>'),
     ("hermes", '<tool_call>{"name": "now", "name": "weather"}</tool_call>'),
     ("hermes", '<tool_call>{"name": 3}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "not an object"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "{} {}"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "{\\"a\\": "}</tool_call>'),
     ("hermes", "<tool_call>"),
     ("hermes", "a <tool_call> <tool_call> b"),
     ("hermes", '<tool_call>{"name": "' + "n" * 300 + '"}'),
@@ -397,6 +407,8 @@ def test_one_call_at_a_time() -> None:
         ("hermes", '<tool_call>{"'),
         ("hermes", '<tool_call>{"name":"now","arguments":{"a":"'),
         ("hermes", '<tool_call>{"name":"now","arguments":{}}'),
+        ("hermes", '<tool_call>{"name":"now","arguments":{}}\n<'),
+        ("hermes", '<tool_call>{"name":"now","arguments":"'),
         ("mistral", "[TOOL_CALLS]["),
         ("llama3_json", "{"),
         ("deepseek_v31", f"{B}{C}"),

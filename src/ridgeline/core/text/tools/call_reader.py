@@ -101,7 +101,7 @@ def _entry(sink: CallSink, key: str, name_key: str) -> Reading:
     """Read the value of one key of a tool call's JSON, and return the character after the value."""
     first = yield from after_blanks()
     if key == "arguments":
-        yield from read_arguments(sink, first)
+        yield from _quoted_arguments(sink) if first == '"' else read_arguments(sink, first)
     elif key == name_key:
         if first != '"':
             raise Malformed
@@ -111,16 +111,29 @@ def _entry(sink: CallSink, key: str, name_key: str) -> Reading:
     return (yield from after_blanks())
 
 
-def read_string() -> Reading:
-    """Read and decode a JSON string whose opening quote has been read; it can have at most the length of a name."""
-    read, escaped = '"', False
+def _quoted_arguments(sink: CallSink) -> Generator[None, str, None]:
+    """Read arguments that the model wrote as a JSON string with the object in it, as OpenAI's interface has them."""
+    text = (yield from read_string(None)).strip() or "{}"
+    scanner = JsonScanner()
+    for c in text:
+        if scanner.place is JsonState.END:
+            raise Malformed
+        scanner.push(c)
+    if scanner.place is not JsonState.END:
+        raise Malformed
+    sink.pending.append(text)
+
+
+def read_string(longest: int | None = _MAX_NAME) -> Reading:
+    """Read and decode a JSON string whose opening quote has been read; None allows any length."""
+    read, escaped = ['"'], False
     while True:
         c = yield
-        read += c
+        read.append(c)
         if c == '"' and not escaped:
-            return _decoded(read)
+            return _decoded("".join(read))
         escaped = c == "\\" and not escaped
-        if len(read) > _MAX_NAME:
+        if longest is not None and len(read) > longest:
             raise Malformed
 
 

@@ -81,6 +81,7 @@ class ToolParser:
         self._opening = StopMatcher(tool_format.openings)
         self._section: Calls | None = None
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
+        self._is_closing = False  # whether a whole call is the last that the section has begun
         self._call: CallSink | None = None
         self._index = self.complete = 0
         self._ids = set[str]()  # ids of the model's own that have been reported
@@ -164,13 +165,13 @@ class ToolParser:
 
     def _begin(self, marker: str) -> None:
         """Start a section of tool calls after an opening marker."""
-        self._raw = [marker]
+        self._raw, self._is_closing = [marker], False
         self._section = self._format.read(self._new_call, marker)
         next(self._section)
 
     def _new_call(self) -> CallSink:
         """Create the object (CallSink) that receives the next tool call of the response."""
-        self._call = CallSink(self._functions)
+        self._call, self._is_closing = CallSink(self._functions), False
         return self._call
 
     def _read_section(self, text: str) -> str:
@@ -181,6 +182,9 @@ class ToolParser:
                 self._section.send(c)
             except Malformed:
                 self._finish_call()
+                if self._is_closing:  # what should close the section may begin the next one
+                    self._section, unclosed = None, self._unclosed()
+                    return unclosed + text[at:]
                 self._abort_section()
                 return text[at:]  # it may begin a marker
             except StopIteration:
@@ -198,7 +202,15 @@ class ToolParser:
         self._report_call()
         self.complete += 1
         self._index += 1
-        self._call, self._raw, self._blanks = None, [], ""
+        self._call, self._raw, self._blanks, self._is_closing = None, [], "", True
+
+    def _unclosed(self) -> str:
+        """Return and clear the text since the last whole call, without the closing literals at its beginning."""
+        text, self._raw = "".join(self._raw), []
+        closings = ("}", "]", *self._format.markers)
+        while (body := text.lstrip()).startswith(closings):
+            text = next(body.removeprefix(each) for each in closings if body.startswith(each))
+        return text
 
     def _report_unfinished_call(self) -> None:
         """Report a forced tool call that ends before its arguments, if its function is known.
