@@ -62,6 +62,8 @@ REAL = {
     "llama3_json": ("meta-llama-Llama-3.1-8B-Instruct",),
     "mistral": ("mistralai-Mistral-Nemo-Instruct-2407", "mistralai-Ministral-3-14B-Reasoning-2512"),
     "deepseek_v31": ("deepseek-ai-DeepSeek-V3.1",),
+    "kimi_k2": ("moonshotai-Kimi-K2",),
+    "solar_open": ("upstage-Solar-Open-100B",),
 }
 
 
@@ -500,6 +502,21 @@ def test_a_model_without_a_known_format_says_so_and_the_server_may_be_told_one(s
         assert reply.choices[0].finish_reason == "tool_calls"
     with pytest.raises(ValueError, match=r"use one of .*hermes"):
         ServerSettings(tool_parser="kimi")
+
+
+@pytest.mark.parametrize("file", ["Kimi-K2-Instruct", "Kimi-K2-Thinking"])
+def test_calls_behind_a_template_that_writes_none_are_read_in_a_named_format(
+    request: pytest.FixtureRequest, tmp_path: Path, file: str
+) -> None:
+    """Both templates offer tools, but their writing of calls is refused, so the probe finds no format."""
+    loaded = load(tmp_path, real_template(request, file), FORMATS["kimi_k2"].markers)
+    text = written(FORMATS["kimi_k2"], ("weather", ARGS))
+    loaded.engine.executor = Says([*ids_of(loaded, text), *loaded.tokenizer.eos_ids])
+    with served(loaded, tool_parser="kimi_k2") as (_, client):
+        reply = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400)
+        (call,) = reply.choices[0].message.tool_calls or []
+        assert (call.id, call.function.name, call.function.arguments) == ("functions.weather:0", "weather", ARGS)
+        assert reply.choices[0].message.content is None
 
 
 # Calls that none of the formats reads: a tag that another format has too, with something else in it.

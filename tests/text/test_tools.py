@@ -11,6 +11,7 @@ import pytest
 
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.core.text.tools import ALL_FORMATS, FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
+from ridgeline.core.text.tools.call_grammar import json_arguments
 from ridgeline.core.text.tools.json_scanner import JsonScanner, JsonState, Malformed
 from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
@@ -321,6 +322,20 @@ def test_no_half_marker_is_told_and_no_content_late(name: str, text: str, told: 
     for end in range(len(text)):
         parser = ToolParser(FORMATS[name], OFFERED)
         assert told[0].startswith(parser.push(text[:end]).content)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [form for form in ALL_FORMATS if form.arguments is json_arguments],
+    ids=lambda form: f"{form.name}{form.layout.middle[:3]}",
+)
+def test_json_arguments_may_contain_the_tags_of_their_format(form: ToolFormat) -> None:
+    layout = form.layout
+    tags = [layout.end, layout.middle, layout.between or "", *form.openings, *form.markers]
+    arguments = json.dumps({tag: f'"{tag}}}' for tag in tags}, ensure_ascii=False)
+    text = f"{layout.start}{layout.before}weather{layout.middle}{arguments}{layout.after}{layout.end}"
+    for pieces in splits(text):
+        assert parse(form.name, pieces) == ("", [("weather", arguments)], [])
 
 
 def test_arguments_are_told_as_they_come() -> None:
