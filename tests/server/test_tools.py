@@ -508,7 +508,7 @@ def test_a_model_without_a_known_format_says_so_and_the_server_may_be_told_one(s
 def test_calls_behind_a_template_that_writes_none_are_read_in_a_named_format(
     request: pytest.FixtureRequest, tmp_path: Path, file: str
 ) -> None:
-    """Both templates offer tools, but their writing of calls is refused, so the probe finds no format."""
+    """Serve templates that offer tools, but whose writing of calls is refused, so that the probe finds no format."""
     loaded = load(tmp_path, real_template(request, file), FORMATS["kimi_k2"].markers)
     text = written(FORMATS["kimi_k2"], ("weather", ARGS))
     loaded.engine.executor = Says([*ids_of(loaded, text), *loaded.tokenizer.eos_ids])
