@@ -286,9 +286,10 @@ class TemplateProbe:
             for each in ALL_FORMATS
             if all(_reads(each, text, opened, _NAMES[:count]) for count, text in texts.items())
         ]
-        laid_out = [each for each in able if each.layout.before + _NAMES[0] in texts[1]]
-        begun_so = [each for each in laid_out if each.layout.start + each.layout.before + _NAMES[0] in texts[1]]
-        return next(iter((*begun_so, *laid_out, *able)), None)
+        first = {each: f"{each.layout.before}{_NAMES[0]}" for each in able}
+        laid_out = [each for each in able if first[each] in texts[1]]
+        exact = [each for each in laid_out if f"{each.layout.start}{first[each]}{each.layout.middle}" in texts[1]]
+        return next(iter((*exact, *laid_out, *able)), None)
 
     # -- rendering ----------------------------------------------------------------------------------------------------
 
