@@ -522,9 +522,9 @@ def test_calls_behind_a_template_that_writes_none_are_read_in_a_named_format(
 # Calls that none of the formats reads: a tag that another format has too, with something else in it.
 OTHER = {
     "arguments in tags": "<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}"
-    "<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>",
-    "parameters in tags": "<tool_call><function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}"
-    "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function></tool_call>",
+    "<argument>{{ k }}: {{ v }}</argument>{% endfor %}</tool_call>",
+    "parameters in tags": "<tool_call><run:{{ c.function.name }}>{% for k, v in c.function.arguments | items %}"
+    "<with:{{ k }}>{{ v }}</with>{% endfor %}</run></tool_call>",
     "an arrow": "{{ c.function.name }} <- {{ c.function.arguments | tojson }};",
     "nothing": "",
 }

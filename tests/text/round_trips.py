@@ -51,23 +51,34 @@ RELEASES: Mapping[str, Release] = {
         "cohere_command3", ("<|END_OF_TURN_TOKEN|>",), not_written=_APART | _NO_REASONING
     ),
     "GigaChat3.1-10B-A1.8B": Release("gigachat3", ("<|message_sep|>",), not_written=_ONE | _NO_REASONING),
+    "ByteDance-Seed-OSS": Release("seed_oss", ("<seed:eos>",)),
+    "GLM-4.6": Release("glm45", ("<|observation|>", "<|user|>", "<|endoftext|>")),
     "HuggingFaceTB-SmolLM3-3B": Release(None, reason="the template drops calls"),
     "Kimi-K2-Instruct": Release(None, reason="the template calls list.append, which sandboxes refuse"),
     "Kimi-K2-Thinking": Release(None, reason="the template calls list.append, which sandboxes refuse"),
     "MiMo-VL": Release("hermes", ("<|im_end|>",), not_written=_NO_REASONING),
     "MiniMax-M1": Release("minimax", ("<end_of_sentence>",), not_written=_APART | _NO_REASONING),
     "NVIDIA-Nemotron-Nano-v2": Release("nemotron_json", ("<SPECIAL_12>",), not_written=_NO_REASONING),
+    "MiniMax-M2": Release("minimax_m2", ("[e~[",)),
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": Release("qwen3_coder", ("<|im_end|>",)),
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": Release(
         "hermes", ("<|im_end|>",), not_written=_APART | _NO_REASONING
     ),
     "Qwen-Qwen2.5-7B-Instruct": Release("hermes", ("<|im_end|>",), not_written=_NO_REASONING),
     "Qwen-Qwen3-0.6B": Release("hermes", ("<|im_end|>",)),
+    "Qwen3-Coder": Release("qwen3_coder", ("<|im_end|>",), not_written=_NO_REASONING),
+    "Qwen3.5-4B": Release("qwen3_coder", ("<|im_end|>",)),
     "Reka-Edge": Release("hermes", ("\n\n<sep>",), lead=" ", not_written=_NO_REASONING),
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": Release(
         "deepseek_v3", ("<｜end▁of▁sentence｜>", "<｜tool▁outputs▁begin｜>"), not_written=_APART | _NO_REASONING
     ),
     "deepseek-ai-DeepSeek-V3.1": Release("deepseek_v31", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "deepseek-r1-release": Release("deepseek_v3", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
+    "StepFun3.5-Flash": Release("qwen3_coder", ("<|im_end|>",)),
+    "deepseek-ai-DeepSeek-V3.2": Release(
+        "deepseek_v32", ("<｜end▁of▁sentence｜>",), lead="/think>", not_written=_NO_REASONING
+    ),
+    "deepseek-ai-DeepSeek-V4": Release("deepseek_v4", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "google-gemma-2-2b-it": Release(None, reason="the template knows no tools"),
     "ibm-granite-granite-4.0": Release("hermes", ("<|end_of_text|>",), not_written=_NO_REASONING),
     "llama-cpp-deepseek-r1": Release(
@@ -84,6 +95,8 @@ RELEASES: Mapping[str, Release] = {
     "mistralai-Mistral-Nemo-Instruct-2407": Release("mistral", ("</s>",), not_written=_APART | _NO_REASONING),
     "moonshotai-Kimi-K2": Release("kimi_k2", ("<|im_end|>",), not_written=_NO_REASONING),
     "upstage-Solar-Open-100B": Release("solar_open", ("<|flush|>", "<|calls|>"), not_written=_APART | _NO_REASONING),
+    "openbmb-MiniCPM5-1B": Release("minicpm5", ("<|im_end|>",)),
+    "tencent-Hy3": Release("hy_v3", ("<｜hy_eos:opensource｜>",)),
 }
 """The templates of ../shared/data/chat-templates, by name."""
 

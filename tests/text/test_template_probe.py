@@ -55,6 +55,17 @@ FORMATS = {
     "deepseek-ai-DeepSeek-V3.1": "deepseek_v31",
     "moonshotai-Kimi-K2": "kimi_k2",
     "upstage-Solar-Open-100B": "solar_open",
+    "ByteDance-Seed-OSS": "seed_oss",
+    "GLM-4.6": "glm45",
+    "MiniMax-M2": "minimax_m2",
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "qwen3_coder",
+    "Qwen3-Coder": "qwen3_coder",
+    "Qwen3.5-4B": "qwen3_coder",
+    "StepFun3.5-Flash": "qwen3_coder",
+    "deepseek-ai-DeepSeek-V3.2": "deepseek_v32",
+    "deepseek-ai-DeepSeek-V4": "deepseek_v4",
+    "openbmb-MiniCPM5-1B": "minicpm5",
+    "tencent-Hy3": "hy_v3",
 }
 """The templates of releases whose calls one of our formats reads; the others have formats of their own."""
 

@@ -17,6 +17,8 @@ from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
+WITH_JSON = [form for form in ALL_FORMATS if form.arguments is json_arguments]
+"""The formats whose arguments are JSON; test_tagged_calls.py has the others."""
 OFFERED = [Function(name) for name in ("weather", "now", "näme")]
 B, C, S, E, Z = (
     "<｜tool▁calls▁begin｜>",
@@ -370,7 +372,7 @@ def test_an_answer_that_is_cut_keeps_what_there_is_of_its_call() -> None:
     assert (content, calls, undone) == ("Hm.", [("now", '{"a": "b')], [])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", dict.fromkeys(form.name for form in WITH_JSON))
 def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(name: str) -> None:
     """Two calls, or one where the format has no more, cut at every character, by length or by a stop string."""
     layout = FORMATS[name].layout
@@ -388,7 +390,7 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
 
 
 @pytest.mark.parametrize("offered", [OFFERED[:1], OFFERED], ids=["named", "of several"])
-@pytest.mark.parametrize("form", ALL_FORMATS, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
+@pytest.mark.parametrize("form", WITH_JSON, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
 def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolFormat, offered: Sequence[Function]) -> None:
     """Cut at every character, after blanks too. The name of the only function is known once anything is written."""
     layout = form.layout
@@ -570,7 +572,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("form", ALL_FORMATS, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
+@pytest.mark.parametrize("form", WITH_JSON, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
 def test_a_grammar_forces_calls_in_the_format(form: ToolFormat, several: bool) -> None:
     """Whatever a drunken speaker says within the grammar, the parser takes whole calls of offered functions from it."""
     tokenizer = ByteTokenizer()

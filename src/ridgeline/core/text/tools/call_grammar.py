@@ -25,11 +25,22 @@ class CallGrammar:
         """
         self._control = {marker: tokenizer.control[marker] for marker in markers if marker in tokenizer.control}
         self._rules: list[str] = []
+        self._terminals: dict[str, str] = {}
 
     def add(self, name: str, *parts: str) -> str:
         """Add a rule whose parts follow each other, omitting empty ones, and return its name."""
         self._rules.append(f"{name}: {' '.join(filter(None, parts))}")
         return name
+
+    def terminal(self, *expressions: str) -> str:
+        """Add a terminal that matches all of these expressions, unless the grammar has it, and return its name."""
+        return self._terminals.setdefault(" & ".join(expressions), f"TERMINAL_{len(self._terminals)}")
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the part of a text before the first marker that is a token, and the rest in Lark syntax."""
+        match = re.search(literal_pattern(self._control), text)
+        start = match.start() if match else len(text)
+        return text[:start], self.literal(text[start:])
 
     def literal(self, text: str) -> str:
         """Return a text in Lark syntax: markers that are tokens as their ids, the rest in quotes; "" if empty."""
@@ -48,7 +59,8 @@ class CallGrammar:
     @override
     def __str__(self) -> str:
         """Return the whole grammar."""
-        return "\n".join(self._rules) + "\n"
+        terminals = (f"{name}: {expression}" for expression, name in self._terminals.items())
+        return "\n".join((*self._rules, *terminals)) + "\n"
 
 
 def json_arguments(grammar: CallGrammar, name: str, function: Function) -> str:

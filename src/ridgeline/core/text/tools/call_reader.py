@@ -27,12 +27,12 @@ def expect(literal: str) -> Generator[None, str, None]:
     yield from one_of((literal,))
 
 
-def one_of(literals: Sequence[str]) -> Reading:
+def one_of(literals: Sequence[str], first: str = "") -> Reading:
     """Read one of several literals of a tool call, after optional white space, and return it.
 
-    No literal can be a prefix of another.
+    No literal can be a prefix of another. `first` is the first character, if read already.
     """
-    read = yield from after_blanks()
+    read = first or (yield from after_blanks())
     while read not in literals:
         if not any(literal.startswith(read) for literal in literals):
             raise Malformed
@@ -40,9 +40,12 @@ def one_of(literals: Sequence[str]) -> Reading:
     return read
 
 
-def until(literal: str) -> Reading:
-    """Return the text before a literal; raise Malformed if it is longer than a function name can be."""
-    read = ""
+def until(literal: str, first: str = "") -> Reading:
+    """Return the text before a literal; raise Malformed if it is longer than a function name can be.
+
+    `first` is the first character, if read already.
+    """
+    read = first
     while not read.endswith(literal):
         read += yield
         if len(read) > _MAX_NAME + len(literal):

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_MAX_NESTED = 8  # schemas within schemas that are followed
+MAX_NESTED = 8
+"""The number of schemas within schemas that are followed."""
 _PLAIN = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
@@ -30,13 +31,35 @@ def json_of(text: str, schema: Mapping[str, Any], root: Mapping[str, Any] | None
         schema: The JSON schema of the parameter; {} if it has none.
         root: The schema of all parameters, in which references (`#/$defs/...`) are found.
     """
-    types = set(_types(schema, root or schema, _MAX_NESTED))
+    types = set(json_types(schema, root or schema))
     value = _value(text)
-    if types and not any(_is(value, name) for name in types):
+    if isinstance(value, str) or (types and not any(_is(value, name) for name in types)):
         value = text
-    if isinstance(value, str):
-        return json.dumps(text, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False)
+    return _written(value)
+
+
+def json_of_json(text: str) -> str:
+    """Return the JSON text of a value that a model marks as JSON; text that is not JSON becomes a string."""
+    try:
+        return _written(_json(text))
+    except (ValueError, RecursionError):
+        return _written(_value(text))
+
+
+def _written(value: Any) -> str:
+    """Return the JSON text of a value."""
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # JSON's escapes can be halves of characters, which no encoding writes.
+    return written if _is_encodable(written) else json.dumps(value)
+
+
+def _is_encodable(text: str) -> bool:
+    """Return whether a text has only whole characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is(value: object, json_type: str) -> bool:
@@ -75,13 +98,17 @@ def _json(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """Yield the JSON types that a schema allows; none if it does not say."""
+def json_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = MAX_NESTED) -> Iterator[str]:
+    """Yield the JSON types that a schema allows; none if it does not say.
+
+    Args:
+        schema: The schema.
+        root: The schema in which references are found.
+        depth: The number of schemas within the schema that are followed.
+    """
     if depth == 0:
         return
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and isinstance(found := _referred(reference, root), Mapping):
-        yield from _types(found, root, depth - 1)
+    schema = resolved(schema, root)
     named = schema.get("type")
     yield from (each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str))
     if named is None:
@@ -92,7 +119,23 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> It
     for key in ("anyOf", "oneOf", "allOf"):
         for each in schema.get(key) or ():
             if isinstance(each, Mapping):
-                yield from _types(each, root, depth - 1)
+                yield from json_types(each, root, depth - 1)
+
+
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema in which its own reference, or its only `allOf`, is replaced by what it refers to."""
+    for _ in range(MAX_NESTED):
+        reference, parts = schema.get("$ref"), schema.get("allOf")
+        if isinstance(reference, str):
+            found = _referred(reference, root)
+            rest = {key: value for key, value in schema.items() if key != "$ref"}
+        elif isinstance(parts, list) and len(parts) == 1:
+            found = parts[0]
+            rest = {key: value for key, value in schema.items() if key != "allOf"}
+        else:
+            break
+        schema = {**found, **rest} if isinstance(found, Mapping) else rest
+    return schema
 
 
 def _const(schema: Mapping[str, Any]) -> list[Any]:

@@ -21,6 +21,20 @@ from ridgeline.core.text.tools.formats.json_calls import (
 from ridgeline.core.text.tools.formats.llama_calls import LLAMA3_JSON
 from ridgeline.core.text.tools.formats.marked_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, SOLAR_OPEN
 from ridgeline.core.text.tools.formats.mistral_calls import MISTRAL, MISTRAL_ARGS
+from ridgeline.core.text.tools.formats.tagged_calls import (
+    DEEPSEEK_V4,
+    DEEPSEEK_V32,
+    GLM45,
+    GLM47,
+    HY_V3,
+    HY_V3_PREVIEW,
+    MINICPM5,
+    MINIMAX_M2,
+    QWEN3_CODER,
+    SEED_OSS,
+    SOLAR_OPEN2,
+    STEP3,
+)
 from ridgeline.core.text.tools.tool_format import ToolFormat
 
 ALL_FORMATS = (
@@ -32,18 +46,30 @@ ALL_FORMATS = (
     COHERE_COMMAND3,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
+    DEEPSEEK_V32,
+    DEEPSEEK_V4,
     FUNCTIONARY,
     GIGACHAT3,
+    GLM45,
+    GLM47,
     GRANITE,
     GRANITE_20B_FC,
+    HY_V3,
+    HY_V3_PREVIEW,
     INTERNLM,
     JAMBA,
     KIMI_K2,
     LONGCAT,
+    MINICPM5,
     MINIMAX,
+    MINIMAX_M2,
     NEMOTRON_JSON,
     PHI4_MINI_JSON,
+    QWEN3_CODER,
+    SEED_OSS,
     SOLAR_OPEN,
+    SOLAR_OPEN2,
+    STEP3,
     XLAM,
 )
 """The tool formats, in the order in which the probe tries them; formats of one name differ in their layouts."""
@@ -53,6 +79,10 @@ _ALIASES: Mapping[str, str] = {
     "ernie45": "hermes",
     "hunyuan_a13b": "jamba",
     "llama4_json": "llama3_json",
+    "mimo": "qwen3_coder",
+    "poolside_v1": "glm45",
+    "qwen3_xml": "qwen3_coder",
+    "step3p5": "qwen3_coder",
 }
 """Further names of vLLM's parsers, with the names of the formats that they read."""
 
