@@ -76,7 +76,7 @@ RELEASES: Mapping[str, Release] = {
     "deepseek-r1-release": Release("deepseek_v3", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "StepFun3.5-Flash": Release("qwen3_coder", ("<|im_end|>",)),
     "deepseek-ai-DeepSeek-V3.2": Release(
-        "deepseek_v32", ("<｜end▁of▁sentence｜>",), lead="/think>", not_written=_NO_REASONING
+        "deepseek_v32", ("<｜end▁of▁sentence｜>",), lead="</think>", not_written=_NO_REASONING
     ),
     "deepseek-ai-DeepSeek-V4": Release("deepseek_v4", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "google-gemma-2-2b-it": Release(None, reason="the template knows no tools"),
