@@ -41,6 +41,7 @@ class Release:
 
 _NO_REASONING = {"reasoning": "no reasoning"}
 _APART = {"text before": "in two messages"}
+_AFTER_RESULTS = {"text before": "after the results"}
 _ONE = {"two calls": "in two messages"}
 
 RELEASES: Mapping[str, Release] = {
@@ -56,6 +57,7 @@ RELEASES: Mapping[str, Release] = {
     "HuggingFaceTB-SmolLM3-3B": Release(None, reason="the template drops calls"),
     "Kimi-K2-Instruct": Release(None, reason="the template calls list.append, which sandboxes refuse"),
     "Kimi-K2-Thinking": Release(None, reason="the template calls list.append, which sandboxes refuse"),
+    "LFM2.5-8B-A1B": Release("lfm2", ("<|im_end|>",)),
     "MiMo-VL": Release("hermes", ("<|im_end|>",), not_written=_NO_REASONING),
     "MiniMax-M1": Release("minimax", ("<end_of_sentence>",), not_written=_APART | _NO_REASONING),
     "NVIDIA-Nemotron-Nano-v2": Release("nemotron_json", ("<SPECIAL_12>",), not_written=_NO_REASONING),
@@ -80,6 +82,8 @@ RELEASES: Mapping[str, Release] = {
     ),
     "deepseek-ai-DeepSeek-V4": Release("deepseek_v4", ("<｜end▁of▁sentence｜>",), not_written=_NO_REASONING),
     "google-gemma-2-2b-it": Release(None, reason="the template knows no tools"),
+    "google-gemma-4-31B-it": Release("gemma4", ("<turn|>", "<|tool_response>"), not_written=_AFTER_RESULTS),
+    "google-gemma-4-31B-it-interleaved": Release("gemma4", ("<turn|>", "<|tool_response>")),
     "ibm-granite-granite-4.0": Release("hermes", ("<|end_of_text|>",), not_written=_NO_REASONING),
     "llama-cpp-deepseek-r1": Release(
         "deepseek_v3", ("<｜end▁of▁sentence｜>",), takes_tools=False, not_written=_APART | _NO_REASONING
@@ -227,6 +231,8 @@ def written(template: ChatTemplate, release: Release, case: Case) -> tuple[str, 
     text = _until(rest[start:].partition("probe_result")[0], release.ends).removeprefix(release.lead)
     if case.reasoning is not None and case.reasoning not in text:
         raise NotWritten("no reasoning")
+    if case.content is not None and case.content not in text:
+        raise NotWritten("after the results")
     return prompt[: len(prompt) - len(opening) + start], text
 
 

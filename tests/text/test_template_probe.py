@@ -66,6 +66,9 @@ FORMATS = {
     "deepseek-ai-DeepSeek-V4": "deepseek_v4",
     "openbmb-MiniCPM5-1B": "minicpm5",
     "tencent-Hy3": "hy_v3",
+    "LFM2.5-8B-A1B": "lfm2",
+    "google-gemma-4-31B-it": "gemma4",
+    "google-gemma-4-31B-it-interleaved": "gemma4",
 }
 """The templates of releases whose calls one of our formats reads; the others have formats of their own."""
 

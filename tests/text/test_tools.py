@@ -85,6 +85,16 @@ def one(name: str, arguments: str, key: str = "arguments") -> str:
     return f'{{"name": "{name}", "{key}": {arguments}}}'
 
 
+G, Q = "<|tool_call>call:", '<|"|>'
+L, M = "<|tool_call_start|>", "<|tool_call_end|>"
+CALLED_A: Told = ("", [("now", '{"a": "b c"}')], [])
+TWICE: Told = ("", [("now", '{"a": "b c"}'), ("weather", "{}")], [])
+REST = '"v": true, "w": {}, "x": []}'
+UNQUOTED = r"""{"a": "it's, 'b' c=d)]", "b": "'", "c": ""}"""
+ESCAPED = r"""{"a": "x\ny\n'\\q", "b": "A\ud83d\ude00"}"""
+LONG = r"""{"a": "b'\n''c", "b": ""}"""
+TYPES = '{"a": 7, "b": [null, true, null], "c": [1, "x"], "d": {"k": {}, "2": []}, "e": ["u", "v"], "from-x": -0.5}'
+
 GOOD: list[tuple[str, str, Told]] = [
     ("hermes", "no calls < at <tool all ", ("no calls < at <tool all ", [], [])),
     (
@@ -228,6 +238,33 @@ GOOD: list[tuple[str, str, Told]] = [
     ("xlam", f"I look.\n```json\n[{one('weather', ARGS)}, {one('now', '{}')}]\n```", ("I look.", CALLED, [])),
     ("xlam", f"I look.[TOOL_CALLS][{one('weather', ARGS)}]", ("I look.", CALLED[:1], [])),
     ("xlam", f"I look.<tool_call>[{one('weather', ARGS)}]</tool_call>", ("I look.", CALLED[:1], [])),
+    ("functiongemma", "<start_function_call>call:now{a:<escape>b c<escape>}<end_function_call>", CALLED_A),
+    ("gemma4", f"Hm. {G}now{{a:{Q}b c{Q}}}<tool_call|>", ("Hm.", [("now", '{"a": "b c"}')], [])),
+    ("gemma4", f"{G}now{{a:{Q}b c{Q}}}<tool_call|>\n{G}weather{{}}<tool_call|>", TWICE),
+    ("gemma4", f'{G}now {{ "a" : "b c" }} <tool_call|>', CALLED_A),
+    ("gemma4", f"<|tool_call>:call:now{{{Q}a{Q}:b c}}<turn|>", ("<turn|>", CALLED_A[1], [])),
+    (
+        "gemma4",
+        f"{G}weather{{:{Q}<|{Q},n:[1,-2.5e3,{{a:None}},[{Q}]{Q}]],u:108.,v:True,w:{{}},x:[]}}<tool_call|>",
+        ("", [("weather", '{"": "<|", "n": [1, -2.5e3, {"a": null}, ["]"]], "u": 108.0, ' + REST)], []),
+    ),
+    ("lfm2", f"Hm. {L}[now(a='b c'), weather()]{M}\nSo.", ("Hm.\nSo.", TWICE[1], [])),
+    ("lfm2", f'{L} [ now ( a = "b c" , ) , ] {M}', CALLED_A),
+    ("lfm2", f"{L}[now(a='b c')] and so on", (" and so on", CALLED_A[1], [])),
+    ("lfm2", f"{L}[weather(a='it's, 'b' c=d)]', b=\"'\", c='')]{M}", ("", [("weather", UNQUOTED)], [])),
+    ("lfm2", f"{L}[weather(a='x\ny\\n\\'\\q', b='\\x41\\ud83d\\ude00')]{M}", ("", [("weather", ESCAPED)], [])),
+    ("lfm2", f"{L}[weather(a='''b'\n''c''', b=\"\"\"\"\"\")]{M}", ("", [("weather", LONG)], [])),
+    (
+        "lfm2",
+        f"{L}[weather(a=07, b=[None, True, null], c=(1, 'x'), d={{'k': {{}}, 2: ()}}, e={{'u', 'v'}}, from-x=-.5)]{M}",
+        ("", [("weather", TYPES)], []),
+    ),
+    ("llama4_pythonic", "[now(a='b c'),weather()]", TWICE),
+    ("llama4_pythonic", "<|python_start|>[now(a='b c')]<|python_end|>", CALLED_A),
+    ("llama4_pythonic", "Hm.<|python_start|>[now(a='b c'), weather()]", ("Hm.", TWICE[1], [])),
+    ("olmo3", "<function_calls>now(a='b c')\nweather()</function_calls>", TWICE),
+    ("olmo3", "<function_calls>\nnow(a='b c'),\n weather()\n</function_calls> So.", (" So.", TWICE[1], [])),
+    ("pythonic", "[now(a='b c'), weather()]", TWICE),
 ]
 
 # What is no call is text, whole and unchanged.
@@ -291,7 +328,47 @@ BAD: list[tuple[str, str]] = [
     ("solar_open", "<|tool_calls|><|tool_call:begin|>now<|tool_call:args|>{}<|tool_call:end|><|calls|>"),
     ("xlam", "```json\n[1, 2]\n```"),
     ("xlam", "```json\n{}\n```"),
+    ("functiongemma", "<start_function_call>call:other{}<end_function_call>"),
+    ("gemma4", f"{G}other{{}}<tool_call|>"),
+    ("gemma4", f"{G}now(a=1)<tool_call|>"),
+    ("gemma4", f"{G}now{{a}}<tool_call|>"),
+    ("gemma4", f"{G}now{{{'a' * 300}:1}}<tool_call|>"),
+    ("gemma4", "<|tool_call>now{}<tool_call|>"),
+    ("lfm2", f"{L}[other(a=1)]{M}"),
+    ("lfm2", f"{L}[]{M}"),
+    ("lfm2", f"{L}[now]{M}"),
+    ("lfm2", f"{L}[now(*x)]{M}"),
+    ("lfm2", f"{L}[now(1)]{M}"),  # the function has no parameters that could have this place
+    ("lfm2", f"{L}[now(__import__('os'))]{M}"),
+    ("lfm2", f"{L}[{'n' * 300}()]{M}"),
+    ("llama4_pythonic", "[1, 2, 3]"),
+    ("llama4_pythonic", "[other(a=1)]"),
+    ("olmo3", "<function_calls>other()</function_calls>"),
+    ("olmo3", "<function_calls></function_call>"),
+    ("pythonic", "It is [now(a=1)]"),
+    ("pythonic", "[now] it is"),
 ]
+
+VALUES_THAT_ARE_NO_LITERALS = (
+    *(
+        "b",
+        "1 + 2",
+        "1e999",
+        "nan",
+        "1__0",
+        "f'x'",
+        "b'x'",
+        "print(1)",
+        "[1",
+        "[1}",
+        "{1: }",
+        "{[1]: 2}",
+        "(1",
+        "-",
+        "",
+    ),
+    *("[" * 100 + "]" * 100, "[a for a in b]", "x.y", "1j", "{**a}", "9" * 500),
+)
 
 
 def splits(text: str, count: int = 12) -> list[list[str]]:
@@ -316,6 +393,49 @@ def test_what_is_no_call_is_text(name: str, text: str) -> None:
         content, calls, _ = parse(name, pieces)
         assert content == text
         assert calls == []
+
+
+@pytest.mark.parametrize("value", VALUES_THAT_ARE_NO_LITERALS)
+def test_a_value_that_is_no_literal_is_not_evaluated(value: str) -> None:
+    text = f"{L}[now(a={value}, b=1)]{M}"
+    assert parse("lfm2", [text]) == (text, [], [])
+
+
+def test_arguments_without_names_are_the_parameters_in_their_order() -> None:
+    offered = [Function("tide", {"type": "object", "properties": {"harbour": {"type": "string"}, "days": {}}})]
+    for arguments, expected in (
+        ("'Brest', 3", {"harbour": "Brest", "days": 3}),
+        ("'it's', days=3", {"harbour": "it's", "days": 3}),
+        ("None", {"harbour": None}),
+        ("1, 2, 3", None),
+        ("days=3, 'Brest'", None),
+    ):
+        parser = ToolParser(FORMATS["pythonic"], offered)
+        calls = [call for delta in (parser.push(f"[tide({arguments})]"), parser.finish()) for call in delta.calls]
+        assert [json.loads(call.arguments) for call in calls] == ([] if expected is None else [expected])
+
+
+def test_a_word_without_quotes_gets_its_type_from_the_schema() -> None:
+    properties = {"code": {"type": "string"}, "days": {"type": "integer"}, "any": {}}
+    parser = ToolParser(FORMATS["gemma4"], [Function("tide", {"type": "object", "properties": properties})])
+    (call,) = parser.push(f"{G}tide{{any:07,code:07,days:07,other:Brest x}}<tool_call|>").calls
+    assert json.loads(call.arguments) == {"any": 7, "code": "07", "days": 7, "other": "Brest x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("functiongemma", "<start_function_call>call:tide{code:<escape>3<escape>,days:<escape>3<escape>,o:{}}"),
+        ("gemma4", f'{G}tide{{code:{Q}3{Q},days:"3",o:{Q}{{}}{Q}}}<tool_call|>'),
+        ("llama4_pythonic", """[tide(code="3", days="3", o="{}")]"""),
+        ("pythonic", "[tide('3', '3', {})]"),
+    ],
+)
+def test_a_string_gets_the_type_of_a_parameter_that_is_no_string(name: str, text: str) -> None:
+    properties = {"code": {"type": "string"}, "days": {"type": "integer"}, "o": {"type": "object"}}
+    parser = ToolParser(FORMATS[name], [Function("tide", {"type": "object", "properties": properties})])
+    (call,) = parser.push(text).calls
+    assert json.loads(call.arguments) == {"code": "3", "days": 3, "o": {}}
 
 
 @pytest.mark.parametrize(("name", "text", "told"), GOOD)
@@ -372,11 +492,29 @@ def test_an_answer_that_is_cut_keeps_what_there_is_of_its_call() -> None:
     assert (content, calls, undone) == ("Hm.", [("now", '{"a": "b')], [])
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(form.name for form in WITH_JSON))
+PYTHONIC_ARGS = """city='P"ari}s</tool_call>', n=[1, -2.5e3, {"a": None}], u='\\u00e9'"""
+GEMMA_ARGS = f'{{city:{Q}P"ari}}s</tool_call>{Q},n:[1,-2.5e3,{{a:None}}],u:{Q}é{Q}}}'
+WRITTEN = {
+    **dict.fromkeys(("lfm2", "llama4_pythonic", "olmo3", "pythonic"), PYTHONIC_ARGS),
+    "functiongemma": GEMMA_ARGS.replace(Q, "<escape>"),
+    "gemma4": GEMMA_ARGS,
+}
+"""The arguments `ARGS` in the formats that do not write JSON."""
+
+
+def written_and_told(name: str) -> tuple[str, str]:
+    """Return the arguments `ARGS` as a format writes them, and as they are told."""
+    return WRITTEN.get(name, ARGS), ARGS.replace("\\u00e9", "é") if name in WRITTEN else ARGS
+
+
+WITH_WRITTEN = [form for form in ALL_FORMATS if form in WITH_JSON or form.name in WRITTEN]
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(form.name for form in WITH_WRITTEN))
 def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(name: str) -> None:
     """Two calls, or one where the format has no more, cut at every character, by length or by a stop string."""
-    layout = FORMATS[name].layout
-    each = [f"{layout.before}{n}{layout.middle}{ARGS}{layout.after}" for n in ("weather", "now")]
+    layout, (arguments, told) = FORMATS[name].layout, written_and_told(name)
+    each = [f"{layout.before}{n}{layout.middle}{arguments}{layout.after}" for n in ("weather", "now")]
     first = layout.start + each[0]
     text = first + (layout.end if layout.between is None else layout.between + each[1] + layout.end)
     for size in range(len(text) + 1):
@@ -386,19 +524,20 @@ def test_half_a_call_is_no_content_where_calls_are_forced_or_one_came_before(nam
             calls = [call for delta in deltas for call in delta.calls]
             assert "".join(delta.content for delta in deltas) == ("" if forced or calls else text[:size])
             assert not any(delta.withdrawn for delta in deltas)
-            assert (ARGS * 2).startswith("".join(call.arguments for call in calls))
+            assert (told * 2).startswith("".join(call.arguments for call in calls))
 
 
 @pytest.mark.parametrize("offered", [OFFERED[:1], OFFERED], ids=["named", "of several"])
-@pytest.mark.parametrize("form", WITH_JSON, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
+@pytest.mark.parametrize("form", WITH_WRITTEN, ids=lambda form: f"{form.name}{form.layout.middle[:3]}")
 def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolFormat, offered: Sequence[Function]) -> None:
     """Cut at every character, after blanks too. The name of the only function is known once anything is written."""
     layout = form.layout
     before = layout.start + layout.before + "weather"
     # A name in quotes is known at the closing quote, and any other with all of the text between it and the arguments.
-    after_name = 1 if layout.middle[0] == '"' else len(layout.middle)
+    after_name = 1 if layout.middle[:1] in ('"', "") else len(layout.middle)
     known = 1 if len(offered) == 1 else len(before) + after_name
-    text, begin = before + layout.middle + ARGS + layout.after + layout.end, len(before + layout.middle)
+    arguments, whole = written_and_told(form.name)
+    text, begin = before + layout.middle + arguments + layout.after + layout.end, len(before + layout.middle)
     for size in range(len(text) + 1):
         for blanks in ("", "\n\n"):
             parser = ToolParser(form, offered, several=False, forced=True)
@@ -407,7 +546,9 @@ def test_a_forced_call_that_is_cut_is_told_as_far_as_it_is_known(form: ToolForma
             assert "".join(delta.content for delta in deltas) == ("" if calls else blanks)
             assert not any(delta.withdrawn for delta in deltas)
             assert [call.name for call in calls if call.id] == ["weather"] * (size >= known)
-            assert "".join(call.arguments for call in calls) == ARGS[: max(0, size - begin)]
+            told = "".join(call.arguments for call in calls)
+            assert told == (whole[: len(told)] if form.name in WRITTEN else ARGS[: max(0, size - begin)])
+            assert told == whole or size < len(text)
 
 
 def test_one_call_at_a_time() -> None:
@@ -443,6 +584,12 @@ def test_one_call_at_a_time() -> None:
         ("phi4_mini_json", "functools["),
         ("solar_open", "<|tool_calls|><|tool_call:begin|>"),
         ("xlam", "```json\n["),
+        ("gemma4", f"{G}now{{"),
+        ("gemma4", f"{G}now{{a:{Q}"),
+        ("lfm2", f"{L}[now(a='"),
+        ("lfm2", f"{L}[now(a=["),
+        ("olmo3", "<function_calls>now("),
+        ("pythonic", "[now("),
     ],
 )
 def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -> None:
@@ -587,7 +734,7 @@ def test_a_grammar_forces_calls_in_the_format(form: ToolFormat, several: bool) -
             bits = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
             if done and (not len(bits) or chance.random() < 0.3):
                 break
-            closing = [byte for byte in bits if chr(byte) in '}]",']
+            closing = [byte for byte in bits if chr(byte) in "}]\",)'"]
             said.append(int(chance.choice(closing if closing and chance.random() < 0.6 else bits)))
             assert matcher.consume_token(said[-1])
         else:

@@ -68,8 +68,9 @@ class ToolUse:
 
         Raises:
             ApiError: If a call is required and `answer` is set, or `answer` is neither a JSON schema nor any JSON
-                object.
+                object, or the model's format cannot enforce the parameters of a function.
         """
+        or_schema: str | None = None
         if self.called:
             if answer is not None:
                 raise invalid(
@@ -77,14 +78,18 @@ class ToolUse:
                     "of them",
                     "tool_choice",
                 )
-            grammar = forced_calls(self.format, self.called, tokenizer, several=self.several)
         elif answer is None:
             return None
         else:
             schema = '{"type": "object"}' if answer.json_object else answer.json
             if not isinstance(schema, str):
                 raise invalid("tools: together with tools, the structured output can only be a JSON schema", "tools")
-            grammar = forced_calls(self.format, self.functions, tokenizer, several=self.several, or_schema=schema)
+            or_schema = schema
+        functions = self.called or self.functions
+        try:
+            grammar = forced_calls(self.format, functions, tokenizer, several=self.several, or_schema=or_schema)
+        except ValueError as error:
+            raise invalid(f"tools: {error}", "tools", code="invalid_grammar") from None
         return StructuredOutputs(grammar=grammar)
 
     def trial(self, answer: StructuredOutputs | None) -> StructuredOutputs | None:

@@ -25,6 +25,9 @@ def forced_calls(
         tokenizer: Tokenizer that knows which markers are tokens.
         several: Whether more than one call is allowed, if the format supports it.
         or_schema: JSON schema of a response that is allowed instead of calls.
+
+    Raises:
+        ValueError: If the format cannot enforce the parameters of a function.
     """
     layout, grammar = tool_format.layout, CallGrammar(tokenizer, tool_format.markers)
     names = [f"call_{index}" for index in range(len(functions))]
@@ -36,7 +39,10 @@ def forced_calls(
     if or_schema is not None:
         grammar.add("answer", grammar.json(json.loads(or_schema)))
     for index, (name, function) in enumerate(zip(names, functions, strict=True)):
-        arguments = tool_format.arguments(grammar, f"arguments_{index}", function)
+        try:
+            arguments = tool_format.arguments(grammar, f"arguments_{index}", function)
+        except ValueError as error:
+            raise ValueError(f"function {function.name}: {error}") from None
         grammar.add(name, _header(grammar, layout, function.name), arguments, grammar.literal(layout.after))
     return str(grammar)
 

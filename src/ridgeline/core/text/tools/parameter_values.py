@@ -62,6 +62,11 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+def excludes_strings(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema names one type, and not string; a string that a model writes then stands for a value."""
+    return isinstance(schema.get("type"), str) and schema["type"] in _TYPES
+
+
 def _is(value: object, json_type: str) -> bool:
     """Return whether a value read from text has this JSON type; a float without a fraction is also an integer."""
     if isinstance(value, bool):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ridgeline.core.text.tools.formats.apertus_calls import APERTUS
 from ridgeline.core.text.tools.formats.functionary_calls import FUNCTIONARY
+from ridgeline.core.text.tools.formats.gemma_calls import FUNCTION_GEMMA, GEMMA4
 from ridgeline.core.text.tools.formats.hermes_calls import HERMES
 from ridgeline.core.text.tools.formats.json_calls import (
     COHERE_COMMAND3,
@@ -35,6 +36,7 @@ from ridgeline.core.text.tools.formats.tagged_calls import (
     SOLAR_OPEN2,
     STEP3,
 )
+from ridgeline.core.text.tools.formats.pythonic_calls import LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from ridgeline.core.text.tools.tool_format import ToolFormat
 
 ALL_FORMATS = (
@@ -49,6 +51,8 @@ ALL_FORMATS = (
     DEEPSEEK_V32,
     DEEPSEEK_V4,
     FUNCTIONARY,
+    FUNCTION_GEMMA,
+    GEMMA4,
     GIGACHAT3,
     GLM45,
     GLM47,
@@ -59,12 +63,16 @@ ALL_FORMATS = (
     INTERNLM,
     JAMBA,
     KIMI_K2,
+    LFM2,
+    LLAMA4_PYTHONIC,
     LONGCAT,
     MINICPM5,
     MINIMAX,
     MINIMAX_M2,
     NEMOTRON_JSON,
+    OLMO3,
     PHI4_MINI_JSON,
+    PYTHONIC,
     QWEN3_CODER,
     SEED_OSS,
     SOLAR_OPEN,
