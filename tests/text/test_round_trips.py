@@ -1,7 +1,6 @@
 """Calls, text and reasoning that templates of releases write are read back, whole, streamed and cut anywhere."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 

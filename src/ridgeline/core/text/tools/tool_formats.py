@@ -22,6 +22,7 @@ from ridgeline.core.text.tools.formats.json_calls import (
 from ridgeline.core.text.tools.formats.llama_calls import LLAMA3_JSON
 from ridgeline.core.text.tools.formats.marked_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, SOLAR_OPEN
 from ridgeline.core.text.tools.formats.mistral_calls import MISTRAL, MISTRAL_ARGS
+from ridgeline.core.text.tools.formats.pythonic_calls import LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from ridgeline.core.text.tools.formats.tagged_calls import (
     DEEPSEEK_V4,
     DEEPSEEK_V32,
@@ -36,7 +37,6 @@ from ridgeline.core.text.tools.formats.tagged_calls import (
     SOLAR_OPEN2,
     STEP3,
 )
-from ridgeline.core.text.tools.formats.pythonic_calls import LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from ridgeline.core.text.tools.tool_format import ToolFormat
 
 ALL_FORMATS = (

@@ -36,7 +36,7 @@ _KEY = re.compile(r"[\w$.@/-]+(?: [\w$.@/-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Markers:
+class _GemmaMarkers:
     """The literals of a version of the format."""
 
     opening: str
@@ -45,11 +45,11 @@ class _Markers:
     closing: str
 
 
-_GEMMA4 = _Markers("<|tool_call>", '<|"|>', "<tool_call|>")
-_FUNCTION_GEMMA = _Markers("<start_function_call>", "<escape>", "<end_function_call>")
+_GEMMA4 = _GemmaMarkers("<|tool_call>", '<|"|>', "<tool_call|>")
+_FUNCTION_GEMMA = _GemmaMarkers("<start_function_call>", "<escape>", "<end_function_call>")
 
 
-def _read(new: NewCall, markers: _Markers, ahead: Lookahead) -> Calls:
+def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Calls:
     """Read one call and its closing marker; Gemma 4 sometimes writes a colon before the call."""
     yield from one_of(("call:", ":call:"))
     name = yield from until("{")
@@ -217,7 +217,7 @@ def _arguments(quote: str, grammar: CallGrammar, name: str, function: Function) 
     return SchemaGrammar(grammar, name, function.parameters, _Braces(quote)).value(function.parameters)
 
 
-def _format(name: str, markers: _Markers) -> ToolFormat:
+def _format(name: str, markers: _GemmaMarkers) -> ToolFormat:
     """Return a version of the format."""
     return ToolFormat(
         name,
