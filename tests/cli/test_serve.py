@@ -115,7 +115,8 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
     assert (engine.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
     assert (engine.seed, engine.grammar_bytes, settings.top_logprobs, served.name) == (3, 1 << 20, 4, "mine")
     texts = load_text_processor(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
-    assert texts.reasoning_tags == ("<think>", "</think>")
+    assert texts.reasoning_format is not None
+    assert texts.reasoning_format.name == "deepseek_r1"
     assert texts.templates is not None
     assert texts.templates.pick().source == template.read_text()
 

@@ -1,7 +1,7 @@
 """Folders with a whole small model in them: config, random weights, tokenizer, and what else a release has."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,9 @@ def write_model(
     return folder
 
 
-def write_tokenizer(folder: Path, pipeline: Tokenizer, template: str | None) -> int:
+def write_tokenizer(folder: Path, pipeline: Tokenizer, template: str | None, *, specials: Sequence[str] = ()) -> int:
     """Write tokenizer.json and tokenizer_config.json; returns the size of the vocabulary. SPECIAL come last in it."""
-    pipeline.add_special_tokens([AddedToken(literal, normalized=False) for literal in SPECIAL])
+    pipeline.add_special_tokens([AddedToken(literal, normalized=False) for literal in (*specials, *SPECIAL)])
     pipeline.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {"bos_token": "<bos>", "eos_token": "<eos>", "tokenizer_class": "PreTrainedTokenizerFast"}
     if template is not None:

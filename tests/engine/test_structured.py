@@ -15,7 +15,7 @@ from engine.collecting import finish_all
 from engine.folders import THINKING_CHAT, write_model, write_tokenizer
 from engine.null_model import VOCABULARY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
-from ridgeline.core.text import load_tokenizer
+from ridgeline.core.text import load_tokenizer, reasoning_format_named
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, Choice, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
@@ -26,7 +26,8 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.structured_output.grammar import GrammarCache
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
-from ridgeline.engine.structured_output.thinking import ThinkingTags
+from ridgeline.engine.structured_output.output_constraint import OutputConstraint
+from ridgeline.engine.structured_output.thinking import ThinkingMarkers
 from ridgeline.engine.worker.engine_messages import AddRequest, ToEngine
 from ridgeline.util.frames import MessageCodec
 from support.samplers import CPU_SAMPLER
@@ -462,6 +463,59 @@ def test_all_of_a_text_has_the_form_where_reasoning_is_not_apart(thinker: LLM) -
     assert re.fullmatch("[0-9]{3}", thinker.tokenizer.decode(choice.token_ids))
 
 
+HARMONY_TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+
+
+def harmony_guide(tmp_path: Path, form: StructuredOutputs) -> Callable[[str], tuple[str, OutputConstraint]]:
+    """Return a function that tells how much of a text a constraint takes, after the prompt of a gpt-oss turn."""
+    write_tokenizer(tmp_path, byte_level(), None, specials=HARMONY_TOKENS)
+    tokenizer = load_tokenizer(tmp_path)
+    guides = StructuredOutputManager(tokenizer, tokenizer.vocab_size, reasoning_format_named("openai_gptoss"))
+    prompt = tokenizer.encode("<|start|>assistant", add_special=False)
+    ends = [tokenizer.control[each] for each in ("<|call|>", "<|return|>")]
+
+    def taken(text: str) -> tuple[str, OutputConstraint]:
+        guide = guides.constraint_for(form, prompt, ends)
+        ids = tokenizer.encode(text, add_special=False)
+        count = 0
+        for token in ids:
+            if not guide.allowed()[token // 32] >> (token % 32) & 1:
+                break
+            guide.take(token)
+            count += 1
+        return tokenizer.decode(ids[:count], skip_special=False), guide
+
+    return taken
+
+
+def test_in_harmony_the_form_begins_in_the_final_channel(tmp_path: Path) -> None:
+    taken = harmony_guide(tmp_path, NUMBER)
+    final = "<|channel|>final<|message|>123"
+    for text in (final, f"<|channel|>analysis<|message|>so {{<|end|><|start|>assistant{final}"):
+        assert taken(text)[0] == text
+        assert taken(text)[1].complete
+    assert taken("123")[0] == ""
+    assert taken("<|channel|>commentary<|message|>1")[0] == "<|channel|>"
+    thought = "<|channel|>analysis<|message|>so<|end|>"
+    assert taken(f"{thought}123")[0] == thought
+    again = f"{thought}<|start|>assistant<|channel|>"
+    assert taken(f"{again}analysis<|message|>")[0] == again
+
+
+def test_in_harmony_a_forced_call_has_its_own_header(tmp_path: Path) -> None:
+    call = 'start: <[CHANNEL]> "commentary to=functions.f " <[CONSTRAIN]> "json" <[MESSAGE]> "{}" <[CALL]>'
+    write_tokenizer(tmp_path, byte_level(), None, specials=HARMONY_TOKENS)
+    control = load_tokenizer(tmp_path).control
+    for name in ("channel", "constrain", "message", "call"):
+        call = call.replace(f"<[{name.upper()}]>", f"<[{control[f'<|{name}|>']}]>")
+    taken = harmony_guide(tmp_path, StructuredOutputs(grammar=call))
+    text = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+    for whole in (text, f"<|channel|>analysis<|message|>so<|end|><|start|>assistant{text}"):
+        assert taken(whole)[0] == whole
+        assert taken(whole)[1].complete
+    assert taken("<|channel|>final<|message|>")[0] == "<|channel|>"
+
+
 @pytest.mark.parametrize("after", ["", "\n", "\n\n"])
 def test_tags_of_several_tokens_end_a_section_too(speller: LLM, after: str) -> None:
     prompt = speller.encode_chat(ASK)
@@ -477,20 +531,23 @@ def test_no_token_may_close_a_section_and_begin_the_answer(tmp_path: Path) -> No
     write_tokenizer(tmp_path, byte_level([(">", "{"), (">", "Ċ")]), None)
     tokenizer = load_tokenizer(tmp_path)
     tables = GrammarVocabulary(tokenizer, tokenizer.vocab_size)
-    tags = ThinkingTags(tokenizer, ("<seed:think>", "</seed:think>"), tables)
-    thinking = tags.begin(tokenizer.encode("<seed:think>", add_special=False))
+    seed = reasoning_format_named("seed_oss")
+    assert seed is not None
+    thinking = ThinkingMarkers(tokenizer, seed, tables).begin(
+        tokenizer.encode("<seed:think>", add_special=False), tables.mask(())
+    )
     ids = {data: token for token, data in enumerate(tables.tokens)}
 
     def allowed(token: int) -> bool:
-        return bool(thinking.mask()[token // 32] >> (token % 32) & 1)
+        return bool(thinking.mask(tables.mask(()))[token // 32] >> (token % 32) & 1)
 
     assert thinking.inside
     assert allowed(ids[b">{"])
     for token in tokenizer.encode("x </</seed:think", add_special=False):
-        assert thinking.take(token)
+        assert thinking.take(token) == ()
     assert not allowed(ids[b">{"])
     assert allowed(ids[b">"])
     assert allowed(ids[b">\n"])
-    assert thinking.take(ids[b">\n"])
+    assert thinking.take(ids[b">\n"]) == ()
     assert not thinking.inside
-    assert not thinking.take(ids[b"{"]), "this is the answer's"
+    assert thinking.take(ids[b"{"]) == (ids[b"{"],), "this is the answer's"

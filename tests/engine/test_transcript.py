@@ -15,6 +15,7 @@ from engine.null_model import GREEDY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
+from ridgeline.core.text.reasoning_format import THINK, ReasoningFormat
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Stop, TokenEvent
@@ -76,10 +77,10 @@ def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2
 
 
 def say(
-    text: str, *, burst: int = 1, tags: tuple[str, str] | None = None, **params: object
+    text: str, *, burst: int = 1, reasoning: ReasoningFormat | None = None, **params: object
 ) -> tuple[Completion, Engine]:
     texts = TextEngine(speaking(text, burst=burst))
-    texts.output_processor = OutputProcessor(TOKENIZER, tags)
+    texts.output_processor = OutputProcessor(TOKENIZER, reasoning)
     return run(texts, dataclasses.replace(GREEDY, **params)), texts.engine  # type: ignore[arg-type]
 
 
@@ -144,7 +145,7 @@ def test_the_ends_of_a_text(
 @pytest.mark.parametrize("burst", [1, 7, 50])
 def test_stops_are_about_the_answer_and_thoughts_are_counted(burst: int) -> None:
     said = "<think>so STOP it</think>yes STOP no"
-    completion, _ = say(said, burst=burst, tags=("<think>", "</think>"), stop=("STOP",))
+    completion, _ = say(said, burst=burst, reasoning=THINK, stop=("STOP",))
     choice = completion.choices[0]
     assert (choice.reasoning, choice.text, choice.finish) == ("so STOP it", "yes ", FinishReason.STOP)
     assert len(choice.tokens) == len("<think>so STOP it</think>yes STOP")

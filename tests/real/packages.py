@@ -80,7 +80,22 @@ LLAMA_CPP = Package(
     "Linux x86_64",
 )
 """llama.cpp with bindings for Python (stable ABI of 3.10), MIT."""
-PACKAGES = (SMOLLM2, MINILM, WHISPER, LLAMA_CPP)
+HARMONY = Package(
+    "openai-harmony",
+    "0.0.8",
+    "c007d277218a50db8839e599ed78e0fffe5130f614c3f6d93ae257f282071a29",
+    "openai_harmony",
+    "Linux x86_64",
+)
+"""The reference parser of gpt-oss's responses, Apache-2.0."""
+LITELLM = Package(
+    "litellm",
+    "1.75.0",
+    "1657472f37d291b366050dd2035e3640eebd96142d6fa0f935ceb290a0e1d5ad",
+    "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790",
+)
+"""The vocabulary o200k_base, which openai-harmony needs, MIT."""
+PACKAGES = (SMOLLM2, MINILM, WHISPER, LLAMA_CPP, HARMONY, LITELLM)
 
 
 def real_folder() -> Path:

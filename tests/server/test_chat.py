@@ -157,6 +157,42 @@ def test_reasoning_is_told_apart_under_both_names_and_may_be_left_out() -> None:
         assert raw == said, "a completion is what the model writes, tags and all"
 
 
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        (
+            "<|channel|>analysis",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+        ),
+        ("<|channel>", "<|channel>thought\nhm<channel|>Yes."),
+        ("<|START_THINKING|>", "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>"),
+        ("<|begin|>assistant<|think|>", "<|think|>hm<|end|><|begin|>assistant<|content|>Yes."),
+        ("[THINK]", "[THINK]hm[/THINK]Yes."),
+    ],
+)
+def test_the_reasoning_of_every_format_is_told_apart(trace: str, said: str) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# " + trace + " #}"
+    with saying(said, template=template) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+        most = {"max_tokens": len(said)}
+        message = create(client, **most).choices[0].message
+        assert (message.content, (message.model_extra or {})["reasoning_content"]) == ("Yes.", "hm")
+        deltas = [c.delta for chunk in streamed(client, **most) for c in chunk.choices]
+        assert "".join(d.content or "" for d in deltas) == "Yes."
+        assert "".join((d.model_extra or {}).get("reasoning_content", "") for d in deltas) == "hm"
+        response = client.responses.create(model="tales", input="a", max_output_tokens=len(said))
+        assert response.output_text == "Yes."
+        assert response.output[0].model_dump()["content"][0]["text"] == "hm"
+
+
+def test_a_model_without_markers_of_reasoning_refuses_a_budget() -> None:
+    with saying("x", template="{{ messages[0].content }}") as server:
+        reply = server.post("/v1/chat/completions", {"messages": MESSAGES, "thinking_token_budget": 3})
+        assert reply.status == 400
+        error = reply.json()["error"]
+        assert error["param"] == "thinking_token_budget"
+        assert "needs markers of reasoning" in error["message"]
+
+
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_reasoning_in_a_message_reaches_the_template(name: str) -> None:
     messages = [*MESSAGES, {"role": "assistant", "content": "Yes.", name: "hm"}, *MESSAGES]

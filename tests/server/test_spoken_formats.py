@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from ridgeline.core.text import tags_of
+from ridgeline.core.text import reasoning_format_of
 from server.test_tools import Says, ids_of, load, served
 from text.round_trips import ASK, CASES, RELEASES, TOOLS, Case, NotWritten, format_of, template_of, written
 
@@ -22,8 +22,9 @@ def test_a_client_gets_what_a_release_writes(data_dir: Path, tmp_path: Path, nam
     release, template = RELEASES[name], template_of(data_dir, name)
     tool_format = format_of(template)
     assert tool_format is not None
-    markers = (*tool_format.markers, *(tags_of(template.source) or ())) if tokens else ()
-    loaded = load(tmp_path, template.source, markers)
+    reasoning = reasoning_format_of(template.source)
+    markers = (*tool_format.markers, *(reasoning.section_of if reasoning else ())) if tokens else ()
+    loaded = load(tmp_path, template.source, tuple(dict.fromkeys(markers)))
     with served(loaded) as (_, client):
         for case in (CASES[each] for each in SPOKEN):
             try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from ridgeline.core.text import ChatTemplate, OutputStream, ReasoningSplitter, tags_of
+from ridgeline.core.text import ChatTemplate, OutputStream, ReasoningSplitter, reasoning_format_of
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.core.text.conversation import for_template, with_tool_calls
 from ridgeline.core.text.tools import Function, ToolFormat, ToolParser
@@ -95,12 +95,13 @@ RELEASES: Mapping[str, Release] = {
     "meta-llama-Llama-3.3-70B-Instruct": Release(
         "llama3_json", ("<|eot_id|>",), not_written=_ONE | _APART | _NO_REASONING
     ),
-    "mistralai-Ministral-3-14B-Reasoning-2512": Release("mistral", ("</s>",), not_written=_NO_REASONING),
+    "mistralai-Ministral-3-14B-Reasoning-2512": Release("mistral", ("</s>",)),
     "mistralai-Mistral-Nemo-Instruct-2407": Release("mistral", ("</s>",), not_written=_APART | _NO_REASONING),
     "moonshotai-Kimi-K2": Release("kimi_k2", ("<|im_end|>",), not_written=_NO_REASONING),
     "upstage-Solar-Open-100B": Release("solar_open", ("<|flush|>", "<|calls|>"), not_written=_APART | _NO_REASONING),
     "openbmb-MiniCPM5-1B": Release("minicpm5", ("<|im_end|>",)),
     "tencent-Hy3": Release("hy_v3", ("<｜hy_eos:opensource｜>",)),
+    "openai-gpt-oss-120b": Release("openai", ("<|call|>", "<|return|>"), not_written=_APART | _ONE),
 }
 """The templates of ../shared/data/chat-templates, by name."""
 
@@ -244,8 +245,8 @@ def _until(text: str, ends: Sequence[str]) -> str:
 def read(template: ChatTemplate, tool_format: ToolFormat, prompt: str, text: str, *, cut: bool = False) -> Response:
     """Read a response as the engine reads its tokens, of which each is one byte."""
     tokenizer, response = ByteTokenizer(), Response()
-    tags = tags_of(template.source)
-    splitter = None if tags is None else ReasoningSplitter(tokenizer, tokenizer.encode(prompt), tags)
+    reasoning = reasoning_format_of(template.source)
+    splitter = None if reasoning is None else ReasoningSplitter(tokenizer, tokenizer.encode(prompt), reasoning)
     stream, parser = OutputStream(tokenizer, reasoning=splitter), ToolParser(tool_format, FUNCTIONS)
     parts: dict[int, list[str]] = {}
 

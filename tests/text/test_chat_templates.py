@@ -121,6 +121,15 @@ def conversations(
         yield [ask, {"role": "assistant", "content": content, "tool_calls": [made]}, result]
 
 
+def with_thinking(message: Message) -> Message:
+    """Return a message with its reasoning as the first part of its content."""
+    if "reasoning" not in message:
+        return message
+    kept = {key: value for key, value in message.items() if not key.startswith("reasoning")}
+    parts = [{"type": "thinking", "thinking": message["reasoning"]}, {"type": "text", "text": message["content"]}]
+    return {**kept, "content": parts}
+
+
 def source_of(data_dir: Path, name: str) -> str:
     path = data_dir / "chat-templates" / f"{name}.jinja"
     if path.is_file():
@@ -147,6 +156,8 @@ class Case:
         """transformers' text and ids for the conversation in each form that the template takes; [] if it refuses."""
         known: dict[str, Any] = {**self.oracle.special_tokens_map, **options}
         texts: list[str] = []
+        if "['type'] == 'thinking'" in self.template.source:  # Ministral reads reasoning only there
+            messages = [with_thinking(message) for message in messages]
         for written in in_forms(messages, call_forms(self.template.source)):
             try:
                 texts += render_jinja_template([written], chat_template=self.template.source, **known)[0]

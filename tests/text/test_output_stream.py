@@ -30,9 +30,7 @@ def test_stop_inside_a_character_boundary() -> None:
 
 
 def test_stops_apply_to_the_answer() -> None:
-    stream = OutputStream(
-        TOKENIZER, stops=["\n\n"], reasoning=ReasoningSplitter(TOKENIZER, [], ("<think>", "</think>"))
-    )
+    stream = OutputStream(TOKENIZER, stops=["\n\n"], reasoning=ReasoningSplitter(TOKENIZER, []))
     text, thought, stop, _ = run(stream, b"<think>a\n\nb</think>\n\nc\n\nd")
     assert (text, thought, stop) == ("c", "a\n\nb", "\n\n")
 

@@ -7,8 +7,6 @@ import pytest
 from text.round_trips import CASES, RELEASES, NotWritten, format_of, in_docs, read, table, template_of, written
 
 READ = [name for name, release in RELEASES.items() if release.format is not None]
-UNREAD = {(name, "reasoning") for name in ("google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved", "tencent-Hy3")}
-"""The cases that fail: the template computes its reasoning tags, and the engine searches for them in its source."""
 
 
 @pytest.mark.parametrize("name", RELEASES)
@@ -19,11 +17,7 @@ def test_the_probe_finds_the_format(data_dir: Path, name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", READ)
-def test_what_a_template_writes_is_read_back(
-    data_dir: Path, request: pytest.FixtureRequest, name: str, case: str
-) -> None:
-    if (name, case) in UNREAD:
-        request.applymarker(pytest.mark.xfail(strict=True))
+def test_what_a_template_writes_is_read_back(data_dir: Path, name: str, case: str) -> None:
     release, template = RELEASES[name], template_of(data_dir, name)
     tool_format = format_of(template)
     assert tool_format is not None

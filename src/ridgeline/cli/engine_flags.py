@@ -13,7 +13,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, say, say_warnings
 from ridgeline.cli.flags import build_from, panel
 from ridgeline.cli.options import parse_bytes, parse_tokens
-from ridgeline.core.text.reasoning import BY_PARSER
+from ridgeline.core.text.reasoning_format import REASONING_NAMES
 
 if TYPE_CHECKING:
     from ridgeline.core.checkpoint import ModelSource
@@ -188,7 +188,7 @@ class TextFlags(SpeculationFlags):
         "A Jinja chat template to use instead of the model's own.", metavar="FILE", dir_okay=False
     )
     reasoning_parser: str | None = _text(
-        f"The format of the model's reasoning: {', '.join(BY_PARSER)}. Default: read from its chat template."
+        f"The format of the model's reasoning: {', '.join(REASONING_NAMES)}. Default: read from its chat template."
     )
 
     @override
@@ -198,7 +198,7 @@ class TextFlags(SpeculationFlags):
             model,
             prefix_cache=self.prefix_cache is not False,
             chat_template=None if self.chat_template is None else str(self.chat_template),
-            reasoning=_reasoning_tags(self.reasoning_parser),
+            reasoning=_checked_reasoning(self.reasoning_parser),
             **more,
         )
 
@@ -216,10 +216,11 @@ class TextFlags(SpeculationFlags):
         return with_price(llm)
 
 
-def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
-    if parser is not None and parser not in BY_PARSER:
-        raise ValueError(f"--reasoning-parser is {parser!r}; give one of {', '.join(BY_PARSER)}")
-    return None if parser is None else BY_PARSER[parser]
+def _checked_reasoning(parser: str | None) -> str | None:
+    """Return the name of a format of reasoning after a check."""
+    if parser is not None and parser not in REASONING_NAMES:
+        raise ValueError(f"--reasoning-parser is {parser!r}; give one of {', '.join(REASONING_NAMES)}")
+    return parser
 
 
 def _check_format(option: str, requested: str, stored: "NumberFormat", why: str) -> None:

@@ -251,24 +251,24 @@ class Engine:
     def _guide(
         self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]
     ) -> "OutputConstraint | TokenRuleProcessor | None":
-        """Return the constraint that a request's token rules or structured output put on its response.
+        """Return the constraint on a response of a request's token rules, structured output or limit of reasoning.
 
-        Returns None if the request has neither.
+        Returns None if the request has none of them.
 
         Raises:
             ValueError: If the structured output cannot be compiled, or the engine has no tokenizer for it.
         """
         if params.rules is not None:
             return TokenRuleProcessor(params.rules, self.traits.sampled_vocab_size)
-        if params.structured_outputs is None:
+        outputs, budget = params.structured_outputs, params.thinking_token_budget
+        if outputs is None and budget is None:
             return None
         if self.structured_output_manager is None:
-            raise ValueError(
-                "structured_outputs needs a tokenizer, and this engine has none: leave structured_outputs out"
-            )
+            name = "thinking_token_budget" if outputs is None else "structured_outputs"
+            raise ValueError(f"{name} needs a tokenizer, and this engine has none: leave {name} out")
         started = self.clock()
         try:
-            return self.structured_output_manager.constraint_for(params.structured_outputs, prompt, ends)
+            return self.structured_output_manager.constraint_for(outputs, prompt, ends, budget)
         finally:
             self._guiding += self.clock() - started
 

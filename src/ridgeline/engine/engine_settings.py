@@ -38,10 +38,10 @@ class EngineSettings:
     """The maximum number of bytes of compiled grammars to cache for structured outputs."""
     chat_template: str | None = None
     """The path of a chat template file that replaces the model's own; None for the model's own."""
-    reasoning: tuple[str, ...] | None = None
-    """The opening and the closing tag of the model's reasoning sections.
+    reasoning: str | None = None
+    """The format of the model's reasoning, by the name of a reasoning parser of vLLM (reasoning_format.py).
 
-    `()` if it writes none; None to take the tags from the model's chat templates.
+    "none" if the model writes none; None to take the format from the model's chat templates.
     """
     seed: int | None = None
     """The seed from which the seeds of requests without one are drawn; None for a random one."""

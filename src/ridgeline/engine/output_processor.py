@@ -7,7 +7,7 @@ exchange plain messages (events.py) only, so that they can run in different proc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ridgeline.core.text import Delta, OutputStream, ReasoningSplitter, Tokenizer
+from ridgeline.core.text import Delta, OutputStream, ReasoningFormat, ReasoningSplitter, Tokenizer
 from ridgeline.engine.events import Event, Stop, TokenEvent
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import FinishReason
@@ -49,14 +49,14 @@ class _DetokenizerState:
 class OutputProcessor:
     """The detokenizer of many requests, which also separates reasoning from the response and finds stop strings."""
 
-    def __init__(self, tokenizer: Tokenizer, tags: tuple[str, str] | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None = None) -> None:
         """Make an output processor without requests.
 
         Args:
             tokenizer: The model's tokenizer.
-            tags: The tags between which the model writes its reasoning; None for a model without reasoning sections.
+            reasoning: The format of the model's reasoning; None for a model without reasoning sections.
         """
-        self._tokenizer, self._tags = tokenizer, tags
+        self._tokenizer, self._reasoning = tokenizer, reasoning
         self._lines: dict[tuple[int, int], _DetokenizerState] = {}
 
     def open(self, request: int, prompt: Sequence[int], params: SamplingParams, *, sections: bool = True) -> None:
@@ -68,18 +68,19 @@ class OutputProcessor:
             params: Its sampling parameters.
             sections: Whether to separate its reasoning from the rest of the text.
         """
-        tags = self._tags if sections else None
+        reasoning = self._reasoning if sections else None
         for choice in range(params.n):
-            self._lines[request, choice] = _DetokenizerState(self._stream(prompt, params, tags), params.include_stop)
+            stream = self._stream(prompt, params, reasoning)
+            self._lines[request, choice] = _DetokenizerState(stream, params.include_stop)
 
-    def _stream(self, prompt: Sequence[int], params: SamplingParams, tags: tuple[str, str] | None) -> OutputStream:
+    def _stream(self, prompt: Sequence[int], params: SamplingParams, reasoning: ReasoningFormat | None) -> OutputStream:
         return OutputStream(
             self._tokenizer,
             stops=params.stop,
             include_stop=params.include_stop,
             min_tokens=params.min_tokens,
             skip_special=params.skip_special_tokens,
-            reasoning=None if tags is None else ReasoningSplitter(self._tokenizer, prompt, tags),
+            reasoning=None if reasoning is None else ReasoningSplitter(self._tokenizer, prompt, reasoning),
             continues=continues_prompt(self._tokenizer, prompt, params),
         )
 

@@ -155,6 +155,8 @@ class SamplingParams:
     """Whether to leave control tokens out of the text; otherwise the text contains their literals."""
     structured_outputs: StructuredOutputs | None = None
     """The format that the response must have; None for any."""
+    thinking_token_budget: int | None = None
+    """The number of reasoning tokens after which the engine ends the reasoning; None for no limit."""
     rules: TokenRules | None = None
     """The rules on which tokens are allowed at which place, for speech models; None for any."""
 
@@ -229,6 +231,9 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop", "skip_special_tokens"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "give True or False")
+        if self.thinking_token_budget is not None:
+            fix = f"an integer from 0 to {COUNT_MAX}, or None for no limit"
+            _integer("thinking_token_budget", self.thinking_token_budget, 0, COUNT_MAX, fix)
         form = self.structured_outputs
         fix = "give a StructuredOutputs, such as StructuredOutputs(json=schema)"
         _require(form is None or isinstance(form, StructuredOutputs), "structured_outputs", form, fix)

@@ -232,7 +232,7 @@ def load_engine(
     )
     if draft is not None:
         draft = draft.load(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
-    guides = StructuredOutputManager(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
+    guides = StructuredOutputManager(texts.tokenizer, built.vocabulary, texts.reasoning_format, settings.grammar_bytes)
     others = link = None
     if settings.ranks > 1:
         others = _other_ranks(source.name, built, settings, layout.pages, threads, dummy_weights=dummy_weights)

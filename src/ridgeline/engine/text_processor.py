@@ -12,7 +12,14 @@ from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, read_emb
 from ridgeline.core.checkpoint.source import as_source
 from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
 from ridgeline.core.models import ModelRefused, family_of
-from ridgeline.core.text import ChatTemplates, Tokenizer, read_template, tags_of
+from ridgeline.core.text import (
+    ChatTemplates,
+    ReasoningFormat,
+    Tokenizer,
+    read_template,
+    reasoning_format_named,
+    reasoning_format_of,
+)
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.params import SamplingParams, ignored_keys
@@ -38,8 +45,8 @@ class TextProcessor:
     """The keys of generation_config.json that have no effect here."""
     max_new_tokens: int | None = None
     """The number of response tokens that generation_config.json sets; None if it sets none."""
-    reasoning: tuple[str, ...] | None = None
-    """The tags around the model's reasoning; () for none, None for those that the chat templates write."""
+    reasoning: str | None = None
+    """The name of the format of the model's reasoning; "none" for none, None for the one of the chat templates."""
     start: tuple[int, ...] = ()
     """The token that the decoder starts with if an encoder reads the prompt; () if the model continues the prompt."""
     embedding: EmbeddingConfig | None = None
@@ -82,8 +89,14 @@ class TextProcessor:
         """Check that a model of this kind can provide what the sampling parameters request.
 
         Raises:
-            ValueError: If they request log-probabilities of a prompt that an encoder reads.
+            ValueError: If they request log-probabilities of a prompt that an encoder reads, or limit the reasoning of
+                a model without a known format of reasoning.
         """
+        if params.thinking_token_budget is not None and self.reasoning_format is None:
+            raise ValueError(
+                "thinking_token_budget needs markers of reasoning, and this model's chat template has none: leave it "
+                "out, or start with --reasoning-parser"
+            )
         if self.start and params.prompt_logprobs is not None:
             raise ValueError(
                 "prompt_logprobs does not work with encoder-decoder models, which do not predict the prompt: leave "
@@ -93,18 +106,18 @@ class TextProcessor:
     def new_output_processor(self) -> OutputProcessor:
         """Return an output processor for this model's tokens.
 
-        It separates reasoning if the model has tags for it.
+        It separates reasoning if the model has a format for it.
         """
-        return OutputProcessor(self.tokenizer, self.reasoning_tags)
+        return OutputProcessor(self.tokenizer, self.reasoning_format)
 
     @property
-    def reasoning_tags(self) -> tuple[str, str] | None:
-        """The reasoning tags from the settings, or else from one of the model's templates; None for none."""
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """The format of reasoning from the settings, or else of one of the model's templates; None for none."""
         if self.reasoning is not None:
-            return (self.reasoning[0], self.reasoning[1]) if self.reasoning else None
+            return reasoning_format_named(self.reasoning)
         by_name = self.templates.by_name if self.templates is not None else {}
-        found = (tags_of(template.source) for template in by_name.values())
-        return next((tags for tags in found if tags is not None), None)
+        found = (reasoning_format_of(template.source) for template in by_name.values())
+        return next((each for each in found if each is not None), None)
 
     def encode(self, prompt: Prompt, context: int) -> list[int]:
         """Return the token ids of a prompt. Ids pass through; control tokens written in a text count as text.
@@ -151,7 +164,7 @@ def load_text_processor(
     *,
     or_bytes: bool = False,
     chat_template: str | None = None,
-    reasoning: tuple[str, ...] | None = None,
+    reasoning: str | None = None,
 ) -> TextProcessor:
     """Load a model's text processor, without its weights.
 
@@ -159,12 +172,15 @@ def load_text_processor(
         model: A source, or a name as `open_source` takes it.
         or_bytes: Whether text is bytes if there is no tokenizer.
         chat_template: Path of a chat template that replaces the model's own.
-        reasoning: The tags around reasoning, as in TextProcessor.
+        reasoning: The name of the format of reasoning, as in TextProcessor.
 
     Raises:
         ModelRefused: (a ValueError) If the model's files cannot be used; in one line.
-        ValueError: If the chat template file holds no template, or one that cannot be used.
+        ValueError: If the chat template file holds no template, or one that cannot be used, or there is no such
+            format of reasoning.
     """
+    if reasoning is not None:
+        reasoning_format_named(reasoning)
     source = as_source(model)
     embedding = read_embedding(source)
     tokenizer = tokenizer_of(source, or_bytes=or_bytes)

@@ -17,7 +17,8 @@ a template.
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template
 from ridgeline.core.text.detokenizer import Detokenizer, TokenOffsets
 from ridgeline.core.text.output_stream import Delta, OutputStream
-from ridgeline.core.text.reasoning import ReasoningSplitter, SplitText, tags_of
+from ridgeline.core.text.reasoning import ReasoningSplitter, SplitText
+from ridgeline.core.text.reasoning_format import ReasoningFormat, reasoning_format_named, reasoning_format_of
 from ridgeline.core.text.stop_strings import StopMatcher, StopResult
 from ridgeline.core.text.tokenizer import PromptPart, TokenCounts, Tokenizer, TokenPiece, count_tokens, token_pieces
 from ridgeline.core.text.tokenizer_loader import load_tokenizer
@@ -29,6 +30,7 @@ __all__ = [
     "Detokenizer",
     "OutputStream",
     "PromptPart",
+    "ReasoningFormat",
     "ReasoningSplitter",
     "RenderedPrompt",
     "SplitText",
@@ -42,6 +44,7 @@ __all__ = [
     "load_templates",
     "load_tokenizer",
     "read_template",
-    "tags_of",
+    "reasoning_format_named",
+    "reasoning_format_of",
     "token_pieces",
 ]

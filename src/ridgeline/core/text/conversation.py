@@ -14,7 +14,7 @@ from typing import Any
 
 import markupsafe
 
-from ridgeline.core.text.preamble import PreamblePlace, has_preamble, with_preambles
+from ridgeline.core.text.preamble import PreamblePlace, has_preamble, reasoning_of, with_preambles, with_thinking_part
 from ridgeline.core.text.template_probe import CallForm, IdKind, TemplateProbe
 from ridgeline.util.untrusted import without_collecting
 
@@ -68,12 +68,25 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
     turns = [TemplateMessage(index, dict(message)) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
     if not any(turn.calls or turn.message.get("role") == "tool" for turn in turns):
-        yield [_without_calls(turn) for turn in turns]
+        yield _with_thinking_parts([_without_calls(turn) for turn in turns], probe)
         return
     form = probe.calls.form or CallForm()
     pairs = form.preambles.pairs if any(has_preamble(turn.message) for turn in turns) else form.preambles.pairs[:1]
     for over, running in pairs:
-        yield _with_calls(turns, form, over, running)
+        yield _with_thinking_parts(_with_calls(turns, form, over, running), probe)
+
+
+def _with_thinking_parts(turns: list[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
+    """Move the reasoning of messages into their contents if the template reads it only there."""
+    has_reasoning = [
+        turn.message["role"] in _ASSISTANT and isinstance(reasoning_of(turn.message), str) for turn in turns
+    ]
+    if not any(has_reasoning) or not probe.reads_thinking_parts:
+        return turns
+    return [
+        TemplateMessage(turn.index, with_thinking_part(turn.message)) if has else turn
+        for turn, has in zip(turns, has_reasoning, strict=True)
+    ]
 
 
 def _with_calls(

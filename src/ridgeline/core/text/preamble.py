@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any, Literal, get_args
 
-from ridgeline.core.text.reasoning import TAGS
+from ridgeline.core.text.reasoning_format import REASONING_FORMATS, Section
 
 Message = Mapping[str, Any]
 IndexedMessage = tuple[int, Message]
@@ -22,7 +22,8 @@ _TEXT_MARK, _REASONING_MARK = "kept_text_9d3f_{}_", "kept_reasoning_9d3f_{}_"
 
 They end with an underscore, so that the mark of message 1 is not part of the mark of message 10.
 """
-_WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in TAGS)}))?", re.DOTALL)
+_ENDS = sorted({each.closing for each in REASONING_FORMATS if each.markers.get(each.closing) is Section.RESPONSE})
+_WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(map(re.escape, _ENDS))}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ class PreamblePlaces:
 def reasoning_of(message: Message) -> Any:
     """Return the reasoning of a message, or None if it has none."""
     return next((message[name] for name in REASONING if message.get(name) is not None), None)
+
+
+def with_thinking_part(message: Message) -> dict[str, Any]:
+    """Return a message with its reasoning as the first part of its content, of type `thinking`."""
+    reasoning, content = reasoning_of(message), message.get("content")
+    parts: list[Any] = [] if is_blank(content) else _parts(content)
+    return {**_without(message, REASONING), "content": [{"type": "thinking", "thinking": reasoning}, *parts]}
 
 
 def is_blank(content: object) -> bool:
@@ -118,8 +126,12 @@ def _joined(contents: Sequence[Any]) -> Any:
     """Join message contents: strings become one string, anything else one list of content parts."""
     if all(isinstance(content, str) for content in contents):
         return "\n\n".join(contents)
-    lists = [[{"type": "text", "text": each}] if isinstance(each, str) else list(each) for each in contents]
-    return [part for parts in lists for part in parts]
+    return [part for content in contents for part in _parts(content)]
+
+
+def _parts(content: Any) -> list[Any]:
+    """Return the content of a message as a list of parts."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
-from ridgeline.core.text.preamble import PLACES, REASONING, PreamblePlace, PreamblePlaces, is_blank, with_preambles
+from ridgeline.core.text.preamble import (
+    PLACES,
+    REASONING,
+    PreamblePlace,
+    PreamblePlaces,
+    is_blank,
+    with_preambles,
+    with_thinking_part,
+)
 from ridgeline.core.text.template_budget import MAX_SECONDS, Exhausted
 from ridgeline.core.text.tools import ALL_FORMATS, Function, ToolFormat, ToolParser
 from ridgeline.util.untrusted import ModelRefused
@@ -145,6 +153,14 @@ class TemplateProbe:
             return False
         found = self._texts([*leading, _USER_MESSAGE])
         return not found or not all(_includes(text, _TEXTS) for text in found)
+
+    @cached_property
+    def reads_thinking_parts(self) -> bool:
+        """Whether the template writes reasoning only as a content part of type `thinking`, as Ministral's does."""
+        text = self._text([_USER_MESSAGE, {**_ASSISTANT_MESSAGE, **dict.fromkeys(REASONING, _THOUGHT)}], None, False)
+        parts = with_thinking_part({**_ASSISTANT_MESSAGE, REASONING[0]: _THOUGHT})
+        in_parts = self._text([_USER_MESSAGE, parts], None, False)
+        return text is not None and _THOUGHT not in text and in_parts is not None and _shows_part(in_parts)
 
     def _find_role(self, role: str) -> str | None:
         """Detect the role under which a template writes messages of this role."""
@@ -334,6 +350,13 @@ class ProbedCalls:
 def _includes(text: str, words: Iterable[str]) -> bool:
     """Return whether a text contains all of these words."""
     return all(word in text for word in words)
+
+
+def _shows_part(text: str) -> bool:
+    """Return whether a prompt has the test message's reasoning and text, and not its list of parts as such."""
+    return _includes(text, (_THOUGHT, _ASSISTANT_MESSAGE["content"])) and not any(
+        each in text for each in ("'type'", '"type"')
+    )
 
 
 def _after(text: str, start: str) -> str:

@@ -14,7 +14,7 @@ from ridgeline.util.untrusted import PointerFile, read_object, refuse_pointer
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PIPED = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)  # U+FF5C: the wide bar of DeepSeek's tokens
-_TAGS = re.compile(r"</?(?:think|tool_call|tool_response)>")
+_TAGS = re.compile(r"</?(?:think|tool_calls?|tool_responses?)(?::\w+)?>")
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 

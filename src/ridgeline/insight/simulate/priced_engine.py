@@ -124,7 +124,7 @@ class _NoForms(StructuredOutputManager):
 
     @override
     def constraint_for(
-        self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
+        self, outputs: StructuredOutputs | None, prompt: Sequence[int], ends: Collection[int], budget: int | None = None
     ) -> OutputConstraint:
         raise ValueError(
             "this server runs no model, so its filler text cannot follow a grammar or schema: leave structured outputs "

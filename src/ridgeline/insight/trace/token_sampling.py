@@ -65,6 +65,7 @@ def plain(params: SamplingParams) -> SamplingParams:
         logit_bias={},
         min_tokens=0,
         structured_outputs=None,
+        thinking_token_budget=None,
         rules=None,
     )
 

@@ -58,6 +58,7 @@ class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    thinking_token_budget: int | None = None
 
     prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
     response_format: dict[str, Any] | None = None

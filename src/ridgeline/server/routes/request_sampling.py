@@ -23,6 +23,7 @@ _SAME = (
     "min_tokens",
     "ignore_eos",
     "skip_special_tokens",
+    "thinking_token_budget",
     "prompt_logprobs",
 )
 """The request fields that have the same name and meaning in `SamplingParams`."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ridgeline.core.text.tools.formats.apertus_calls import APERTUS
 from ridgeline.core.text.tools.formats.functionary_calls import FUNCTIONARY
 from ridgeline.core.text.tools.formats.gemma_calls import FUNCTION_GEMMA, GEMMA4
+from ridgeline.core.text.tools.formats.harmony_calls import HARMONY
 from ridgeline.core.text.tools.formats.hermes_calls import HERMES
 from ridgeline.core.text.tools.formats.json_calls import (
     COHERE_COMMAND3,
@@ -40,6 +41,7 @@ from ridgeline.core.text.tools.formats.tagged_calls import (
 from ridgeline.core.text.tools.tool_format import ToolFormat
 
 ALL_FORMATS = (
+    HARMONY,
     HERMES,
     LLAMA3_JSON,
     MISTRAL,
