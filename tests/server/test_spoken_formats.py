@@ -7,11 +7,12 @@ from typing import Any
 import openai
 import pytest
 
-from ridgeline.core.text import reasoning_format_of
+from ridgeline.core.text import ReasoningFormat, ReasoningSplitter, reasoning_format_of
+from ridgeline.engine.setup import LoadedEngine
 from server.test_tools import Says, ids_of, load, served
 from text.round_trips import ASK, CASES, RELEASES, TOOLS, Case, NotWritten, format_of, template_of, written
 
-READ = [name for name, release in RELEASES.items() if release.format is not None]
+READ = [name for name, release in RELEASES.items() if release.format is not None and release.takes_tools]
 SPOKEN = ("two calls", "one call", "text before", "nested", "reasoning")
 THINKING = "reasoning_content"
 
@@ -31,13 +32,31 @@ def test_a_client_gets_what_a_release_writes(data_dir: Path, tmp_path: Path, nam
                 _, text = written(template, release, case)
             except NotWritten:
                 continue
-            loaded.engine.executor = Says([*ids_of(loaded, text), *loaded.tokenizer.eos_ids])
+            script = ids_of(loaded, spoken(loaded, reasoning, text))
+            loaded.engine.executor = Says([*script, *loaded.tokenizer.eos_ids])
             asked: dict[str, Any] = {"model": "m", "messages": [ASK], "tools": TOOLS, "max_tokens": 900}
             choice = client.chat.completions.create(**asked).choices[0]
             message = choice.message
             calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
             expect(case, message.content, getattr(message, THINKING, None), calls, choice.finish_reason)
             expect(case, *streamed(client.chat.completions.create(**asked, stream=True)))
+
+
+def spoken(loaded: LoadedEngine, reasoning: ReasoningFormat | None, text: str) -> str:
+    """Return what the model has to write after the prompt so that the whole is as the template writes it.
+
+    The history can begin a response otherwise than a prompt does, which may have opened or closed the reasoning.
+    """
+    if reasoning is None:
+        return text
+    templates = loaded.text_processor.templates
+    assert templates is not None
+    prompt = templates.pick(tools=True).encode([ASK], tools=TOOLS).ids
+    is_open = ReasoningSplitter(loaded.tokenizer, prompt, reasoning).inside
+    begins = text.lstrip().startswith(reasoning.opening)
+    if is_open:
+        return text if reasoning.closing in text else reasoning.closing + text
+    return text if begins or reasoning.closing not in text else reasoning.opening + text
 
 
 def expect(

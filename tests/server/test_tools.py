@@ -94,7 +94,7 @@ def load(folder: Path, template: str, markers: Sequence[str]) -> LoadedEngine:
         **LLAMA,
         "vocab_size": size,
         "eos_token_id": pipeline.token_to_id("<eos>"),
-        "max_position_embeddings": 6000,
+        "max_position_embeddings": 8000,
     }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     model = small_model(config)

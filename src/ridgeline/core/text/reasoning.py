@@ -61,6 +61,8 @@ class ReasoningSplitter:
         self._is_fresh = self.section is Section.HEADER  # whether the prompt opened the header, and nothing followed
         self._start = "" if not self._by_id and not self.inside else None  # text that may begin with a marker
         self._undecided = 0  # tokens of that text
+        # Line breaks at the start of the output, which the template wrote if a marker follows.
+        self._lead = "" if self._by_id and self.section is Section.RESPONSE else None
         self._matcher = self._new_matcher()
         self._response: list[str] = []
         self._reasoning: list[str] = []
@@ -102,6 +104,8 @@ class ReasoningSplitter:
         """
         if self._by_id:
             self._add(text)
+            self._response.append(self._lead or "")
+            self._lead = None
         else:
             self._scan(text)
         if self._start is not None:
@@ -186,6 +190,7 @@ class ReasoningSplitter:
     def _enter(self, section: Section) -> None:
         """Switch to another section."""
         self.section, self._after_marker, self._breaks, self._label, self._header = section, True, "", None, ""
+        self._lead = None
         self._matcher = self._new_matcher()
 
     def _literals(self, opening: Section | None) -> list[str]:
@@ -240,7 +245,7 @@ class ReasoningSplitter:
             text = text.lstrip("\n")
             self._after_marker = not text
         if not self.inside:
-            self._response.append(text)
+            self._respond(text)
             return
         body = text.rstrip("\n")
         if body:
@@ -248,6 +253,15 @@ class ReasoningSplitter:
             self._breaks = text[len(body) :]
         else:
             self._breaks += text
+
+    def _respond(self, text: str) -> None:
+        """Release response text; the line breaks at the start of the output wait for other text."""
+        if self._lead is not None:
+            self._lead += text
+            if not self._lead.strip("\n"):
+                return
+            text, self._lead = self._lead, None
+        self._response.append(text)
 
     def _without_label(self, text: str) -> str:
         """Return the text after the label of a reasoning section; "" while the text can be part of the label."""
