@@ -770,6 +770,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     # link that is priced or the one that there is.
     own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora", "--device"}
     own |= {"--devices"}  # a comparison tries several numbers of them
+    own |= {"--rope"}  # a command that runs a model also loads it so
     own |= {"--priced", "--replicas", "--ray-address", "--router", "--scale", "--split"}
     assert set(differing) <= own, differing
 

@@ -76,7 +76,10 @@ class CountingGuides:
 
     stats = GuideStats()
 
-    def constraint_for(self, form: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> CountingGuide:
+    def constraint_for(
+        self, form: StructuredOutputs, prompt: Sequence[int], ends: Collection[int], budget: int | None = None
+    ) -> CountingGuide:
+        assert budget is None
         assert form.regex is not None
         return CountingGuide(int(form.regex))
 
