@@ -351,6 +351,28 @@ def test_what_models_write_is_read(name: str, text: str, told: Told) -> None:
         assert read(FORMATS[name], pieces) == told
 
 
+BRANCHES = [{"$ref": "#/$defs/many"}] * 9
+
+
+def with_days(schema: Any) -> Function:
+    """Return a function with one parameter, whose schema can refer to branches that refer to themselves."""
+    definitions = {"many": {"anyOf": BRANCHES}}
+    return Function("tide", {"type": "object", "properties": {"days": schema}, "$defs": definitions})
+
+
+@pytest.mark.parametrize("schema", [{"anyOf": 5}, {"allOf": {"type": "string"}}, {"anyOf": BRANCHES}])
+def test_no_schema_breaks_the_reading_of_a_call_or_takes_long(schema: Any) -> None:
+    parser = ToolParser(FORMATS["qwen3_coder"], [with_days(schema)])
+    text = "<tool_call><function=tide><parameter=days>3</parameter></function></tool_call>"
+    assert "".join(call.arguments for call in parser.push(text).calls) == '{"days": 3}'
+
+
+def test_branches_that_refer_to_themselves_are_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^function tide: anyOf and oneOf .* give fewer$"):
+        forced_calls(FORMATS["qwen3_coder"], [with_days({"oneOf": BRANCHES})], ByteTokenizer())
+    assert forced_calls(FORMATS["qwen3_coder"], [with_days({"anyOf": 5})], ByteTokenizer())
+
+
 def test_half_a_character_in_json_stays_an_escape() -> None:
     text = json_of('{"a": "\\ud83d"}', {"type": "object"})
     assert json.loads(text) == {"a": "\ud83d"}

@@ -425,6 +425,33 @@ def test_a_word_without_quotes_gets_its_type_from_the_schema() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("gemma4", f"{G}tide{{code:{Q}3{Q},days:{Q}3{Q},more:{Q}3{Q}}}<tool_call|>"),
+        ("llama4_pythonic", """[tide(code="3", days="3", more="3")]"""),
+        ("pythonic", """[tide("3", 3, more="3")]"""),
+        (
+            "qwen3_coder",
+            "<tool_call><function=tide>"
+            + "".join(f"<parameter={key}>3</parameter>" for key in ("code", "days", "more"))
+            + "</function></tool_call>",
+        ),
+    ],
+)
+def test_types_are_found_behind_references_and_in_branches(name: str, text: str) -> None:
+    """Check a schema that is only a reference, a pointer with an escaped slash, and types that are one of several."""
+    properties = {
+        "code": {"$ref": "#/$defs/a~1b"},
+        "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "more": {"type": ["number", "null"]},
+    }
+    definitions = {"a/b": {"type": "string"}, "all": {"type": "object", "properties": properties}}
+    parser = ToolParser(FORMATS[name], [Function("tide", {"$ref": "#/$defs/all", "$defs": definitions})])
+    (call,) = parser.push(text).calls
+    assert json.loads(call.arguments) == {"code": "3", "days": 3, "more": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
         ("functiongemma", "<start_function_call>call:tide{code:<escape>3<escape>,days:<escape>3<escape>,o:{}}"),
         ("gemma4", f'{G}tide{{code:{Q}3{Q},days:"3",o:{Q}{{}}{Q}}}<tool_call|>'),
         ("llama4_pythonic", """[tide(code="3", days="3", o="{}")]"""),

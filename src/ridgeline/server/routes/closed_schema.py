@@ -8,6 +8,8 @@ leaves schemas as they are).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ridgeline.core.text.tools.json_schema import referred
+
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "$ref")
 """The keywords whose schemas describe the same value as the schema that has them."""
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
@@ -91,13 +93,5 @@ def _shared_definitions(root: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(reference, str) and (is_part or not is_alone) and reference not in seen:
             seen.add(reference)
             yield reference
-            left.append((_referred(reference, root), True))
+            left.append((referred(reference, root), True))
         left += [(value, is_part or _is_part(schema, key)) for key, value in _inner_schemas(schema)]
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the part of a schema to which a local reference refers, or None."""
-    found: Any = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found

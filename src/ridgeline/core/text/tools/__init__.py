@@ -4,8 +4,8 @@
 format is. `tool_parser.py` extracts calls from a streamed response; `call_reader.py`, `json_scanner.py`,
 `literal_reader.py` and `parameter_values.py` read one call. `forced_calls.py` and `call_grammar.py` write the grammar
 that forces calls, and `schema_grammar.py` its part for arguments that are not JSON. `tag_style.py`, `tag_reader.py` and
-`tagged_parameters.py` describe, read and force parameters between tags. `core/text/template_probe.py` detects the
-format of a template.
+`tagged_parameters.py` describe, read and force parameters between tags. `json_schema.py` resolves the references of a
+function's schema and finds the types in it. `core/text/template_probe.py` detects the format of a template.
 """
 
 from ridgeline.core.text.tools.forced_calls import forced_calls

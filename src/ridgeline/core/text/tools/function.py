@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.core.text.tools.parameter_values import resolved
+from ridgeline.core.text.tools.json_schema import resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Function:
 
     @property
     def parameter_names(self) -> Set[str]:
-        """The names of the parameters that the function describes."""
+        """The names of the parameters that the function describes, in their order."""
         properties = resolved(self.parameters, self.parameters).get("properties")
         return properties.keys() if isinstance(properties, Mapping) else frozenset()
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ridgeline.core.text.tools.call_grammar import CallGrammar
+from ridgeline.core.text.tools.json_schema import referred
 
 Schema = Mapping[str, Any]
 
@@ -126,7 +127,7 @@ class SchemaGrammar:
         if not isinstance(schema, Mapping):
             return self._json({"not": {}} if schema is False else schema)
         if isinstance(schema.get("$ref"), str) and _used(schema) <= {"$ref", "type"}:
-            found = _found(self._root, schema["$ref"])
+            found = referred(schema["$ref"], self._root)
             return self._json(schema) if found is None else self._rule_of(schema["$ref"], found)
         written = self._native(schema) if _is_readable(schema) else None
         return self._json(schema) if written is None else self._grammar.add(self._new_name(), written)
@@ -278,7 +279,7 @@ class SchemaGrammar:
     def _resolved(self, schema: Schema) -> Schema:
         """Return a schema of parameters, or the schema to which it only refers."""
         if isinstance(schema.get("$ref"), str) and _used(schema) <= {"$ref", "type"}:
-            found = _found(self._root, schema["$ref"])
+            found = referred(schema["$ref"], self._root)
             return found if isinstance(found, Mapping) else schema
         return schema
 
@@ -299,12 +300,3 @@ def _is_readable(schema: Schema) -> bool:
         and bool(schema.get("anyOf", [True]))
         and (not isinstance(kinds := schema.get("type"), list) or all(isinstance(kind, str) for kind in kinds))
     )
-
-
-def _found(root: Schema, reference: str) -> Any:
-    """Return the part of a schema to which a local reference refers, or None."""
-    found: Any = root
-    for part in filter(None, reference.removeprefix("#").split("/")):
-        key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") else None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ridgeline.core.text.tools.call_grammar import CallGrammar
 from ridgeline.core.text.tools.function import Function
-from ridgeline.core.text.tools.parameter_values import MAX_NESTED, json_types, resolved
+from ridgeline.core.text.tools.json_schema import MAX_NESTED, MAX_PARTS, branches, json_types, resolved
 from ridgeline.core.text.tools.tag_style import AS_JSON, AS_TEXT, CDATA, TagStyle
 
 _BLANKS = r"[\s\x1c-\x1f]*"  # what Python's str.strip removes
@@ -69,10 +69,15 @@ class _Schema:
     def __init__(self, schema: object, function: Function) -> None:
         self.root = function.parameters
         self.own: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
-        self.types = set(json_types(self.own, self.root))
+        self.types = json_types(self.own, self.root)
+        self._parts = 0  # schemas within the schema that have been read
 
     def values(self) -> Sequence[_Value]:
-        """Return the kinds of values that the schema allows; texts make literals that are strings redundant."""
+        """Return the kinds of values that the schema allows; texts make literals that are strings redundant.
+
+        Raises:
+            ValueError: If the schema has too many branches.
+        """
         found = list(self._values(self.own, MAX_NESTED))
         if any(value.kind == "text" for value in found):
             found = [value for value in found if value.kind != "literal" or not value.is_string]
@@ -80,18 +85,21 @@ class _Schema:
 
     def _values(self, schema: Mapping[str, Any], depth: int) -> Iterator[_Value]:
         """Yield the kinds of values that a schema allows."""
+        self._parts += 1
+        if self._parts > MAX_PARTS:  # branches can refer to the schema that has them
+            raise ValueError(f"anyOf and oneOf of a parameter have more than {MAX_PARTS} branches: give fewer")
         whole, schema = schema, resolved(schema, self.root)
-        types = set(json_types(schema, self.root))
-        branches = [each for key in ("anyOf", "oneOf") for each in schema.get(key) or () if isinstance(each, Mapping)]
+        types = json_types(schema, self.root)
+        inner = list(branches(schema, "anyOf", "oneOf"))
         if types and "string" not in types:
             yield _Value("json", whole, is_string=False)
         elif isinstance(schema.get("enum"), list) or "const" in schema:
             for value in [schema["const"]] if "const" in schema else schema["enum"]:
                 is_string = isinstance(value, str)
                 yield _Value("literal", literal=value if is_string else json.dumps(value), is_string=is_string)
-        elif branches and depth:
+        elif inner and depth:
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-            for branch in branches:
+            for branch in inner:
                 yield from self._values({**rest, **branch}, depth - 1)
         else:
             yield _Value("text", schema)

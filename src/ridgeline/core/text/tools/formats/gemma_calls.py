@@ -18,6 +18,7 @@ from ridgeline.core.text.tools.call_grammar import CallGrammar
 from ridgeline.core.text.tools.call_reader import Reading, after_blanks, expect, one_of, until
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import BLANK, MAX_DEPTH, MAX_NUMBER, Malformed
+from ridgeline.core.text.tools.json_schema import excludes_strings
 from ridgeline.core.text.tools.literal_reader import (
     IN_LITERAL,
     WORDS,
@@ -27,7 +28,7 @@ from ridgeline.core.text.tools.literal_reader import (
     read_string,
     rereading,
 )
-from ridgeline.core.text.tools.parameter_values import excludes_strings, json_of
+from ridgeline.core.text.tools.parameter_values import json_of
 from ridgeline.core.text.tools.schema_grammar import Notation, SchemaGrammar
 from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
 
@@ -55,10 +56,7 @@ def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Calls:
     name = yield from until("{")
     sink = new()
     sink.take_name(name.strip())
-    parameters = sink.function.parameters
-    properties = parameters.get("properties")
-    values = _Values(markers.quote, ahead, parameters, properties if isinstance(properties, Mapping) else {})
-    yield from values.read_members(sink.pending)
+    yield from _Values(markers.quote, ahead, sink.function).read_members(sink.pending)
     sink.end()
     yield from expect(markers.closing)
 
@@ -66,16 +64,15 @@ def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Calls:
 class _Values:
     """A reader of the arguments of one call, which writes them as JSON."""
 
-    def __init__(self, quote: str, ahead: Lookahead, root: Mapping[str, Any], properties: Mapping[str, Any]) -> None:
+    def __init__(self, quote: str, ahead: Lookahead, function: Function) -> None:
         """Prepare to read arguments.
 
         Args:
             quote: The marker before and after a string.
             ahead: Receives the characters that must be read again.
-            root: The schema of all parameters.
-            properties: The schemas of the parameters by name.
+            function: The function that is called.
         """
-        self._quote, self._ahead, self._root, self._properties = quote, ahead, root, properties
+        self._quote, self._ahead, self._function = quote, ahead, function
 
     def read_members(self, out: list[str], depth: int = 0) -> Calls:
         """Read the members of an object after its opening brace."""
@@ -84,8 +81,8 @@ class _Values:
             key = yield from self._read_key(c)
             out += (separator, key, ": ")
             separator = ", "
-            schema = self._properties.get(json.loads(key)) if depth == 0 else None
-            c = yield from self._read_value(out, schema if isinstance(schema, Mapping) else {}, depth + 1)
+            schema = self._function.schema_of(json.loads(key)) if depth == 0 else {}
+            c = yield from self._read_value(out, schema, depth + 1)
             if c == ",":
                 c = yield from after_blanks()
             elif c != "}":
@@ -127,13 +124,13 @@ class _Values:
 
     def _read_string(self, out: list[str], schema: Mapping[str, Any], c: str) -> Calls:
         """Read a string after its first character; FunctionGemma also writes numbers as strings."""
-        text = list[str]() if excludes_strings(schema) else out
+        text = list[str]() if excludes_strings(schema, self._function.parameters) else out
         if c == '"':
             yield from read_string(text, c, self._ahead, IN_LITERAL)
         else:
             yield from self._read_quoted(text)
         if text is not out:
-            out.append(json_of(json.loads("".join(text)), schema, self._root))
+            out.append(json_of(json.loads("".join(text)), schema, self._function.parameters))
 
     def _json_of_word(self, word: str, schema: Mapping[str, Any]) -> str:
         """Return the JSON of a value without quotes: a number, null, a boolean, or else a string."""
@@ -143,9 +140,9 @@ class _Values:
             return WORDS[word]
         with suppress(Malformed):
             number = json_of_word(word)
-            if not json_of(number, schema, self._root).startswith('"'):
+            if not json_of(number, schema, self._function.parameters).startswith('"'):
                 return number
-        return json_of(word, schema, self._root)
+        return json_of(word, schema, self._function.parameters)
 
     def _read_quoted(self, out: list[str]) -> Calls:
         """Read a string after the first character of its opening marker."""

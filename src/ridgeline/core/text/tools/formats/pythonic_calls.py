@@ -17,8 +17,9 @@ from ridgeline.core.text.tools.call_reader import Reading, after_blanks, expect
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import BLANK, Malformed
+from ridgeline.core.text.tools.json_schema import excludes_strings
 from ridgeline.core.text.tools.literal_reader import IN_LITERAL, Closing, Lookahead, json_of_word, read_value, rereading
-from ridgeline.core.text.tools.parameter_values import excludes_strings, json_of
+from ridgeline.core.text.tools.parameter_values import json_of
 from ridgeline.core.text.tools.schema_grammar import Notation, SchemaGrammar
 from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
 
@@ -105,8 +106,7 @@ def _read_word(c: str) -> Generator[None, str, tuple[str, str]]:
 
 def _read_arguments(sink: CallSink, ahead: Lookahead, closing: Closing) -> Calls:
     """Read the arguments of a call; those without a name are the first parameters in the order of the schema."""
-    properties = sink.function.parameters.get("properties")
-    unnamed = iter(properties if isinstance(properties, dict) else ())
+    unnamed = iter(sink.function.parameter_names)
     separator = "{"
     c = yield from after_blanks()
     while c != ")":
@@ -136,7 +136,7 @@ def _read_arguments(sink: CallSink, ahead: Lookahead, closing: Closing) -> Calls
 def _read_argument(sink: CallSink, name: str, c: str, ahead: Lookahead, closing: Closing) -> Reading:
     """Read the value of a parameter and return the next character; Llama 4's template writes `days="3"`."""
     schema = sink.function.schema_of(name)
-    if c not in "'\"" or not excludes_strings(schema):
+    if c not in "'\"" or not excludes_strings(schema, sink.function.parameters):
         return (yield from read_value(sink.pending, c, ahead, closing))
     text = list[str]()
     c = yield from read_value(text, c, ahead, closing)
