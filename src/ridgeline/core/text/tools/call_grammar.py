@@ -10,7 +10,10 @@ from typing_extensions import override
 from ridgeline.core.text.json_form import JSON_LAYOUT
 from ridgeline.core.text.tokenizer import Tokenizer
 from ridgeline.core.text.tools.function import Function
+from ridgeline.core.text.tools.json_schema import with_references
 from ridgeline.core.text.vocabulary import literal_pattern
+
+_MAX_COPIED = 1 << 20  # characters of definitions that are repeated for the parts that are JSON
 
 
 class CallGrammar:
@@ -26,6 +29,7 @@ class CallGrammar:
         self._control = {marker: tokenizer.control[marker] for marker in markers if marker in tokenizer.control}
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
+        self._copied = 0  # characters of the definitions that parts of schemas repeat
 
     def add(self, name: str, *parts: str) -> str:
         """Add a rule whose parts follow each other, omitting empty ones, and return its name."""
@@ -55,6 +59,22 @@ class CallGrammar:
     def json(schema: Mapping[str, Any]) -> str:
         """Return the expression for JSON of a schema in the engine's layout of JSON, which the schema cannot change."""
         return f"%json {json.dumps({**schema, 'x-guidance': JSON_LAYOUT}, ensure_ascii=False)}"
+
+    def json_part(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        """Return the expression for JSON of a part of a schema.
+
+        Args:
+            schema: The part.
+            root: The schema in which its references are found.
+
+        Raises:
+            ValueError: If the grammar repeats too many definitions.
+        """
+        whole = with_references(schema, root)
+        self._copied += len(json.dumps(whole.get("$defs", "")))
+        if self._copied > _MAX_COPIED:
+            raise ValueError("its definitions are repeated too often in this model's calls: shorten them")
+        return self.json(whole)
 
     @override
     def __str__(self) -> str:

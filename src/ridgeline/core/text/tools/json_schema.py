@@ -30,6 +30,37 @@ def referred(reference: str, root: Mapping[str, Any]) -> Any:
     return found
 
 
+def with_references(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part of a schema with everything to which it refers as definitions of its own.
+
+    References that lead nowhere stay as they are.
+
+    Args:
+        schema: The part.
+        root: The schema in which its references are found.
+    """
+    references: list[str] = []
+
+    def copied(part: Any) -> Any:
+        if isinstance(part, list):
+            return [copied(each) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        return {key: renamed(value) if key == "$ref" else copied(value) for key, value in part.items()}
+
+    def renamed(reference: Any) -> Any:
+        if not isinstance(reference, str) or referred(reference, root) is None:
+            return copied(reference)
+        if reference not in references:
+            references.append(reference)
+        return f"#/$defs/{references.index(reference)}"
+
+    whole = copied(schema)
+    # The list grows while definitions that refer to others are copied.
+    definitions = {str(at): copied(referred(reference, root)) for at, reference in enumerate(references)}
+    return {**whole, "$defs": definitions} if definitions else whole
+
+
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a schema in which its own reference, or its only `allOf`, is replaced by what it refers to."""
     for _ in range(MAX_NESTED):

@@ -5,7 +5,6 @@ notation does not express of a schema (such as `allOf` or a pattern) is written 
 notations must accept JSON values too.
 """
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,8 @@ _KEYWORDS = frozenset().union(
 )
 """All keywords that restrict values; the others describe them."""
 _MAX_LEAST = 256  # the most characters that a string of the notation must have: llguidance refuses thousands
-_MAX_COPIED = 1 << 20  # characters of definitions that are repeated for the parts written as JSON
 _PLAIN_KEY = re.compile("[A-Za-z_][A-Za-z0-9_]{0,63}")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
-_DEFINITIONS = ("$defs", "definitions")
-_OTHER_REFERENCE = re.compile(r'"\$ref": "(?!#/(?:\$defs|definitions)/)([^"]*)"')
 
 
 class Notation(ABC):
@@ -93,7 +89,7 @@ class SchemaGrammar:
             notation: The notation of the values.
         """
         self._grammar, self._name, self._root, self._notation = grammar, name, root, notation
-        self._count = self._copied = 0
+        self._count = 0
         self._shared: dict[str, str] = {}  # rules by reference, and the rule of any value as ""
 
     def members(self, schema: Schema) -> str:
@@ -120,7 +116,7 @@ class SchemaGrammar:
         """Add the rules of a value, and return the name of their rule.
 
         Raises:
-            ValueError: If a part that is written as JSON has a reference outside of the definitions.
+            ValueError: If a part is no schema, or parts that are written as JSON repeat too many definitions.
         """
         if schema is True or (isinstance(schema, Mapping) and not _used(schema)):
             return self._rule_of("", {"type": [kind for kind in _OF_TYPE if kind != "integer"]})
@@ -265,16 +261,7 @@ class SchemaGrammar:
         """Add the rule of a value that is written as JSON."""
         if not isinstance(schema, Mapping):
             raise ValueError(f"{str(schema)[:64]} is no JSON schema: give an object or a boolean")
-        refers = '"$ref"' in (text := json.dumps(schema))
-        definitions = {key: self._root[key] for key in _DEFINITIONS if refers and key in self._root}
-        self._copied += len(copied := json.dumps(definitions))
-        if self._copied > _MAX_COPIED:
-            raise ValueError("its definitions are repeated too often in this model's calls: shorten them")
-        if schema is not self._root and (outside := _OTHER_REFERENCE.search(text + copied)):
-            raise ValueError(
-                f"the reference {outside[1]!r} cannot be enforced in this model's calls: refer to #/$defs/NAME"
-            )
-        return self._grammar.add(self._new_name(), self._grammar.json({**definitions, **schema}))
+        return self._grammar.add(self._new_name(), self._grammar.json_part(schema, self._root))
 
     def _resolved(self, schema: Schema) -> Schema:
         """Return a schema of parameters, or the schema to which it only refers."""

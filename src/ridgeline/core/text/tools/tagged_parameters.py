@@ -106,24 +106,6 @@ class _Schema:
             if others := sorted(types - {"string"}):
                 yield _Value("json", {**schema, "type": others}, is_string=False)
 
-    def whole(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a schema that has everything to which its references refer."""
-        if '"$ref"' not in json.dumps(schema):
-            return schema
-        return {**_moved(schema), "$defs": {"root": _moved(self.root)}}
-
-
-def _moved(schema: Any) -> Any:
-    """Return a schema whose references refer to parts of `#/$defs/root` instead of `#`."""
-    if isinstance(schema, list):
-        return [_moved(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        key: "#/$defs/root" + value[1:] if key == "$ref" and str(value).startswith("#") else _moved(value)
-        for key, value in schema.items()
-    }
-
 
 def _parameter(style: TagStyle, grammar: CallGrammar, name: str, key: str, schema: _Schema) -> str:
     """Add the rule of one parameter, and return its name.
@@ -151,7 +133,7 @@ def _written(style: TagStyle, grammar: CallGrammar, value: _Value, schema: _Sche
     if value.kind == "literal":
         return grammar.literal(value.literal + closing)
     if value.kind == "json":
-        return f"{grammar.json(schema.whole(value.schema))} {grammar.literal(closing)}"
+        return f"{grammar.json_part(value.schema, schema.root)} {grammar.literal(closing)}"
     tags = (rf"(?s:.*){_regex(style.value_end)}", *_ends_unclosed(style))
     excluded = () if style.typed else _read_as_other(schema.types)
     if not style.cdata:
