@@ -103,7 +103,7 @@ RELEASES: Mapping[str, Release] = {
     "tencent-Hy3": Release("hy_v3", ("<｜hy_eos:opensource｜>",)),
     "openai-gpt-oss-120b": Release("openai", ("<|call|>", "<|return|>"), not_written=_APART | _ONE),
 }
-"""The templates of ../shared/data/chat-templates, by name."""
+"""The templates in the folder chat-templates of the test data, by name."""
 
 TIDE = {
     "type": "object",

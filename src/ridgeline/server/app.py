@@ -299,7 +299,9 @@ class Api:
         fields, ignored = read_fields(body, kind, self._settings)
         unread = ignored_variables(fields, self._model)
         if unread and self._settings.strict:
-            raise invalid(f"{unread[0]}: the model's chat template does not read it", unread[0].partition(".")[0])
+            raise invalid(
+                f"{unread[0]}: the model's chat template does not read it: leave it out", unread[0].partition(".")[0]
+            )
         ignored += unread
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 
