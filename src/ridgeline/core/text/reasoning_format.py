@@ -39,7 +39,7 @@ class ReasoningFormat:
     """The text at the end of `closing` that begins a message with the response; "" if responses have no header."""
     label: str = ""
     """The text that models write between the opening marker and the reasoning."""
-    traces: tuple[str, ...] = ()
+    template_literals: tuple[str, ...] = ()
     """The literals of which one in the source of a chat template shows this format."""
     aliases: tuple[str, ...] = ()
     """Further names of reasoning parsers of vLLM that read this format."""
@@ -73,7 +73,7 @@ def _tags(
     *,
     calls: tuple[str, ...] = (),
     dropped: tuple[str, ...] = (),
-    traces: tuple[str, ...] | None = None,
+    template_literals: tuple[str, ...] | None = None,
     aliases: tuple[str, ...] = (),
 ) -> ReasoningFormat:
     """Return the format of a pair of tags.
@@ -84,7 +84,7 @@ def _tags(
         closing: The tag after the reasoning.
         calls: The markers of tool calls.
         dropped: Markers around the response.
-        traces: The literals that show the format; None for the two tags.
+        template_literals: The literals that show the format; None for the two tags.
         aliases: Further names of vLLM's parsers.
     """
     return ReasoningFormat(
@@ -93,7 +93,7 @@ def _tags(
         closing,
         {opening: Section.REASONING, closing: Section.RESPONSE, **dict.fromkeys(dropped, Section.RESPONSE)},
         calls,
-        traces=(opening, closing) if traces is None else traces,
+        template_literals=(opening, closing) if template_literals is None else template_literals,
         aliases=aliases,
     )
 
@@ -129,7 +129,7 @@ _GEMMA4 = ReasoningFormat(
     {"<|channel>": Section.REASONING, "<channel|>": Section.RESPONSE},
     ("<|tool_call>",),
     label="thought\n",
-    traces=("<|channel>", "<channel|>"),
+    template_literals=("<|channel>", "<channel|>"),
 )
 
 _SOLAR_OPEN = ReasoningFormat(
@@ -144,7 +144,7 @@ _SOLAR_OPEN = ReasoningFormat(
     },
     ("<|tool_calls|>",),
     header="<|content|>",
-    traces=("<|begin|>assistant<|think|>",),
+    template_literals=("<|begin|>assistant<|think|>",),
 )
 
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
@@ -173,7 +173,7 @@ _HARMONY = ReasoningFormat(
         **dict.fromkeys(("<|end|>", "<|call|>", "<|return|>"), Section.HEADER),
     },
     header="<|channel|>final<|message|>",
-    traces=("<|channel|>analysis",),
+    template_literals=("<|channel|>analysis",),
     header_start="to=",
     read_header=_read_harmony_header,
 )
@@ -196,17 +196,17 @@ REASONING_FORMATS = (
         "<think:opensource>",
         "</think:opensource>",
         calls=("<tool_calls:opensource>",),
-        traces=("<think:opensource>", "'<think{}>'.format"),
+        template_literals=("<think:opensource>", "'<think{}>'.format"),
     ),
     _tags("mistral", "[THINK]", "[/THINK]", calls=("[TOOL_CALLS]",)),
     _tags("seed_oss", "<seed:think>", "</seed:think>", calls=("<seed:tool_call>",)),
     _tags("solar_open2", "<|think:start|>", "<|think:end|>", calls=("<|tool_call:start|>",)),
     THINK,
-    _tags("ernie45", "<think>", "</think>", calls=_CALLS, dropped=("<response>", "</response>"), traces=()),
-    _tags("granite", "Here is my thought process:", "Here is my response:", traces=()),
-    _tags("hunyuan_a13b", "<think>", "</think>", calls=_CALLS, dropped=("<answer>", "</answer>"), traces=()),
+    _tags("ernie45", "<think>", "</think>", calls=_CALLS, dropped=("<response>", "</response>"), template_literals=()),
+    _tags("granite", "Here is my thought process:", "Here is my response:", template_literals=()),
+    _tags("hunyuan_a13b", "<think>", "</think>", calls=_CALLS, dropped=("<answer>", "</answer>"), template_literals=()),
 )
-"""The formats of reasoning, in the order in which their traces are looked for in a chat template."""
+"""The formats of reasoning, in the order in which a chat template is searched for their literals."""
 
 _BY_NAME: Mapping[str, ReasoningFormat] = {
     name: each for each in REASONING_FORMATS for name in (each.name, *each.aliases)
@@ -219,7 +219,10 @@ REASONING_NAMES = (*sorted(_BY_NAME), NO_REASONING)
 
 def reasoning_format_of(template_source: str) -> ReasoningFormat | None:
     """Return the reasoning format that the source of a chat template shows, or None if it shows none."""
-    return next((each for each in REASONING_FORMATS if any(trace in template_source for trace in each.traces)), None)
+    for each in REASONING_FORMATS:
+        if any(literal in template_source for literal in each.template_literals):
+            return each
+    return None
 
 
 def reasoning_format_named(name: str) -> ReasoningFormat | None:

@@ -61,14 +61,14 @@ class ThinkingMarkers:
         has_header = (grammar & self.marker_mask).any() and not (grammar & ~self.marker_mask).any()
         headers = () if has_header else (self.header,)
         section = ReasoningSplitter(self._tokenizer, prompt, self._format).section
-        place, ways = _Place.RESPONSE, tuple[tuple[int, ...], ...]()
+        place, sequences = _Place.RESPONSE, tuple[tuple[int, ...], ...]()
         if section is Section.REASONING:
             place = _Place.REASONING
         elif section is Section.HEADER:
-            place, ways = _Place.HEADER, (self.opening, *headers)
+            place, sequences = _Place.HEADER, (self.opening, *headers)
         elif self.by_id and not self._closed(prompt):
-            place, ways = _Place.START, (self.opening, *self.dropped)
-        return ThinkingState(self, self._tables, place, ways, headers)
+            place, sequences = _Place.START, (self.opening, *self.dropped)
+        return ThinkingState(self, self._tables, place, sequences, headers)
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special=False))
@@ -99,10 +99,10 @@ class ThinkingMarkers:
 class ThinkingState:
     """The reasoning state of one choice of a request.
 
-    Before the response, the tokens of a few fixed `ways` may come: to the reasoning, or to the response. `pending` are
-    the tokens of such a way so far. `headers` are the ways from the header of a message to the response, except that of
-    the grammar itself. `after` is the number of line-break tokens that may still follow the section and do
-    not belong to the response.
+    Before the response, the model can write one of a few token `sequences`, each of which leads to the reasoning, a
+    header or the response. `pending` has the tokens of such a sequence so far. `headers` are the sequences that lead
+    from the header of a message to the response, unless the grammar itself begins with the header. `after` is the
+    number of line-break tokens that may still follow the reasoning without being part of the response.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class ThinkingState:
         markers: ThinkingMarkers,
         tables: GrammarVocabulary,
         place: _Place,
-        ways: tuple[tuple[int, ...], ...],
+        sequences: tuple[tuple[int, ...], ...],
         headers: tuple[tuple[int, ...], ...],
     ) -> None:
         self._markers, self._tables = markers, tables
-        self._place, self._ways, self._headers = place, ways, headers
+        self._place, self._sequences, self._headers = place, sequences, headers
         self.pending: tuple[int, ...] = ()
         self.after = 0
         self._matched = 0  # bytes of the closing marker that the text ends with
@@ -136,7 +136,7 @@ class ThinkingState:
 
     def copy(self) -> "ThinkingState":
         """Return a copy of the reasoning state as it is now, for another choice or to advance with guessed tokens."""
-        other = ThinkingState(self._markers, self._tables, self._place, self._ways, self._headers)
+        other = ThinkingState(self._markers, self._tables, self._place, self._sequences, self._headers)
         other.pending, other.after, other._matched = self.pending, self.after, self._matched
         return other
 
@@ -152,7 +152,7 @@ class ThinkingState:
             free = self._tables.every if unfit is None else self._tables.every & ~unfit
             return free & ~markers.call_mask | grammar & markers.call_mask
         at = len(self.pending)
-        mask = self._tables.mask(way[at] for way in self._ways if way[:at] == self.pending)
+        mask = self._tables.mask(sequence[at] for sequence in self._sequences if sequence[:at] == self.pending)
         if self._place is _Place.HEADER and not self.pending:
             mask |= grammar & markers.marker_mask  # other text would become a part of the header
         elif self._place is not _Place.TURN:
@@ -172,11 +172,11 @@ class ThinkingState:
             self.after = left
             return ()
         so_far = (*self.pending, token)
-        ways = tuple(way for way in self._ways if way[: len(so_far)] == so_far)
-        if not ways:
+        sequences = tuple(sequence for sequence in self._sequences if sequence[: len(so_far)] == so_far)
+        if not sequences:
             self._enter(_Place.RESPONSE)
             return so_far
-        if so_far not in ways:
+        if so_far not in sequences:
             self.pending, self.after = so_far, 0
             return ()
         if self._place is _Place.TURN:
@@ -185,9 +185,9 @@ class ThinkingState:
             self._enter(_Place.REASONING if so_far == self._markers.opening else _Place.RESPONSE)
         return ()
 
-    def _enter(self, place: _Place, *ways: tuple[int, ...]) -> None:
-        """Move to another part of the output, with the given ways from there."""
-        self._place, self._ways, self.pending, self.after = place, ways, (), 0
+    def _enter(self, place: _Place, *sequences: tuple[int, ...]) -> None:
+        """Move to another part of the output, with the token sequences that may follow."""
+        self._place, self._sequences, self.pending, self.after = place, sequences, (), 0
 
     def _take_reasoning(self, token: int) -> tuple[int, ...]:
         """Record a token of the reasoning, which can end it."""

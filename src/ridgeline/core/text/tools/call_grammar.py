@@ -94,6 +94,11 @@ def json_arguments(grammar: CallGrammar, name: str, function: Function) -> str:
     return grammar.add(name, grammar.json(function.parameters))
 
 
+def pattern_of(text: str) -> str:
+    """Return the regular expression for exactly this text, without the delimiter of Lark."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")
+
+
 def _quoted(text: str) -> str:
     """Return a text in quotes, or "" if it is empty."""
     return json.dumps(text, ensure_ascii=False) if text else ""

@@ -9,25 +9,28 @@ from collections.abc import Collection, Generator, Sequence
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.json_scanner import BLANK, JsonScanner, JsonState, Malformed
 
-Reading = Generator[None, str, str]
-"""A generator that receives characters; it returns a text or the first character that it did not use."""
+Reader = Generator[None, str, None]
+"""A generator that receives the characters of a text one by one."""
+TextReader = Generator[None, str, str]
+"""A reader that returns a text, or the first character that it did not use."""
 
-_MAX_NAME = 256  # most characters of a name or a key
+MAX_NAME = 256
+"""The most characters of a name or a key."""
 
 
-def after_blanks() -> Reading:
+def after_blanks() -> TextReader:
     """Skip white space and return the next character."""
     while (c := (yield)) in BLANK:
         pass
     return c
 
 
-def expect(literal: str) -> Generator[None, str, None]:
+def expect(literal: str) -> Reader:
     """Read exactly this literal of a tool call, after optional white space."""
     yield from one_of((literal,))
 
 
-def one_of(literals: Sequence[str], first: str = "") -> Reading:
+def one_of(literals: Sequence[str], first: str = "") -> TextReader:
     """Read one of several literals of a tool call, after optional white space, and return it.
 
     No literal can be a prefix of another. `first` is the first character, if read already.
@@ -40,7 +43,7 @@ def one_of(literals: Sequence[str], first: str = "") -> Reading:
     return read
 
 
-def until(literal: str, first: str = "") -> Reading:
+def until(literal: str, first: str = "") -> TextReader:
     """Return the text before a literal; raise Malformed if it is longer than a function name can be.
 
     `first` is the first character, if read already.
@@ -48,12 +51,12 @@ def until(literal: str, first: str = "") -> Reading:
     read = first
     while not read.endswith(literal):
         read += yield
-        if len(read) > _MAX_NAME + len(literal):
+        if len(read) > MAX_NAME + len(literal):
             raise Malformed
     return read.removesuffix(literal)
 
 
-def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None]:
+def read_arguments(sink: CallSink, first: str = "") -> Reader:
     """Read the JSON object of a tool call's arguments; `first` is its first character, if read already."""
     scanner, c = JsonScanner(), first or (yield from after_blanks())
     while True:
@@ -64,9 +67,7 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
         c = yield
 
 
-def read_call(
-    sink: CallSink, argument_keys: Collection[str], first: str = "", *, name_key: str = "name"
-) -> Generator[None, str, None]:
+def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "", *, name_key: str = "name") -> Reader:
     """Read a tool call that is one JSON object with its keys in any order; unknown keys are skipped.
 
     Args:
@@ -100,7 +101,7 @@ def read_call(
     sink.end()
 
 
-def _entry(sink: CallSink, key: str, name_key: str) -> Reading:
+def _entry(sink: CallSink, key: str, name_key: str) -> TextReader:
     """Read the value of one key of a tool call's JSON, and return the character after the value."""
     first = yield from after_blanks()
     if key == "arguments":
@@ -114,7 +115,7 @@ def _entry(sink: CallSink, key: str, name_key: str) -> Reading:
     return (yield from after_blanks())
 
 
-def _quoted_arguments(sink: CallSink) -> Generator[None, str, None]:
+def _quoted_arguments(sink: CallSink) -> Reader:
     """Read arguments that the model wrote as a JSON string with the object in it, as OpenAI's interface has them."""
     text = (yield from read_string(None)).strip() or "{}"
     scanner = JsonScanner()
@@ -127,7 +128,7 @@ def _quoted_arguments(sink: CallSink) -> Generator[None, str, None]:
     sink.pending.append(text)
 
 
-def read_string(longest: int | None = _MAX_NAME) -> Reading:
+def read_string(longest: int | None = MAX_NAME) -> TextReader:
     """Read and decode a JSON string whose opening quote has been read; None allows any length."""
     read, escaped = ['"'], False
     while True:
@@ -148,7 +149,7 @@ def _decoded(text: str) -> str:
         raise Malformed from None
 
 
-def _other(c: str) -> Reading:
+def _other(c: str) -> TextReader:
     """Skip a JSON value of any kind and return the character after it."""
     scanner = JsonScanner()
     for opening in '{"":':

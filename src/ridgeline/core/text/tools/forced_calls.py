@@ -31,13 +31,13 @@ def forced_calls(
     """
     layout, grammar = tool_format.layout, CallGrammar(tokenizer, tool_format.markers)
     names = [f"call_{index}" for index in range(len(functions))]
-    grammar.add("start", "calls" if or_schema is None else "calls | answer")
+    grammar.add("start", "calls" if or_schema is None else "calls | response")
     more = several and layout.between is not None
     others = f"({grammar.literal(layout.between or '')} call)*" if more else ""
     grammar.add("calls", grammar.literal(layout.start), "call", others, grammar.literal(layout.end))
     grammar.add("call", " | ".join(names))
     if or_schema is not None:
-        grammar.add("answer", grammar.json(json.loads(or_schema)))
+        grammar.add("response", grammar.json(json.loads(or_schema)))
     for index, (name, function) in enumerate(zip(names, functions, strict=True)):
         try:
             arguments = tool_format.arguments(grammar, f"arguments_{index}", function)

@@ -6,7 +6,8 @@ import re
 MAX_DEPTH = 64
 """The deepest allowed nesting of objects and lists in a tool call's JSON."""
 MAX_NUMBER = 400  # characters
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""The pattern of a number; its groups are the fraction and the exponent."""
 _WORDS = ("true", "false", "null")
 BLANK = " \t\n\r"
 """The characters that JSON treats as white space."""
@@ -66,7 +67,7 @@ class JsonScanner:
             self._check(len(self._word) <= MAX_NUMBER)
         else:
             if place is JsonState.WORD:
-                self._check(self._word in _WORDS or _NUMBER.fullmatch(self._word) is not None)
+                self._check(self._word in _WORDS or JSON_NUMBER.fullmatch(self._word) is not None)
                 self.place = JsonState.AFTER
             if c not in BLANK:
                 self._structure(c)

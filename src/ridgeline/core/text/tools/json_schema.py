@@ -8,7 +8,7 @@ MAX_NESTED = 8
 """The number of references and schemas within schemas that are followed."""
 MAX_PARTS = 256
 """The number of schemas within a schema that are read for its types."""
-PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
     "boolean": (bool,),
@@ -115,7 +115,7 @@ def is_of_type(value: object, json_type: str) -> bool:
         return json_type == "boolean"
     if json_type == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, PYTHON_TYPES.get(json_type, ()))
+    return isinstance(value, _PYTHON_TYPES.get(json_type, ()))
 
 
 def _types_of_values(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -10,18 +10,13 @@ import math
 import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from ridgeline.core.text.tools.call_reader import Reading, after_blanks
-from ridgeline.core.text.tools.json_scanner import BLANK, MAX_DEPTH, MAX_NUMBER, Malformed
-
-Written: TypeAlias = Generator[None, str, None]
-"""A generator that receives the characters of a literal and appends its JSON to a list."""
+from ridgeline.core.text.tools.call_reader import Reader, TextReader, after_blanks
+from ridgeline.core.text.tools.json_scanner import BLANK, JSON_NUMBER, MAX_DEPTH, MAX_NUMBER, Malformed
 
 WORDS = {"None": "null", "True": "true", "False": "false", "null": "null", "true": "true", "false": "false"}
 """The words of Python and JSON, with their JSON."""
 _MAX_AHEAD = 300  # characters after a quote that are looked at
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _PYTHON_INTEGER = re.compile(r"[+-]?[0-9][0-9_]*")
 _PYTHON_FLOAT = re.compile(r"[+-]?(?=\.?[0-9])[0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
@@ -36,7 +31,7 @@ class Lookahead:
         self.again = ""
 
 
-def rereading(read: Callable[[Lookahead], Written]) -> Written:
+def rereading(read: Callable[[Lookahead], Reader]) -> Reader:
     """Run a generator that may look ahead, and send it the characters of `Lookahead.again` once more.
 
     Args:
@@ -70,7 +65,7 @@ IN_LITERAL = Closing(re.compile(r"\s*[,:)\]}]"), re.compile(r"\s*"))
 """The text after a string in a list or a dictionary."""
 
 
-def read_value(out: list[str], c: str, ahead: Lookahead, closing: Closing = IN_LITERAL, depth: int = 0) -> Reading:
+def read_value(out: list[str], c: str, ahead: Lookahead, closing: Closing = IN_LITERAL, depth: int = 0) -> TextReader:
     """Read a literal, append its JSON, and return the next character that is not white space.
 
     Args:
@@ -113,7 +108,7 @@ def json_of_word(word: str) -> str:
         return WORDS[word]
     if len(word) > MAX_NUMBER:
         raise Malformed
-    found = _JSON_NUMBER.fullmatch(word)
+    found = JSON_NUMBER.fullmatch(word)
     if found and (not (found[1] or found[2]) or math.isfinite(float(word))):
         return word
     try:
@@ -133,7 +128,7 @@ def json_of_character(c: str) -> str:
     return json.dumps(c)[1:-1]
 
 
-def read_string(out: list[str], quote: str, ahead: Lookahead, closing: Closing) -> Written:
+def read_string(out: list[str], quote: str, ahead: Lookahead, closing: Closing) -> Reader:
     """Read a string after its opening quote and append it as JSON; three quotes open a string of several lines.
 
     Line breaks are allowed in every string. An escape sequence that Python does not know stays as it is.
@@ -166,7 +161,7 @@ def _look(closing: Closing) -> Generator[None, str, tuple[str, bool]]:
             return seen, False
 
 
-def _read_long_string(out: list[str], quote: str, ahead: Lookahead) -> Written:
+def _read_long_string(out: list[str], quote: str, ahead: Lookahead) -> Reader:
     """Read a string after its three opening quotes, up to three closing ones."""
     count = 0
     while count < 3:
@@ -180,7 +175,7 @@ def _read_long_string(out: list[str], quote: str, ahead: Lookahead) -> Written:
     out.append('"')
 
 
-def _read_character(out: list[str], c: str, ahead: Lookahead) -> Written:
+def _read_character(out: list[str], c: str, ahead: Lookahead) -> Reader:
     """Append a character of a string; a backslash begins an escape sequence, which is read."""
     if c != "\\":
         out.append(json_of_character(c))
@@ -194,7 +189,7 @@ def _read_character(out: list[str], c: str, ahead: Lookahead) -> Written:
         out.append(json_of_character(c) if c in _KEPT else "\\\\" + json_of_character(c))
 
 
-def _read_code(out: list[str], kind: str, ahead: Lookahead) -> Written:
+def _read_code(out: list[str], kind: str, ahead: Lookahead) -> Reader:
     r"""Read the digits of `\x`, `\u` or `\U`; without enough digits it is no escape sequence."""
     digits = ""
     while len(digits) < _HEX[kind]:
@@ -211,7 +206,7 @@ def _read_code(out: list[str], kind: str, ahead: Lookahead) -> Written:
     out.append(f"\\u{code:04x}" if 0xD800 <= code < 0xE000 else json_of_character(chr(code)))
 
 
-def _read_items(out: list[str], end: str, ahead: Lookahead, depth: int, first: str = "") -> Written:
+def _read_items(out: list[str], end: str, ahead: Lookahead, depth: int, first: str = "") -> Reader:
     """Read the items of a list after its opening bracket, and append a JSON list.
 
     Args:
@@ -234,7 +229,7 @@ def _read_items(out: list[str], end: str, ahead: Lookahead, depth: int, first: s
     out.append("]")
 
 
-def _read_parentheses(out: list[str], ahead: Lookahead, depth: int) -> Written:
+def _read_parentheses(out: list[str], ahead: Lookahead, depth: int) -> Reader:
     """Read a tuple, which becomes a list, or a value in parentheses."""
     c, first = (yield from after_blanks()), list[str]()
     if c == ")":
@@ -249,7 +244,7 @@ def _read_parentheses(out: list[str], ahead: Lookahead, depth: int) -> Written:
         raise Malformed
 
 
-def _read_braces(out: list[str], ahead: Lookahead, depth: int) -> Written:
+def _read_braces(out: list[str], ahead: Lookahead, depth: int) -> Reader:
     """Read a dictionary, or a set, which becomes a list."""
     c = yield from after_blanks()
     separator = "{"

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.core.text.tools.json_schema import is_of_type, json_types
-
-_PLAIN = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+from ridgeline.core.text.tools.literal_reader import WORDS
 
 
 def json_of(text: str, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> str:
@@ -59,8 +58,8 @@ def _value(text: str) -> Any:
     A quoted string is returned with its quotes, because models write strings without them.
     """
     stripped = text.strip()
-    if stripped in _PLAIN:
-        return _PLAIN[stripped]
+    if stripped in WORDS:
+        return json.loads(WORDS[stripped])
     for read in (_json, ast.literal_eval) if stripped[:1] in ("[", "{") else (_json,):
         try:
             value = read(stripped)

@@ -8,18 +8,18 @@ parameter, and if texts have lines of their own, so does the line that begins an
 import json
 from collections.abc import Collection, Generator
 
-from ridgeline.core.text.tools.call_reader import Reading, after_blanks, expect, one_of, until
+from ridgeline.core.text.tools.call_reader import Reader, TextReader, after_blanks, expect, one_of, until
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.json_scanner import BLANK
 from ridgeline.core.text.tools.parameter_values import json_of, json_of_json
 from ridgeline.core.text.tools.tag_style import AS_JSON, AS_TEXT, CDATA, TagStyle
-from ridgeline.core.text.tools.tool_format import Calls, NewCall
+from ridgeline.core.text.tools.tool_format import NewCall
 
 _QUOTES = ('"', "'")
 _TAIL = 128  # characters in which the end of a parameter is searched
 
 
-def read_tagged_calls(style: TagStyle, new: NewCall, opening: str) -> Calls:
+def read_tagged_calls(style: TagStyle, new: NewCall, opening: str) -> Reader:
     """Read tool calls in a style, up to the tag that closes the section.
 
     Args:
@@ -39,7 +39,7 @@ def read_tagged_calls(style: TagStyle, new: NewCall, opening: str) -> Calls:
             return
 
 
-def _read_call(style: TagStyle, sink: CallSink) -> Reading:
+def _read_call(style: TagStyle, sink: CallSink) -> TextReader:
     """Read one call after the text before its name, and return its last tag, which can be that of the section."""
     tags = (style.parameter, style.call_end)
     if style.name_end:

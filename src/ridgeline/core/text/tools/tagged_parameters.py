@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ridgeline.core.text.tools.call_grammar import CallGrammar
+from ridgeline.core.text.tools.call_grammar import CallGrammar, pattern_of
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_schema import MAX_NESTED, MAX_PARTS, branches, json_types, resolved
 from ridgeline.core.text.tools.tag_style import AS_JSON, AS_TEXT, CDATA, TagStyle
@@ -58,7 +58,7 @@ def tagged_parameters(style: TagStyle, grammar: CallGrammar, name: str, function
         rule = _parameter(style, grammar, f"{name}_{index}", grammar.literal(key), _Schema(each, function))
         parts.append(rule if key in required else f"{rule}?")
     if further is True or isinstance(further, Mapping):
-        keys = grammar.terminal(f"/{_KEY}/", *(f"~/{_regex(key)}/" for key in properties))
+        keys = grammar.terminal(f"/{_KEY}/", *(f"~/{pattern_of(key)}/" for key in properties))
         parts.append(f"{_parameter(style, grammar, f'{name}_further', keys, _Schema(further, function))}*")
     return grammar.add(name, *(parts or ['""']))
 
@@ -134,13 +134,13 @@ def _written(style: TagStyle, grammar: CallGrammar, value: _Value, schema: _Sche
         return grammar.literal(value.literal + closing)
     if value.kind == "json":
         return f"{grammar.json_part(value.schema, schema.root)} {grammar.literal(closing)}"
-    tags = (rf"(?s:.*){_regex(style.value_end)}", *_ends_unclosed(style))
+    tags = (rf"(?s:.*){pattern_of(style.value_end)}", *_ends_unclosed(style))
     excluded = () if style.typed else _read_as_other(schema.types)
     if not style.cdata:
         return _text(grammar, closing, value.schema, tags, excluded)
     plain = _text(grammar, closing, value.schema, (*tags, r"(?s:.*)[<&\n](?s:.*)<"), excluded)
     end = CDATA[1] + style.value_end
-    section = _text(grammar, end, value.schema, (f"(?s:.*){_regex(end)}",), excluded)
+    section = _text(grammar, end, value.schema, (f"(?s:.*){pattern_of(end)}",), excluded)
     return f"({plain} | {grammar.literal(CDATA[0])} {section})"
 
 
@@ -148,8 +148,8 @@ def _ends_unclosed(style: TagStyle) -> tuple[str, ...]:
     """Return expressions for the texts in which the reader would find the end of a parameter (`TagStyle.unclosed`)."""
     if style.section is None:
         return ()
-    ends = rf"(?s:.*){_regex(style.call_end)}\s*{_regex(style.section[1])}"
-    key = rf"((?s:.*)\n)?{_regex(style.parameter)}[^<>\n]+{_regex(style.key_end)}"
+    ends = rf"(?s:.*){pattern_of(style.call_end)}\s*{pattern_of(style.section[1])}"
+    key = rf"((?s:.*)\n)?{pattern_of(style.parameter)}[^<>\n]+{pattern_of(style.key_end)}"
     return (ends, key) if style.margin else (ends,)
 
 
@@ -175,7 +175,7 @@ def _text(
     """
     # One terminal has both the text and its end: the longest match could not stop before a tag of its own.
     before, rest = grammar.split(closing)
-    end = _regex(before)
+    end = pattern_of(before)
     least, most = (schema.get(key) for key in ("minLength", "maxLength"))
     length = f"{{{least or 0},{'' if most is None else most}}}" if least or most is not None else "*"
     # llguidance gives up on long texts from which several expressions are excluded, so these have no tags at all.
@@ -194,8 +194,3 @@ def _unanchored(pattern: str) -> str:
     body = pattern[begins : len(pattern) - ends]
     body = re.sub(r"\\.|/|\n", lambda found: {"/": r"\/", "\n": r"\n"}.get(found[0], found[0]), body, flags=re.DOTALL)
     return ("" if begins else "(?s:.*)") + f"(?:{body})" + ("" if ends else "(?s:.*)")
-
-
-def _regex(text: str) -> str:
-    """Return the regular expression for exactly this text, without the delimiter of Lark."""
-    return re.escape(text).replace("/", r"\/").replace("\n", "n")

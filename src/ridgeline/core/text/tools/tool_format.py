@@ -1,14 +1,13 @@
 """The description of one format in which models write tool calls: markers, a reader, and the text around calls."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.core.text.tools.call_grammar import CallGrammar, json_arguments
+from ridgeline.core.text.tools.call_reader import Reader
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.function import Function
 
-Calls = Generator[None, str, None]
-"""A generator that receives the characters after an opening marker and reads the tool calls."""
 NewCall = Callable[[], CallSink]
 """A function that creates the object (CallSink) that receives the next tool call of a response."""
 
@@ -42,8 +41,8 @@ class ToolFormat:
     """The name of a tool-call format in vLLM."""
     openings: tuple[str, ...]
     """The markers of which one begins the tool calls in a response."""
-    read: Callable[[NewCall, str], Calls]
-    """A function that creates the generator that reads the tool calls after an opening marker.
+    read: Callable[[NewCall, str], Reader]
+    """A function that creates the reader of the tool calls after an opening marker.
 
     It receives the opening marker too, or "" if the response began without one (`bare`).
     """

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from ridgeline.core.text.stop_strings import StopMatcher
 from ridgeline.core.text.tokenizer import Tokenizer
+from ridgeline.core.text.tools.call_reader import Reader
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import Malformed
-from ridgeline.core.text.tools.tool_format import Calls, ToolFormat
+from ridgeline.core.text.tools.tool_format import ToolFormat
 
 _ID = string.ascii_letters + string.digits
 _PIECE = 1024  # characters read at a time: the rest of a piece is copied at the end of each section
@@ -79,7 +80,7 @@ class ToolParser:
         self._marker_ids = {control[each]: each for each in tool_format.openings if each in control}
         self._markers = dict.fromkeys(self._marker_ids.values(), 0)  # opening tokens whose text has not been read yet
         self._opening = StopMatcher(tool_format.openings)
-        self._section: Calls | None = None
+        self._section: Reader | None = None
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._is_closing = False  # whether a whole call is the last that the section has begun
         self._call: CallSink | None = None

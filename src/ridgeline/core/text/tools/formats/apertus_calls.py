@@ -1,12 +1,12 @@
 """The tool calls of Apertus: a list of objects of which each has the function's name as its only key."""
 
-from ridgeline.core.text.tools.call_reader import expect, one_of, read_arguments, read_string
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.call_reader import Reader, expect, one_of, read_arguments, read_string
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 _BEGIN, _END = "<|tools_prefix|>", "<|tools_suffix|>"
 
 
-def _read(new: NewCall, _opening: str) -> Calls:
+def _read(new: NewCall, _opening: str) -> Reader:
     """Read a list of objects that map a function's name to its arguments."""
     yield from expect("[")
     while True:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from ridgeline.core.text.tools.call_grammar import CallGrammar
-from ridgeline.core.text.tools.call_reader import Reading, after_blanks, expect, one_of, until
+from ridgeline.core.text.tools.call_grammar import CallGrammar, pattern_of
+from ridgeline.core.text.tools.call_reader import MAX_NAME, Reader, TextReader, after_blanks, expect, one_of, until
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import BLANK, MAX_DEPTH, MAX_NUMBER, Malformed
 from ridgeline.core.text.tools.json_schema import excludes_strings
@@ -30,9 +30,8 @@ from ridgeline.core.text.tools.literal_reader import (
 )
 from ridgeline.core.text.tools.parameter_values import json_of
 from ridgeline.core.text.tools.schema_grammar import Notation, SchemaGrammar
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
-_MAX_KEY = 256  # characters
 _KEY = re.compile(r"[\w$.@/-]+(?: [\w$.@/-]+)*")
 
 
@@ -50,7 +49,7 @@ _GEMMA4 = _GemmaMarkers("<|tool_call>", '<|"|>', "<tool_call|>")
 _FUNCTION_GEMMA = _GemmaMarkers("<start_function_call>", "<escape>", "<end_function_call>")
 
 
-def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Calls:
+def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Reader:
     """Read one call and its closing marker; Gemma 4 sometimes writes a colon before the call."""
     yield from one_of(("call:", ":call:"))
     name = yield from until("{")
@@ -74,7 +73,7 @@ class _Values:
         """
         self._quote, self._ahead, self._function = quote, ahead, function
 
-    def read_members(self, out: list[str], depth: int = 0) -> Calls:
+    def read_members(self, out: list[str], depth: int = 0) -> Reader:
         """Read the members of an object after its opening brace."""
         c, separator = (yield from after_blanks()), "{"
         while c != "}":
@@ -89,7 +88,7 @@ class _Values:
                 raise Malformed
         out.append("{}" if separator == "{" else "}")
 
-    def _read_items(self, out: list[str], depth: int) -> Calls:
+    def _read_items(self, out: list[str], depth: int) -> Reader:
         """Read the items of a list after its opening bracket."""
         c, separator = (yield from after_blanks()), "["
         while c != "]":
@@ -102,7 +101,7 @@ class _Values:
                 raise Malformed
         out.append("[]" if separator == "[" else "]")
 
-    def _read_value(self, out: list[str], schema: Mapping[str, Any], depth: int, c: str = "") -> Reading:
+    def _read_value(self, out: list[str], schema: Mapping[str, Any], depth: int, c: str = "") -> TextReader:
         """Read a value and return the next character that is not white space; `c` is its first, if read already."""
         c = c or (yield from after_blanks())
         if depth > MAX_DEPTH:
@@ -122,7 +121,7 @@ class _Values:
             return c
         return (yield from after_blanks())
 
-    def _read_string(self, out: list[str], schema: Mapping[str, Any], c: str) -> Calls:
+    def _read_string(self, out: list[str], schema: Mapping[str, Any], c: str) -> Reader:
         """Read a string after its first character; FunctionGemma also writes numbers as strings."""
         text = list[str]() if excludes_strings(schema, self._function.parameters) else out
         if c == '"':
@@ -144,7 +143,7 @@ class _Values:
                 return number
         return json_of(word, schema, self._function.parameters)
 
-    def _read_quoted(self, out: list[str]) -> Calls:
+    def _read_quoted(self, out: list[str]) -> Reader:
         """Read a string after the first character of its opening marker."""
         yield from expect(self._quote[1:])
         out.append('"')
@@ -156,7 +155,7 @@ class _Values:
                 held = held[1:]
         out.append('"')
 
-    def _read_key(self, c: str) -> Reading:
+    def _read_key(self, c: str) -> TextReader:
         """Read a key and its colon, and return the key as JSON."""
         key = list[str]()
         if c == self._quote[0]:
@@ -167,7 +166,7 @@ class _Values:
             name = ""
             while c != ":":
                 name += c
-                if c in "{}[]," or len(name) > _MAX_KEY:
+                if c in "{}[]," or len(name) > MAX_NAME:
                     raise Malformed
                 c = yield
             return json.dumps(name.strip(BLANK), ensure_ascii=False)
@@ -193,7 +192,7 @@ class _Braces(Notation):
         quote, terminal = grammar.literal(self._quote), name.upper()
         if most == 0:
             return grammar.add(name, quote, quote)
-        text = rf"/(?s:.){{%d,{'' if most is None else most}}}/ & ~/(?s:.*){re.escape(self._quote)}(?s:.*)/"
+        text = rf"/(?s:.){{%d,{'' if most is None else most}}}/ & ~/(?s:.*){pattern_of(self._quote)}(?s:.*)/"
         if quote.startswith("<["):  # a token, which ends the text before it
             grammar.add(terminal, text % max(least, 1))
             return grammar.add(name, quote, terminal if least else f"{terminal}?", quote)

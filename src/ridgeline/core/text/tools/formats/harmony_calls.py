@@ -6,14 +6,14 @@ a message to the recipient.
 
 import re
 
-from ridgeline.core.text.tools.call_reader import expect, read_arguments, until
+from ridgeline.core.text.tools.call_reader import Reader, expect, read_arguments, until
 from ridgeline.core.text.tools.json_scanner import Malformed
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 _NAME = re.compile(r"[^\s<]+")
 
 
-def _read(new: NewCall, _opening: str) -> Calls:
+def _read(new: NewCall, _opening: str) -> Reader:
     """Read the rest of a message's header after `to=functions.`, and the arguments."""
     header = yield from until("<|message|>")
     name = _NAME.match(header)

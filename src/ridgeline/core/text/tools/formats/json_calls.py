@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from ridgeline.core.text.tools.call_reader import expect, one_of, read_call
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.call_reader import Reader, expect, one_of, read_call
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class _Tags:
     name_key: str = "name"
 
 
-def _read(tags: _Tags, new: NewCall, opening: str) -> Calls:
+def _read(tags: _Tags, new: NewCall, opening: str) -> Reader:
     """Read a list of tool calls, or tool calls that follow each other, and the closing tag."""
     closing = tags.closings.get(opening, "")
     first = yield from one_of(("[", "{"))

@@ -1,10 +1,10 @@
 """The tool calls of Llama 3: a JSON object that is the whole response, with or without a leading marker."""
 
-from ridgeline.core.text.tools.call_reader import one_of, read_call
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.call_reader import Reader, one_of, read_call
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 
-def _read(new: NewCall, _opening: str) -> Calls:
+def _read(new: NewCall, _opening: str) -> Reader:
     """Read Llama's tool calls, which are separated by a semicolon, or by nothing (Llama 4)."""
     first = ""
     while True:

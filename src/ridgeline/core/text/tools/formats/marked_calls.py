@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ridgeline.core.text.tools.call_reader import expect, one_of, read_arguments, until
+from ridgeline.core.text.tools.call_reader import Reader, expect, one_of, read_arguments, until
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.json_scanner import Malformed
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Markers:
     """A function that takes the name, and possibly the id, from the text before the arguments."""
 
 
-def _read(markers: _Markers, new: NewCall, _opening: str) -> Calls:
+def _read(markers: _Markers, new: NewCall, _opening: str) -> Reader:
     """Read a section of tool calls and the marker that ends it."""
     yield from expect(markers.call)
     while True:

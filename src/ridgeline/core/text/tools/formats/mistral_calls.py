@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from ridgeline.core.text.tools.call_reader import after_blanks, one_of, read_arguments, read_call, until
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.call_reader import Reader, after_blanks, one_of, read_arguments, read_call, until
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 
-def _read(new: NewCall, _opening: str) -> Calls:
+def _read(new: NewCall, _opening: str) -> Reader:
     """Read Mistral's tool calls: a list, or a newer `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
     first = yield from after_blanks()
     if first != "[":

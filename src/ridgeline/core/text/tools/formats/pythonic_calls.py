@@ -13,7 +13,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from ridgeline.core.text.tools.call_grammar import CallGrammar
-from ridgeline.core.text.tools.call_reader import Reading, after_blanks, expect
+from ridgeline.core.text.tools.call_reader import MAX_NAME, Reader, TextReader, after_blanks, expect
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import BLANK, Malformed
@@ -21,9 +21,8 @@ from ridgeline.core.text.tools.json_schema import excludes_strings
 from ridgeline.core.text.tools.literal_reader import IN_LITERAL, Closing, Lookahead, json_of_word, read_value, rereading
 from ridgeline.core.text.tools.parameter_values import json_of
 from ridgeline.core.text.tools.schema_grammar import Notation, SchemaGrammar
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
-_MAX_NAME = 256  # characters of a function's or a parameter's name
 _NAME = r"(?!\d)[\w$][\w$.-]*"
 
 
@@ -52,7 +51,7 @@ _IN_LIST = _closing(r"\s*[\],]")
 _IN_LINES = _closing(rf"(?:[^\S\n]*\n|\s*(?:,|{re.escape(_LINES_END)}))", _beginnings(_LINES_END))
 
 
-def _read_list(new: NewCall, end: str, ahead: Lookahead) -> Calls:
+def _read_list(new: NewCall, end: str, ahead: Lookahead) -> Reader:
     """Read a list of calls in brackets, and the marker after it, if the format has one."""
     yield from expect("[")
     c = yield from after_blanks()
@@ -70,7 +69,7 @@ def _read_list(new: NewCall, end: str, ahead: Lookahead) -> Calls:
         yield from expect(end)
 
 
-def _read_lines(new: NewCall, ahead: Lookahead) -> Calls:
+def _read_lines(new: NewCall, ahead: Lookahead) -> Reader:
     """Read calls on lines of their own, and the closing tag."""
     c = yield from after_blanks()
     while c != "<":
@@ -98,13 +97,13 @@ def _read_word(c: str) -> Generator[None, str, tuple[str, str]]:
     word = ""
     while c.isalnum() or c in "_.-$":
         word += c
-        if len(word) > _MAX_NAME:
+        if len(word) > MAX_NAME:
             raise Malformed
         c = yield
     return word, ((yield from after_blanks()) if c in BLANK else c)
 
 
-def _read_arguments(sink: CallSink, ahead: Lookahead, closing: Closing) -> Calls:
+def _read_arguments(sink: CallSink, ahead: Lookahead, closing: Closing) -> Reader:
     """Read the arguments of a call; those without a name are the first parameters in the order of the schema."""
     unnamed = iter(sink.function.parameter_names)
     separator = "{"
@@ -133,7 +132,7 @@ def _read_arguments(sink: CallSink, ahead: Lookahead, closing: Closing) -> Calls
     sink.pending.append("{}" if separator == "{" else "}")
 
 
-def _read_argument(sink: CallSink, name: str, c: str, ahead: Lookahead, closing: Closing) -> Reading:
+def _read_argument(sink: CallSink, name: str, c: str, ahead: Lookahead, closing: Closing) -> TextReader:
     """Read the value of a parameter and return the next character; Llama 4's template writes `days="3"`."""
     schema = sink.function.schema_of(name)
     if c not in "'\"" or not excludes_strings(schema, sink.function.parameters):

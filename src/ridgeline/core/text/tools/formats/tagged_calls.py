@@ -3,10 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
+from ridgeline.core.text.tools.call_reader import Reader
 from ridgeline.core.text.tools.tag_reader import read_tagged_calls
 from ridgeline.core.text.tools.tag_style import TagStyle
 from ridgeline.core.text.tools.tagged_parameters import tagged_parameters
-from ridgeline.core.text.tools.tool_format import CallLayout, Calls, NewCall, ToolFormat
+from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 
 def _format(name: str, style: TagStyle, middle: str, *, each: bool = False) -> ToolFormat:
@@ -127,7 +128,7 @@ def _hunyuan(suffix: str) -> TagStyle:
 _HUNYUAN, _HUNYUAN_PREVIEW = _hunyuan(":opensource"), _hunyuan("")
 
 
-def _read_hunyuan(new: NewCall, opening: str) -> Calls:
+def _read_hunyuan(new: NewCall, opening: str) -> Reader:
     """Read the calls of Hy3 or of its preview, whose tags have no suffix."""
     style = _HUNYUAN if opening.endswith(":opensource>") else _HUNYUAN_PREVIEW
     yield from read_tagged_calls(style, new, opening)
