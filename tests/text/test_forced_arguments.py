@@ -174,6 +174,12 @@ def grammar_of(name: str, schema: Mapping[str, Any]) -> str:
         ("lfm2", parameters({"two words": {}}, []), "function f: a parameter's name cannot be written"),
         ("lfm2", parameters({}, ["x"]), "function f: a required parameter is not allowed"),
         ("gemma4", parameters({"x": 5}, []), "function f: 5 is no JSON schema"),
+        (
+            "qwen3_coder",
+            parameters({"x": {"type": "string", "minLength": "2"}}, []),
+            "function f: minLength is '2': give",
+        ),
+        ("qwen3_coder", {"type": "object", "required": 5}, "function f: required of all parameters"),
         ("pythonic", parameters({"x": {}}, "x"), "function f: a keyword of all parameters"),  # type: ignore[arg-type]
     ],
 )
@@ -210,10 +216,10 @@ def test_no_schema_however_wrong_raises_anything_but_one_line(seed: int) -> None
 
     refusals = list[str]()
     for _ in range(100):
-        for name in ("gemma4", "lfm2"):
-            properties = {"x": junk(0), "y": junk(0)}
+        for name in ("gemma4", "lfm2", "qwen3_coder"):
+            properties, more = {"x": junk(0), "y": junk(0)}, chance.choice([{}, {"required": junk(0)}])
             try:
-                grammar_of(name, {"type": "object", "properties": properties, "$defs": {"tree": junk(1)}})
+                grammar_of(name, {"type": "object", "properties": properties, "$defs": {"tree": junk(1)}, **more})
             except ValueError as error:
                 refusals.append(str(error))
     assert refusals

@@ -45,11 +45,16 @@ def tagged_parameters(style: TagStyle, grammar: CallGrammar, name: str, function
         grammar: The grammar to extend.
         name: The name of the rule.
         function: The function that is called.
+
+    Raises:
+        ValueError: If a schema is wrong, or too large for a grammar.
     """
     schema = resolved(function.parameters, function.parameters)
     described = schema.get("properties")
     properties = dict(described) if isinstance(described, Mapping) else {}
-    required = [key for key in schema.get("required") or () if isinstance(key, str)]
+    required = schema.get("required") or []
+    if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
+        raise ValueError("required of all parameters is no list of names: list the required parameters")
     further = schema.get("additionalProperties")
     for key in required:
         properties.setdefault(key, further)
@@ -176,7 +181,7 @@ def _text(
     # One terminal has both the text and its end: the longest match could not stop before a tag of its own.
     before, rest = grammar.split(closing)
     end = pattern_of(before)
-    least, most = (schema.get(key) for key in ("minLength", "maxLength"))
+    least, most = _length(schema, "minLength"), _length(schema, "maxLength")
     length = f"{{{least or 0},{'' if most is None else most}}}" if least or most is not None else "*"
     # llguidance gives up on long texts from which several expressions are excluded, so these have no tags at all.
     is_long = max(least or 0, most or 0) > _MAX_EXACT
@@ -186,6 +191,14 @@ def _text(
     after = "(?s:.*)" if rest else "(?s:.+)"
     unfit = (*(() if is_long else (tag + (after if at == 0 else "(?s:.*)") for at, tag in enumerate(tags))), *excluded)
     return " ".join(filter(None, (grammar.terminal(*parts, *(f"~/{each}/" for each in unfit)), rest)))
+
+
+def _length(schema: Mapping[str, Any], keyword: str) -> int | None:
+    """Return a limit of a string's length, or None if the schema has none."""
+    limit = schema.get(keyword)
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise ValueError(f"{keyword} is {str(limit)[:64]!r}: give an integer of at least 0")
+    return limit
 
 
 def _unanchored(pattern: str) -> str:
