@@ -77,7 +77,8 @@ class ServerFlags:
         default=False,
     )
     tool_call_parser: str | None = _server(
-        "The format of the model's tool calls, if its chat template does not show it: hermes, ..."
+        "The format of the model's tool calls, if its chat template does not show it, by its name in vLLM, such as "
+        "hermes or qwen3_coder. docs/serving.md lists the names."
     )
     access_log: bool = _server("Log one line per request, without its text.", default=True)
     log_format: str = _server("The log format: text, or json for one object per line.", default="text")
