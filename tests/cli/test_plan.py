@@ -1032,8 +1032,9 @@ def test_a_batch_job_is_done_in_time_for_so_many_dollars(plan: Any, tmp_path: Pa
     assert known["job_dollars"] == pytest.approx(2 * fleet["replicas"] * job["seconds"] / 3600)
     load = told["trust"]["intervals"]["load"]
     low, high = known["intervals"]["job_seconds"]
-    ends = max(job["run"] * load["low"], job["floor"]), job["run"] * load["high"]
-    assert (low, high) == pytest.approx([job["start"] + end for end in ends])
+    fastest = max(job["run"] * load["low"], job["floor"])  # the floor is the later of the two here
+    assert fastest == job["floor"]
+    assert (low, high) == pytest.approx((job["start"] + fastest, job["start"] + job["run"] * load["high"]))
     share = known["job_dollars"] / job["seconds"]
     assert known["intervals"]["job_dollars"] == pytest.approx([low * share, high * share])
     done = f"done in {say_duration(job['seconds'])} {durations_between(low, high)}"
@@ -1123,7 +1124,9 @@ def test_replicas_for_the_slow_end_of_the_interval(plan: Any) -> None:
     assert latencies["ttft"]["mean"] * factor < 4
     assert latencies["tpot"]["mean"] * factor < 0.2
     said = answered(plan(*asked, "--pessimistic")[1])["users"]
-    assert f", also if times are x {three_digits(factor)} of the predicted ones (as predicted: 1), at " in said
+    assert (
+        f", also if times are x {three_digits(factor)} of the predicted ones (as predicted, by formula: 1), at " in said
+    )
 
 
 def test_no_number_of_replicas_at_the_slow_end(plan: Any) -> None:
@@ -1147,6 +1150,17 @@ def test_a_target_that_queues_miss_on_any_number_of_replicas(plan: Any) -> None:
     assert told["fleet"]["replicas"] == told["queue"]["even_arrivals"]["replicas"]
     said = answered(plan(*asked)[1])["users"]
     assert "would miss TTFT because of queues (targets: TTFT 262 ms), at " in said
+
+
+def test_a_target_that_queues_miss_at_the_slow_end(plan: Any) -> None:
+    """Check that the line does not say that the replicas serve the load at the slow end, too."""
+    asked = ("llama-3.1-8b", "--device", "a100-sxm-80gb", "--rate", "6", "--input", "4k", "--slo", "ttft=535ms")
+    told = json.loads(plan(*asked, "--pessimistic", "--json")[1])
+    assert told["queue"]["missed"] == ["TTFT"]
+    factor = three_digits(told["trust"]["intervals"]["load"]["high"])
+    said = answered(plan(*asked, "--pessimistic")[1])["users"]
+    assert f" would miss TTFT because of queues if times are x {factor} of the predicted ones (targets: " in said
+    assert "also if" not in said
 
 
 def test_simulated_and_even_figures_are_told_apart(plan: Any) -> None:

@@ -91,6 +91,16 @@ def test_a_report_has_the_answer_the_roofline_and_every_section(
     assert len(list(drawn[0].iter(f"{SVG}circle"))) >= 4
 
 
+def test_the_figures_of_a_report_are_those_of_its_lines(ridgeline: Run, tmp_path: Path) -> None:
+    """Check that the simulated figures of a demand are in the table, with the intervals of the line `speed`."""
+    out, page = report_of(ridgeline, tmp_path / "plan.html", "llama-3-8b", *CARD, "--users", "300")
+    table = flat(Seen(page).text).partition("Figures of the answer")[2].partition("Roofline")[0]
+    said = re.search(r"mean TTFT (\S+ ms \[[^]]*\]), then .* each, (\S+ \[[^]]*\]) in total", flat(out))
+    assert said is not None
+    assert f"mean TTFT, 300 users, simulated {said[1]} load" in table
+    assert f"tok/s of all replicas, simulated {said[2]} load" in table
+
+
 def test_nothing_is_loaded_and_nothing_runs(ridgeline: Run, tmp_path: Path) -> None:
     page = report_of(ridgeline, tmp_path / "plan.html", "llama-3-8b", *CARD, *OTHERS)[1]
     seen = Seen(page)

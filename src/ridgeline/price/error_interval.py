@@ -102,6 +102,17 @@ def at_least_floor(seconds: float, predicted: float, floor: float) -> float:  # 
     return max(seconds, min(predicted, floor))
 
 
+def scaled(value: float, factors: tuple[float, float]) -> tuple[float, float]:
+    """Return a value multiplied by both factors of an interval."""
+    return value * factors[0], value * factors[1]
+
+
+def factors_on_cost(rate: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """Return the interval of a rate as factors on the cost or the energy of a token, which falls as the rate rises."""
+    low, high = interval
+    return rate / high, rate / low
+
+
 @cache
 def error_intervals() -> dict[tuple[str, str], ErrorInterval]:
     """Return the intervals by kind and level of knowledge."""

@@ -2,7 +2,7 @@
 
 from ridgeline.price.device import Device
 from ridgeline.price.device_basis import describe_basis
-from ridgeline.price.error_interval import LEVELS, UNBOUNDED, ErrorInterval
+from ridgeline.price.error_interval import LEVELS, UNBOUNDED, ErrorInterval, scaled
 from ridgeline.util.document.humanize import say_duration, say_seconds, three_digits
 
 
@@ -24,6 +24,11 @@ def cost_interval(interval: ErrorInterval, dollars: float, floor: float = 0.0) -
     """Return the interval of a cost, which does not reach below that of the physical floor: `[$0.31 .. $0.52]`."""
     low, high = interval.around_time(dollars, floor)
     return costs_between(low, high)
+
+
+def cost_with(dollars: float, factors: tuple[float, float]) -> str:
+    """Return a cost with its interval, whose ends are factors on the cost: `$0.48 [$0.31 .. $0.90]`."""
+    return f"${three_digits(dollars)} {costs_between(*scaled(dollars, factors))}"
 
 
 def times_between(low: float, high: float) -> str:  # also in interval_formulas.js

@@ -143,4 +143,4 @@ def _simulated(plan: DeploymentPlan, queue: SimulatedQueue) -> str:
 
 
 def _tokens(plan: DeploymentPlan) -> str:
-    return f"{plan.workload.input:,} + {plan.workload.output:,} tokens"
+    return f"{plan.workload.input:,} + {plan.workload.output:,} tokens{plan.workload.seen}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.number_formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.price.device import Device, HourlyPrice
+from ridgeline.price.error_interval import factors_on_cost
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
 from ridgeline.price.plan.energy import kwh_per_million
 from ridgeline.price.plan.load_estimate import LoadEstimator
@@ -224,7 +225,7 @@ class Change:
     def cost_factors(self) -> tuple[float, float]:
         """The factors on the dollars per token after the change between which 8 of 10 measurements lie."""
         tokens, around = self.outcome.tokens_per_second, self.outcome.tokens_per_second_interval
-        return (1.0, 1.0) if tokens is None or around is None else (tokens / around[1], tokens / around[0])
+        return (1.0, 1.0) if tokens is None or around is None else factors_on_cost(tokens, around)
 
     @property
     def gain(self) -> float:

@@ -7,6 +7,7 @@ are those of the capacity, but their cost and energy are those of the demand, if
 
 from typing import Any
 
+from ridgeline.price.error_interval import factors_on_cost, scaled
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import joules_per_token
 from ridgeline.price.plan.load_estimate import LoadEstimate
@@ -51,15 +52,14 @@ def _capacity(plan: DeploymentPlan) -> dict[str, Any] | None:
     rates = {"requests_per_second": load.requests_per_second, "tokens_per_second": load.tokens_per_second}
     costs = _cost(outcome.dollars_per_million, outcome.kwh_per_million_tokens)
     tokens = load.tokens_per_second
-    slow, fast = around.around_rate(tokens.expected, tokens.floor)
-    factors = tokens.expected / fast, tokens.expected / slow
+    factors = factors_on_cost(tokens.expected, around.around_rate(tokens.expected, tokens.floor))
     return {
         **json_select(plan, "capacity.users", "limited_by=capacity.limit"),
         **{name: figure.expected for name, figure in (times | rates).items()},
         **costs,
         "intervals": {name: around.around_rate(rate.expected, rate.floor) for name, rate in rates.items()}
         | {name: around.around_time(seconds.expected, seconds.floor) for name, seconds in times.items()}
-        | {name: None if cost is None else _scaled(cost, factors) for name, cost in costs.items()},
+        | {name: None if cost is None else scaled(cost, factors) for name, cost in costs.items()},
     }
 
 
@@ -93,7 +93,7 @@ def _demand(plan: DeploymentPlan) -> dict[str, Any] | None:
         "intervals": {
             "tokens_per_second": plan.tokens_interval,
             **around,
-            **{name: None if cost is None else _scaled(cost, plan.cost_factors) for name, cost in costs.items()},
+            **{name: None if cost is None else scaled(cost, plan.cost_factors) for name, cost in costs.items()},
         },
     }
 
@@ -118,12 +118,8 @@ def _intervals(plan: DeploymentPlan) -> dict[str, tuple[float, float] | None]:
         **{name: around.around_rate(rate.expected, rate.floor) if serves else None for name, rate in rates.items()},
         "ttft": found["prefill"].around_time(first.expected, first.floor),
         "itl": found["decode"].around_time(step.expected, step.floor),
-        "dollars_per_million_tokens": None if million is None else _scaled(million, plan.cost_factors),
-        "kwh_per_million_tokens": None if kwh is None else _scaled(kwh, plan.cost_factors),
+        "dollars_per_million_tokens": None if million is None else scaled(million, plan.cost_factors),
+        "kwh_per_million_tokens": None if kwh is None else scaled(kwh, plan.cost_factors),
         "job_seconds": None if job is None else job.seconds_between(around),
-        "job_dollars": None if job is None or job.dollars is None else _scaled(job.dollars, plan.cost_factors),
+        "job_dollars": None if job is None or job.dollars is None else scaled(job.dollars, plan.cost_factors),
     }
-
-
-def _scaled(value: float, factors: tuple[float, float]) -> tuple[float, float]:
-    return value * factors[0], value * factors[1]

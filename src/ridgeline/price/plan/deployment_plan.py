@@ -11,7 +11,7 @@ from ridgeline.core.models.rope_override import offer_longer_context, offered_ro
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
-from ridgeline.price.error_interval import ErrorInterval, Kind
+from ridgeline.price.error_interval import ErrorInterval, Kind, factors_on_cost
 from ridgeline.price.plan.alternatives import (
     DEVICES,
     CaseOutcome,
@@ -144,8 +144,7 @@ class DeploymentPlan:
         """
         if self.job is not None:
             return self.job.cost_factors(self.intervals["load"])
-        low, high = self.tokens_interval
-        return self.tokens_per_second / high, self.tokens_per_second / low
+        return factors_on_cost(self.tokens_per_second, self.tokens_interval)
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.price.error_interval import Kind
+from ridgeline.price.error_interval import Kind, scaled
 from ridgeline.price.interval_text import (
     describe_cases,
     describe_factors,
@@ -173,10 +173,9 @@ def _intervals(plan: EmbeddingPlan) -> dict[str, tuple[float, float] | None]:
     """Return the interval of each expected figure, in the figure's unit."""
     prefill, load, million = plan.case.intervals["prefill"], plan.case.intervals["load"], plan.dollars_per_million
     rate, one, full = plan.texts_per_second, plan.one.seconds, plan.full.seconds
-    low, high = plan.cost_factors
     return {
         "texts_per_second": load.around_rate(rate.expected, rate.floor),
         "one": prefill.around_time(one.expected, one.floor),
         "full": prefill.around_time(full.expected, full.floor),
-        "dollars_per_million_tokens": None if million is None else (million * low, million * high),
+        "dollars_per_million_tokens": None if million is None else scaled(million, plan.cost_factors),
     }

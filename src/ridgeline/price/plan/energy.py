@@ -5,6 +5,7 @@ cooling and losses of the power supply are not in it.
 """
 
 from ridgeline.price.device import Device
+from ridgeline.price.error_interval import scaled
 from ridgeline.price.interval_text import rates_between
 from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.util.document.humanize import digits, three_digits
@@ -50,7 +51,7 @@ def describe_energy(
     """
     limit = "TDP" if device.kind == "cpu" else "board power"
     kwh = kwh_per_million_tokens if sound is None else sound.per_hour(kwh_per_million_tokens)
-    around = rates_between(kwh * factors[0], kwh * factors[1])
+    around = rates_between(*scaled(kwh, factors))
     text = f"at full {limit} {three_digits(kwh)} {around} kWh"
     if sound is not None:
         return text

@@ -8,7 +8,7 @@ intervals come from.
 from collections.abc import Iterator
 
 from ridgeline.price.interval_text import (
-    costs_between,
+    cost_with,
     describe_cases,
     describe_factors,
     describe_interval,
@@ -114,10 +114,7 @@ def describe_job(plan: DeploymentPlan, job: JobRun) -> str:
     """Return the duration of a batch job and its dollars: `done in 7.21 h [4.40 .. 34.2 h] for $63.8 [$39 .. $303]`."""
     around = durations_between(*job.seconds_between(plan.intervals["load"]))
     done = f"done in {say_duration(job.seconds)} {around}"
-    if job.dollars is None:
-        return done
-    low, high = plan.cost_factors
-    return f"{done} for ${three_digits(job.dollars)} {costs_between(job.dollars * low, job.dollars * high)}"
+    return done if job.dollars is None else f"{done} for {cost_with(job.dollars, plan.cost_factors)}"
 
 
 def _on_each(load: LoadEstimate) -> str:
@@ -150,31 +147,14 @@ def describe_demand(plan: DeploymentPlan) -> str:
     """
     fleet, targets, demand, queue = plan.fleet, describe_targets(plan.workload), plan.demand, plan.queue
     demand_text = describe_load(demand)
-    if not plan.memory.fits:
-        return f"{demand_text}: no number of replicas can serve this, because the model does not fit"
-    if fleet is None:
-        setup = plan.case.setup
-        of = "one device" if setup.devices == 1 else f"{setup.devices} devices"
-        reason = stops(plan)
-        if demand.within is not None and plan.capacity.users:
-            single, factor = JobEstimator(plan.serving, 1, demand.within).on(1), 1.0
-            if demand.pessimistic:
-                factor = plan.intervals["load"].high
-            reason = (
-                f"a single request takes {say_seconds(single.run * factor)}, and before it the weights are loaded in "
-                f"{say_seconds(single.start)}"
-            )
-        elif demand.pessimistic and plan.capacity.users:
-            missed = at_slow_end(plan.serving, demand)[0].capacity.limit.upper()
-            reason = f"a single user misses {missed}; leave out --pessimistic, give other targets or more --devices"
-        slow = f" if times are x {_slow_factor(plan)} of the predicted ones" * demand.pessimistic
-        return f"{demand_text}: no number of replicas of {of} can serve this{slow}; {reason}"
+    if fleet is None or not plan.memory.fits:
+        return f"{demand_text}: {_unserved(plan)}"
     within = f" within {targets} on average" if targets else ""
     capacity = "capacity"
     if queue is not None:
         within, capacity = _within_queue(plan, queue, within), "capacity for evenly spaced arrivals"
-    each = f"{describe_users(plan.users_at_a_time)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
     within += _pessimism(plan)
+    each = f"{describe_users(plan.users_at_a_time)} at a time{on_each_replica(plan)}{_on_each(fleet.load)}"
     if demand.within is not None:
         full = f"; {stops(plan)}" if fleet.load.users == plan.capacity.users else ""
         return f"{demand_text}: {_replicas(plan, fleet)}{within}, kept full: {each}{full}"
@@ -184,16 +164,39 @@ def describe_demand(plan: DeploymentPlan) -> str:
     return f"{demand_text}: {_replicas(plan, fleet)}{within}, {share}; {each}"
 
 
+def _unserved(plan: DeploymentPlan) -> str:
+    """Return why no number of replicas serves the demand of a plan."""
+    if not plan.memory.fits:
+        return "no number of replicas can serve this, because the model does not fit"
+    demand, devices = plan.demand, plan.case.setup.devices
+    reason = stops(plan)
+    if demand.within is not None and plan.capacity.users:
+        single = JobEstimator(plan.serving, 1, demand.within).on(1)
+        factor = plan.intervals["load"].high if demand.pessimistic else 1.0
+        reason = (
+            f"a single request takes {say_seconds(single.run * factor)}, and before it the weights are loaded in "
+            f"{say_seconds(single.start)}"
+        )
+    elif demand.pessimistic and plan.capacity.users:
+        missed = at_slow_end(plan.serving, demand)[0].capacity.limit.upper()
+        reason = f"a single user misses {missed}; leave out --pessimistic, give other targets or more --devices"
+    of = "one device" if devices == 1 else f"{devices} devices"
+    return f"no number of replicas of {of} can serve this{_at_slow_end(plan)}; {reason}"
+
+
 def _pessimism(plan: DeploymentPlan) -> str:
     """Return that the replicas suffice at the slow end of the interval, and how many do if times are as predicted."""
-    if not plan.demand.pessimistic:
+    queue = plan.queue
+    if not plan.demand.pessimistic or (queue is not None and queue.missed):
         return ""
-    slow, expected = _slow_factor(plan), plan.replicas_as_predicted
-    return f", also if times are x {slow} of the predicted ones (as predicted: {expected:,})"
+    formula = "" if queue is None else ", by formula"
+    return f", also{_at_slow_end(plan)} (as predicted{formula}: {plan.replicas_as_predicted:,})"
 
 
-def _slow_factor(plan: DeploymentPlan) -> str:
-    return three_digits(plan.intervals["load"].high)
+def _at_slow_end(plan: DeploymentPlan) -> str:
+    """Return the factor for which a pessimistic demand is planned: ` if times are x 2.04 of the predicted ones`."""
+    slow = f" if times are x {three_digits(plan.intervals['load'].high)} of the predicted ones"
+    return slow if plan.demand.pessimistic else ""
 
 
 def describe_load(demand: Demand) -> str:
@@ -215,7 +218,7 @@ def _within_queue(plan: DeploymentPlan, queue: SimulatedQueue, within: str) -> s
     """
     if queue.missed:
         targets = describe_targets(plan.workload)
-        return f" would miss {' and '.join(queue.missed)} because of queues (targets: {targets})"
+        return f" would miss {' and '.join(queue.missed)} because of queues{_at_slow_end(plan)} (targets: {targets})"
     fewer = queue.even.replicas
     even = f" ({fewer:,} if arrivals were evenly spaced)" if fewer < queue.fleet.replicas else ""
     scope = ", queues included" if plan.demand.requests is None else f" over {_run(plan)}"

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.whisper import SECONDS_PER_ROW
-from ridgeline.price.interval_text import costs_between
+from ridgeline.price.interval_text import cost_with
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.util.document.humanize import three_digits
 
 _HOUR, _MILLION = 3600.0, 1e6
 
@@ -43,4 +42,4 @@ def describe_cost(million: float, sound: AudioWorkload | None, factors: tuple[fl
         factors: The ends of the interval, as multiples of the dollars.
     """
     cost, unit = (million, "million") if sound is None else (sound.per_hour(million), "hour of audio")
-    return f"${three_digits(cost)} {costs_between(cost * factors[0], cost * factors[1])} per {unit}"
+    return f"{cost_with(cost, factors)} per {unit}"

@@ -3,10 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ridgeline.price.error_interval import Kind
-from ridgeline.price.interval_text import costs_between, durations_between, rate_interval, time_interval
+from ridgeline.price.error_interval import Kind, scaled
+from ridgeline.price.interval_text import (
+    costs_between,
+    durations_between,
+    rate_interval,
+    rates_between,
+    time_interval,
+    times_between,
+)
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.comparison_document import compare_document
+from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.energy import describe_energy
 from ridgeline.price.plan.plan_answer import answer, around_users
@@ -79,7 +87,7 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
 
     All that a report says of single figures, such as their intervals, is about these.
     """
-    load, found = plan.reported_load, plan.intervals
+    load, found, queue = plan.reported_load, plan.intervals, plan.queue
     figures: list[AnswerFigure] = []
 
     def count(name: str, value: int, kind: Kind) -> None:
@@ -94,7 +102,8 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
     if plan.memory.fits and plan.capacity.users:
         users = f"{plan.capacity.users:,}"
         figures.append(AnswerFigure("users within the targets", users, "load", around_users(plan).strip()))
-        even = "" if plan.queue is None else ", if arrivals were evenly spaced"
+        figures += [] if queue is None else _simulated(plan, queue)
+        even = "" if queue is None else ", if arrivals were evenly spaced"
         who = f"{describe_users(load.users)}{on_each_replica(plan)}{even}"
         seconds(f"mean TTFT, {who}", load.ttft, "load")
         seconds(f"TPOT, {who}", load.tpot, "load")
@@ -111,6 +120,16 @@ def answer_figures(plan: DeploymentPlan) -> tuple[AnswerFigure, ...]:
     return (*figures, *_costs(plan))
 
 
+def _simulated(plan: DeploymentPlan, queue: SimulatedQueue) -> Iterator[AnswerFigure]:
+    """Yield the simulated figures of a demand, which are those of the line `speed`."""
+    who = f"{describe_users(plan.users_at_a_time)}{on_each_replica(plan)}, simulated"
+    yield AnswerFigure(f"mean TTFT, {who}", say_seconds(queue.ttft), "load", times_between(*queue.ttft_interval))
+    if queue.tpot is not None and queue.tpot_interval is not None:
+        yield AnswerFigure(f"TPOT, {who}", say_seconds(queue.tpot), "load", times_between(*queue.tpot_interval))
+    total, around = three_digits(plan.tokens_per_second), rates_between(*plan.tokens_interval)
+    yield AnswerFigure("tok/s of all replicas, simulated", total, "load", around)
+
+
 def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
     """Yield the dollars and the energy of the answer, as far as they are known; the energy is an upper bound.
 
@@ -121,15 +140,13 @@ def _costs(plan: DeploymentPlan) -> Iterator[AnswerFigure]:
         around = durations_between(*job.seconds_between(plan.intervals["load"]))
         yield AnswerFigure("duration of the job", say_duration(job.seconds), "load", around)
         if job.dollars is not None:
-            low, high = plan.cost_factors
-            around = costs_between(job.dollars * low, job.dollars * high)
+            around = costs_between(*scaled(job.dollars, plan.cost_factors))
             yield AnswerFigure("cost of the job", f"${three_digits(job.dollars)}", "load", around)
     dollars, kwh, sound = plan.dollars_per_million, plan.kwh_per_million_tokens, plan.audio
     unit = "hour of audio" if sound is not None else "million output tokens"
     if dollars is not None:
         cost = dollars if sound is None else sound.per_hour(dollars)
-        low, high = plan.cost_factors
-        around = costs_between(cost * low, cost * high)
+        around = costs_between(*scaled(cost, plan.cost_factors))
         yield AnswerFigure(f"cost per {unit}", f"${three_digits(cost)}", "load", around)
     if kwh is not None:
         yield AnswerFigure(
