@@ -10,6 +10,7 @@ from ridgeline.core.checkpoint.source import read_config
 from ridgeline.core.models import ModelRefused
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.devices import catalogue_devices
+from ridgeline.price.plan import make_plan
 from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
@@ -143,6 +144,20 @@ def test_a_derived_kv_format_prices_as_a_built_one(name: str) -> None:
         assert [op.op.signature() for op in derived.price.ops] == [op.op.signature() for op in built.price.ops]
         ours, theirs = LoadEstimator(derived, workload), LoadEstimator(built, workload)
         assert (ours.memory, ours.capacity) == (theirs.memory, theirs.capacity)
+
+
+@pytest.mark.parametrize("requests", [100, 100_000])
+def test_a_job_has_the_factors_of_its_dollars(requests: int) -> None:
+    """Check against the plan of the same deployment; the start of the replicas has no error."""
+    demand = Demand(requests=requests, within=3600.0)
+    found = compared("qwen3-8b", PlanWorkload(2048, 100), demand, DEVICES[:1], counts=(1,))
+    (offer,) = found.offers
+    setup = dataclasses.replace(found.setup, weights=offer.outcome.weights, kv=offer.outcome.kv)
+    plan = make_plan("qwen3-8b", config("qwen3-8b"), setup, found.workload, (), demand)
+    assert offer.factors == pytest.approx(plan.cost_factors)
+    assert offer.factors[1] < offer.interval.high
+    (table,) = (block for block in compare_document(found).blocks if isinstance(block, DocumentTable))
+    assert "the time and the dollars of the job are between" in " ".join(table.notes)
 
 
 def test_devices_that_are_late_are_listed() -> None:

@@ -359,8 +359,8 @@ def parse_count(text: str, option: str) -> int:
         ValueError: If the text is malformed. The message names the option.
     """
     match = _COUNT.fullmatch(text.strip())
-    count = round(float(match[1]) * _DECIMAL[match[2]], 6) if match is not None else 0.5
-    if count != int(count) or count > _MOST_REQUESTS:
+    count = None if match is None else round(float(match[1]) * _DECIMAL[match[2]], 6)
+    if count is None or not count.is_integer() or count > _MOST_REQUESTS:
         raise ValueError(f"{option} is {text!r}; write a whole number of requests, like 500, 10k (= 10,000) or 1M")
     return int(count)
 

@@ -92,7 +92,8 @@ def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...
     shown, files = flags.shown, flags.files
     sections = sections_of(shown, SECTIONS)
     add_adapters = add_adapters_of(source, flags.lora)
-    made, tail = None if flags.setup.device is None else _plan(source, flags, add_adapters), None
+    made = None if flags.setup.device is None else _plan(source, flags, add_adapters)
+    tail: TailEstimate | None = None
     if made is not None and _can_simulate(made) and _needs_simulation(flags, sections, compares=devices is not None):
         made, tail = _simulated(made)
     compared = None if devices is None else _compare(source, flags, devices, add_adapters)

@@ -148,9 +148,9 @@ class WorkloadFlags:
     )
     rate: float | None = _workload("The requests per second: shows the devices and replicas that can serve them.")
     requests: str | None = _workload(
-        "The number of requests of a whole run, like 500, 10k or 1M (decimal). With --users or --rate a run like that "
-        "of a benchmark; the time of ramp-up and drain counts. With --within a batch job. By default, a steady state "
-        "is priced.",
+        "The number of requests of a whole run, like 500, 10k or 1M (decimal). With --users or --rate, the run is like "
+        "that of a benchmark, whose ramp-up and drain count. With --within, it is a batch job. By default, a steady "
+        "state is priced.",
         "--requests",
         "--num-prompts",
     )

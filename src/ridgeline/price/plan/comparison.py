@@ -46,10 +46,13 @@ class Offer:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """The ends of the interval as multiples of the predicted cost of a token; the lower one is at least the floor.
+        """The ends of the interval as multiples of the predicted time of a token, or of the dollars of a batch job.
 
-        The devices emit no more tokens than the physical limit allows, however fast their kernels are.
+        The lower one is at least the floor: the devices emit no more tokens than the physical limit allows, however
+        fast their kernels are.
         """
+        if self.fleet is not None and self.fleet.job is not None:
+            return self.fleet.job.cost_factors(self.interval)
         rate = self.load.tokens_per_second
         return self.interval.around_time(1.0, rate.expected / rate.floor)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ridgeline.price.device_basis import basis_of
 from ridgeline.price.plan.batch_job import start_disk
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
-from ridgeline.price.plan.demand import ReplicaCount
+from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.energy import ASSUMED, watt_hours_cell
 from ridgeline.price.plan.plan_answer import describe_load, describe_targets
 from ridgeline.price.plan.scenario import describe_own_attention
@@ -169,7 +169,7 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         yield f"Wh/{unit}: Wh per {whole}, {ASSUMED}"
     yield (
         "kernels: the device that the kernel times were measured on: its own, one of its family, or NONE, if typical "
-        "constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, the time and the cost of a token are "
+        f"constants of its kind are used. 8 of 10: in 8 of 10 cases like this one, {_uncertain(comparison.demand)} "
         "between these two multiples of the predicted ones; no less than at the physical limit."
     )
     yield from _search_notes(comparison)
@@ -185,17 +185,38 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
         for offer in comparison.offers
     )
     yield from dict.fromkeys(note for note in unable if note)
-    slow = ", at the slow end of the interval" * comparison.demand.pessimistic
-    if slow:
+    if comparison.demand.pessimistic:
         yield (
             "replicas: the fewest that serve the load even if times are at the slow end of the interval "
             "(--pessimistic); the figures are for expected times"
         )
+    yield from _unable(comparison)
+
+
+def _job_note() -> str:
+    return (
+        "from the start of the replicas to the last token, and the dollars of all replicas for that time, which "
+        f"includes loading the weights from {start_disk().title}"
+    )
+
+
+def _uncertain(demand: Demand) -> str:
+    """Return the figures that the factors of an offer are for, with a verb."""
+    if demand.within is not None:
+        return "the time and the dollars of the job are"
+    # A stated rate is served as it comes, so its cost only depends on the number of replicas.
+    return "the time and the cost of a token are" if demand.rate is None else "the time of a token is"
+
+
+def _unable(comparison: DeviceComparison) -> Iterator[str]:
+    """Yield the devices that serve no user or not the demand, by the reason."""
+    demand = comparison.demand
     late = [offer for offer in comparison.unable if offer.outcome.fits and offer.outcome.users and offer.late]
     if late:
         what = "misses the targets even with one user"
-        if comparison.demand.within is not None:
+        if demand.within is not None:
             what = "completes no request in time, weights loaded first"
+        slow = ", at the slow end of the interval" if demand.pessimistic else ""
         yield f"{what}{slow}: {', '.join(o.outcome.device_name for o in late)}"
     missed = [offer for offer in comparison.unable if offer.outcome.fits and offer not in late]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
@@ -204,13 +225,6 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if lacking:
         short = (f"{_devices_text(o.device_name, o.devices)} {gib_cell(gib(o.missing_bytes))}" for o in lacking)
         yield f"does not fit (missing GiB per device): {', '.join(short)}"
-
-
-def _job_note() -> str:
-    return (
-        "from the start of the replicas to the last token, and the dollars of all replicas for that time, which "
-        f"includes loading the weights from {start_disk().title}"
-    )
 
 
 def _search_notes(comparison: DeviceComparison) -> Iterator[str]:
