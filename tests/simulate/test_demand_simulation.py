@@ -205,6 +205,22 @@ def test_a_whole_run_at_a_rate_is_divided_over_replicas() -> None:
     assert found.queue.fleet.tokens_per_second == pytest.approx(own * 100 / found.tail.requests)
 
 
+def test_the_drain_of_a_run_at_a_rate_takes_longer_with_slow_steps() -> None:
+    """Check against a run at the upper end of the interval; a steady state at this rate has the same tokens at both."""
+    serving = serving_of(WORKLOAD)
+    around = serving.case.intervals["load"]
+    rate = 0.5 / around.high * serving.capacity.load.requests_per_second.expected
+    demand = Demand(rate=rate, requests=30)
+    found = simulate_demand(serving, demand, even(serving, demand)).queue
+    slow = tail_of(serving, demand, even(serving, demand), factor=around.high).metrics.tokens_per_second
+    assert found.fleet.replicas == 1
+    assert found.tokens_interval is not None
+    assert found.tokens_interval[0] == pytest.approx(slow)
+    assert slow < 0.99 * found.fleet.tokens_per_second
+    steady = Demand(rate=rate)
+    assert simulate_demand(serving, steady, even(serving, steady)).queue.tokens_interval is None
+
+
 def test_a_run_of_too_many_tokens_is_refused() -> None:
     serving, demand = serving_of(WORKLOAD), Demand(users=8, requests=75_001)
     with pytest.raises(ValueError, match=r"are 3,000,040 tokens, but a plan simulates .*; give --requests 75000 or"):

@@ -63,8 +63,19 @@ def simulate_demand(serving: LoadEstimator, demand: Demand, even: ReplicaCount) 
         tail.mean("TPOT"),
         tail.around_mean("TPOT"),
         tail.running,
+        _tokens_interval(demand, tail),
     )
     return SimulatedDemand(queue, tail)
+
+
+def _tokens_interval(demand: Demand, tail: TailEstimate) -> tuple[float, float] | None:
+    """Return the interval of the tokens per second of all replicas over a whole run at a rate; None for others."""
+    slow, fast = tail.range.slow, tail.range.fast
+    if demand.requests is None or tail.requests is None or slow is None or fast is None:
+        return None
+    times = demand.requests / tail.requests
+    rates = [each.tokens_per_second * times for each in (slow, tail.metrics, fast)]
+    return min(rates), max(rates)
 
 
 def _search(serving: LoadEstimator, demand: Demand, even: ReplicaCount) -> tuple[int, TailEstimate]:

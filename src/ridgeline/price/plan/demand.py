@@ -141,6 +141,8 @@ class SimulatedQueue:
     """The interval of the mean seconds per output token."""
     running: int
     """The maximum number of requests that ran on a replica at the same time."""
+    tokens_interval: tuple[float, float] | None = None
+    """The interval of the tokens per second of all replicas over a whole run at a rate; None for other loads."""
 
 
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:

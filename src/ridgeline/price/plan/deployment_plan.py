@@ -118,8 +118,11 @@ class DeploymentPlan:
         """The interval of `tokens_per_second`, which ends at the physical limit.
 
         A stated rate of requests is the upper end too: no machine emits more tokens than are asked for. It is served as
-        it comes, unless the replicas are overloaded where the times are long.
+        it comes, unless the replicas are overloaded where the times are long. A whole run at a rate is simulated at
+        both ends, because its drain takes longer with slow steps.
         """
+        if self.queue is not None and self.queue.tokens_interval is not None:
+            return self.queue.tokens_interval
         around, tokens, fleet = self.intervals["load"], self.tokens_per_second, self.fleet
         if fleet is None:
             return around.around_rate(tokens, self.reported_load.tokens_per_second.floor)
