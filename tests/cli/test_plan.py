@@ -1056,7 +1056,9 @@ def test_a_batch_job_only_has_the_targets_that_are_given(plan: Any) -> None:
     assert held["fleet"]["load"]["tpot"]["expected"] <= 0.015
     assert held["fleet"]["load"]["users"] < free["fleet"]["load"]["users"]
     assert held["fleet"]["job"]["dollars"] > 1.2 * free["fleet"]["job"]["dollars"]
-    assert f"replicas: {free['fleet']['replicas']}" in plan(*JOB, "--emit", "kubernetes")[1]
+    emitted = plan(*JOB, "--emit", "kubernetes")[1]
+    assert f"replicas: {free['fleet']['replicas']}" in emitted
+    assert f"; 200,000 requests are done in {say_duration(free['answer']['job_seconds'])}\n" in emitted
 
 
 def test_a_comparison_of_a_batch_job(plan: Any) -> None:
@@ -1077,6 +1079,7 @@ def test_a_batch_job_that_is_late_says_why(plan: Any) -> None:
         "1,000 requests within 7.00 s: no number of replicas of one device can serve this; "
     )
     assert "a single request takes " in said["users"]
+    assert said["users"].endswith("; give a longer --within, or more --devices")
 
 
 def test_a_cached_part_of_prompts(plan: Any) -> None:

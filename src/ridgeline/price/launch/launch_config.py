@@ -9,7 +9,7 @@ from ridgeline.core.ops.number_formats import FORMATS
 from ridgeline.price.plan.demand import SimulatedQueue
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.scenario import Scenario
-from ridgeline.util.document.humanize import say_seconds, three_digits
+from ridgeline.util.document.humanize import say_duration, say_seconds, three_digits
 
 TARGETS: Mapping[str, str] = MappingProxyType(
     {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "kubernetes": "vllm"}
@@ -122,11 +122,13 @@ def launch_of_plan(plan: DeploymentPlan, model: str) -> LaunchConfig:
 
 
 def _expected(plan: DeploymentPlan, users: int) -> str:
-    """Return the figures of a number of users by formula in one line."""
+    """Return the figures of a number of users, and when a batch job is done, by formula in one line."""
     load = plan.serving.load(users)
+    job = "" if plan.job is None else f"; {plan.job.requests:,} requests are done in {say_duration(plan.job.seconds)}"
     return (
         f"expected with {users:,} running requests of {_tokens(plan)}: TTFT {say_seconds(load.ttft.expected)}, TPOT "
         f"{say_seconds(load.tpot.expected)}, {three_digits(load.requests_per_second.expected)} requests/s per replica"
+        f"{job}"
     )
 
 

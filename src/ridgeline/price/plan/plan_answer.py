@@ -175,7 +175,7 @@ def _unserved(plan: DeploymentPlan) -> str:
         factor = plan.intervals["load"].high if demand.pessimistic else 1.0
         reason = (
             f"a single request takes {say_seconds(single.run * factor)}, and before it the weights are loaded in "
-            f"{say_seconds(single.start)}"
+            f"{say_seconds(single.start)}; give a longer --within, or more --devices"
         )
     elif demand.pessimistic and plan.capacity.users:
         missed = at_slow_end(plan.serving, demand)[0].capacity.limit.upper()
