@@ -69,6 +69,9 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     assert told["intervals"]["texts_per_second"] == list(load.around_rate(rate, ceiling))
     low, high = told["intervals"]["dollars_per_million_tokens"]
     assert low < told["dollars_per_million_tokens"] < high
+    for name in ("kwh_per_million_tokens", "joules_per_token"):
+        factor = told[name] / told["dollars_per_million_tokens"]
+        assert told["intervals"][name] == pytest.approx([low * factor, high * factor])
     assert told["trust"]["intervals"]["load"]["rows"] == load.rows
     ended = ridgeline(*asked)
     said = " ".join(ended.out.split())

@@ -234,8 +234,7 @@ class DataFlags:
             raise ValueError("--prefixes is the number of different prefixes of --prefix tokens; give both")
         if self.think is not None and self.turns == 1:
             raise ValueError("--think is the time between --turns; give both")
-        if self.think is not None:
-            parse_think_time(self.think, "--think")
+        parse_think_time(self.think, "--think")  # refuse a malformed one before the run
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class TrafficFlags:
         return made
 
     def _think_time(self) -> ThinkTime:
-        return ThinkTime() if self.think is None else parse_think_time(self.think, "--think")
+        return parse_think_time(self.think, "--think")
 
     def _lengths(self, option: str, text: str) -> Lengths:
         found = parse_lengths(text, option)

@@ -13,7 +13,7 @@ from ridgeline.insight.traffic import arrivals
 from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.stationarity import judge_stationarity
-from ridgeline.insight.traffic.think_time import ThinkTime, parse_think_time
+from ridgeline.insight.traffic.think_time import parse_think_time
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 _TICK = 1.0  # seconds between two checks of the requests
@@ -34,7 +34,7 @@ class LoadGenerator:
         self.job, self.source, self.sender = job, source, sender
         self.records: list[RequestRecord] = []
         self.stopped = ""
-        self._think = ThinkTime() if job.data.think is None else parse_think_time(job.data.think, "--think")
+        self._think = parse_think_time(job.data.think, "--think")
         self._behind = 0  # consecutive checks that found the server falling behind
         self._places = None if job.load.most_under_way is None else asyncio.Semaphore(_share(job, "most_under_way"))
 

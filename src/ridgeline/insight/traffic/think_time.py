@@ -37,12 +37,14 @@ class ThinkTime:
         return f"{say_seconds(self.mean / 1e9)}{'' if self.constant else ' on average (exponential)'}"
 
 
-def parse_think_time(text: str, option: str) -> ThinkTime:
-    """Parse a think time: `20s` for an exponential one with this mean, or `constant:20s`.
+def parse_think_time(text: str | None, option: str) -> ThinkTime:
+    """Parse a think time: `20s` for an exponential one with this mean, or `constant:20s`; None for no think time.
 
     Raises:
         ValueError: If the text is malformed; the message names the option.
     """
+    if text is None:
+        return ThinkTime()
     stated = text.strip()
     mean = parse_time(stated.removeprefix(_CONSTANT))
     if not mean:

@@ -171,11 +171,15 @@ def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
 
 def _intervals(plan: EmbeddingPlan) -> dict[str, tuple[float, float] | None]:
     """Return the interval of each expected figure, in the figure's unit."""
-    prefill, load, million = plan.case.intervals["prefill"], plan.case.intervals["load"], plan.dollars_per_million
+    prefill, load = plan.case.intervals["prefill"], plan.case.intervals["load"]
+    million, kwh = plan.dollars_per_million, plan.kwh_per_million_tokens
+    joules = joules_per_token(kwh)
     rate, one, full = plan.texts_per_second, plan.one.seconds, plan.full.seconds
     return {
         "texts_per_second": load.around_rate(rate.expected, rate.floor),
         "one": prefill.around_time(one.expected, one.floor),
         "full": prefill.around_time(full.expected, full.floor),
         "dollars_per_million_tokens": None if million is None else scaled(million, plan.cost_factors),
+        "kwh_per_million_tokens": None if kwh is None else scaled(kwh, plan.cost_factors),
+        "joules_per_token": None if joules is None else scaled(joules, plan.cost_factors),
     }
