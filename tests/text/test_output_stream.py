@@ -1,9 +1,14 @@
 """Detokenizer, reasoning and stop strings together."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_tokenizers import byte_level
 
-from ridgeline.core.text import Delta, OutputStream, ReasoningSplitter
+from ridgeline.core.text import Delta, OutputStream, ReasoningSplitter, load_tokenizer
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -51,3 +56,15 @@ def test_nothing_is_lost(data: bytes) -> None:
     """Without tags or stops in it, any token sequence comes out as decode gives it."""
     stream = OutputStream(TOKENIZER, stops=["\x00never\x00"], reasoning=ReasoningSplitter(TOKENIZER, []))
     assert run(stream, data)[0] == TOKENIZER.decode(data)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_half_a_character_stays_in_the_section_that_ends(make_folder: Callable[..., Path], special: bool) -> None:
+    # A thinking budget can end the reasoning there, and the response after it is exactly what its grammar allows.
+    tags = ["<think>", "</think>"]
+    tokenizer = load_tokenizer(make_folder(byte_level(), tags if special else [], [] if special else tags))
+    half = tokenizer.encode("é", add_special=False)[:1]
+    before, after = (tokenizer.encode(text, add_special=False) for text in ("<think>a", "</think>{}"))
+    stream = OutputStream(tokenizer, reasoning=ReasoningSplitter(tokenizer, []))
+    deltas = [*map(stream.push, (*before, *half, *after)), stream.finish()]
+    assert ("".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)) == ("{}", "a\ufffd")

@@ -44,7 +44,7 @@ class Detokenizer:
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """Return the text of an incomplete last character at the end of the stream: U+FFFD per invalid part, or ""."""
+        """Return the text of an incomplete last character where the text ends: U+FFFD per invalid part, or ""."""
         return self._release(self._decoder.decode(b"", final=True))
 
     def _release(self, text: str) -> str:

@@ -71,7 +71,9 @@ class OutputStream:
 
     def push(self, token_id: int) -> Delta:
         """Add a generated token and return the text that it releases."""
-        text, thought = self._detokenizer.push(token_id), ""
+        # A marker without text of its own would leave half a character to the section after it.
+        cut = self._detokenizer.flush() if self.reasoning is not None and self.reasoning.is_marker(token_id) else ""
+        text, thought = cut + self._detokenizer.push(token_id), ""
         if self.reasoning is not None:
             text, thought = self.reasoning.push(token_id, text)
         if self._ends is not None:

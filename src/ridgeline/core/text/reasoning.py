@@ -72,6 +72,10 @@ class ReasoningSplitter:
         """Whether the stream is currently in a reasoning section."""
         return self.section is Section.REASONING
 
+    def is_marker(self, token_id: int) -> bool:
+        """Return whether a token is a marker of the format."""
+        return token_id in self._ids
+
     def copy(self) -> "ReasoningSplitter":
         """Return a copy of the splitter in its present state."""
         other = copy.copy(self)
