@@ -131,6 +131,25 @@ def test_a_format_is_found_only_where_its_parser_reads_the_template_s_calls(
     )
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"description": None}, {"description": "Tides."}, {"parameters": {}}, {"parameters": {"type": "object"}}],
+    ids=["bare", "null", "description only", "empty parameters", "no properties"],
+)
+def test_a_function_needs_no_more_than_its_name(released: tuple[str, ChatTemplate], parts: dict[str, Any]) -> None:
+    # Some templates fail on a function without a description or parameters, which OpenAI's interface allows.
+    name, template = released
+    if name == "llama-cpp-deepseek-r1":
+        pytest.skip("it fails on every tool")
+    schema = {"type": "object", "properties": {"harbour": {"type": "string"}}}
+    whole = {"name": "tide_table", "description": "Tides.", "parameters": schema}
+    written, expected = (
+        template.encode([ASK], tools=[{"type": "function", "function": function}]).text
+        for function in ({"name": "tide_table", **parts}, whole)
+    )
+    assert ("tide_table" in written) == ("tide_table" in expected)
+
+
 def test_the_tool_loop_of_openai_leaves_nothing_out(released: tuple[str, ChatTemplate]) -> None:
     """A call, two calls and a call beside text, each with its results: all is in the prompt, or it is refused."""
     _, template = released

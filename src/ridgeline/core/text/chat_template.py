@@ -29,6 +29,7 @@ from ridgeline.core.text.template_budget import Exhausted
 from ridgeline.core.text.template_probe import TemplateProbe
 from ridgeline.core.text.tokenizer import PromptPart, Tokenizer
 from ridgeline.core.text.tokenizer_config import NAMES, read_templates
+from ridgeline.core.text.tool_definitions import with_needed_keys
 from ridgeline.util.untrusted import ModelRefused, refuse_pointer
 
 ROLES = frozenset(
@@ -119,9 +120,10 @@ class ChatTemplate:
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
             raise ValueError(f"chat template: unknown variable {', '.join(unknown)}; the template reads: {known}")
+        needed = self.probe.needed_keys if tools else ()
         context = {
             **{name: _plain(value) for name, value in variables.items()},
-            "tools": None if tools is None else [_plain(tool) for tool in tools],
+            "tools": None if tools is None else [_plain(with_needed_keys(tool, needed)) for tool in tools],
             "documents": None if documents is None else [_plain(document) for document in documents],
             "add_generation_prompt": add_generation_prompt,
         }

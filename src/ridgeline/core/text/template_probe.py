@@ -25,6 +25,7 @@ from ridgeline.core.text.preamble import (
     with_thinking_part,
 )
 from ridgeline.core.text.template_budget import MAX_SECONDS, Exhausted
+from ridgeline.core.text.tool_definitions import OPTIONAL_KEYS
 from ridgeline.core.text.tools import ALL_FORMATS, Function, ToolFormat, ToolParser
 from ridgeline.util.untrusted import ModelRefused
 
@@ -161,6 +162,19 @@ class TemplateProbe:
         parts = with_thinking_part({**_ASSISTANT_MESSAGE, REASONING[0]: _THOUGHT})
         in_parts = self._text([_USER_MESSAGE, parts], None, False)
         return text is not None and _THOUGHT not in text and in_parts is not None and _shows_part(in_parts)
+
+    @cached_property
+    def needed_keys(self) -> tuple[str, ...]:
+        """The optional keys of a function without which the template fails."""
+        if self._text([_USER_MESSAGE], _TOOLS, True) is None:
+            return ()
+        (tool,) = _TOOLS
+        without = {key: {k: v for k, v in tool["function"].items() if k != key} for key in OPTIONAL_KEYS}
+        return tuple(
+            key
+            for key, function in without.items()
+            if self._text([_USER_MESSAGE], [{**tool, "function": function}], True) is None
+        )
 
     def _find_role(self, role: str) -> str | None:
         """Detect the role under which a template writes messages of this role."""
