@@ -224,6 +224,16 @@ def test_sections_of_every_format(
 
 
 @pytest.mark.parametrize(("name", "text", "prompt", "reasoning", "answer"), FORMATS)
+def test_without_tools_the_text_has_no_markers(
+    with_markers: Callable[[ReasoningFormat], Tokenizer], name: str, text: str, prompt: str, reasoning: str, answer: str
+) -> None:
+    form = form_named(name)
+    for marker in form.section_of:
+        answer = answer.replace(marker, "")
+    assert split(with_markers(form), text, prompt, form)[:2] == (reasoning, answer)
+
+
+@pytest.mark.parametrize(("name", "text", "prompt", "reasoning", "answer"), FORMATS)
 def test_a_cut_response_shows_the_beginning_of_the_whole(
     with_markers: Callable[[ReasoningFormat], Tokenizer], name: str, text: str, prompt: str, reasoning: str, answer: str
 ) -> None:

@@ -173,14 +173,14 @@ class ReasoningSplitter:
 
         Args:
             literal: The marker.
-            shown: The marker's own text, which belongs to the response if the marker begins tool calls.
+            shown: The marker's own text, which belongs to the response if the marker begins a tool call.
         """
         section, self._is_fresh = self._sections[literal], False
         if section is Section.BODY:
             assert self._format.read_header is not None
             section, lead = self._format.read_header(self._header)
             self._enter(section)
-            self._emit(lead)
+            self._emit(lead + shown if lead else "")
         elif section is Section.HEADER:
             header = self._header if self.section is Section.HEADER else ""
             self._enter(section)

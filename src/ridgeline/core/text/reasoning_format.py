@@ -158,7 +158,7 @@ def _read_harmony_header(header: str) -> tuple[Section, str]:
     """
     recipient, channels = _RECIPIENT.search(header), _CHANNEL.findall(header)
     if recipient is not None and recipient[1].startswith("functions."):
-        return Section.RESPONSE, f" to={recipient[1]}<|message|>"
+        return Section.RESPONSE, f" to={recipient[1]}"
     is_reasoning = recipient is not None or channels[-1:] == ["analysis"]
     return (Section.REASONING if is_reasoning else Section.RESPONSE), ""
 
