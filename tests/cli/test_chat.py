@@ -16,7 +16,8 @@ import pytest
 from cli.running import OK, UNREACHABLE, USAGE, Run, assert_one_line
 from engine.folders import CHAT, THINKING_CHAT, write_model
 from ridgeline.cli.chat import ChatSession
-from ridgeline.cli.chat_backend import ChatDelta, HttpChatBackend
+from ridgeline.cli.chat_backend import HttpChatBackend
+from ridgeline.cli.console import ResponsePrinter
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.server_settings import ServerSettings
@@ -111,6 +112,17 @@ def test_thoughts_are_apart(ridgeline: Run, tmp_path: Path) -> None:
     assert plain.out != "\n"
 
 
+def test_reasoning_ends_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = ResponsePrinter()
+    for text, reasoning in (("", "hm"), ("", ", tea"), ("Mi", ""), ("lk.", "")):
+        printer.show(text, reasoning)
+    printer.end()
+    assert capsys.readouterr() == ("Milk.\n", "hm, tea\n")
+    printer.show("", "hm")
+    printer.end()
+    assert capsys.readouterr() == ("\n", "hm\n")
+
+
 def test_a_message_that_gets_no_answer(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     """What the model refuses is said in a line, and the conversation goes on without it."""
     ended = ridgeline("chat", folder, *GREEDY, stdin=f"{'x' * 3000}\nhello\n/save {tmp_path / 'saved'}")
@@ -153,16 +165,16 @@ def test_an_interrupt_leaves_the_server(
     conversation = ChatSession(
         HttpChatBackend(server.url, {"max_tokens": 200, "ignore_eos": True, "temperature": 0}), None
     )
-    shown: list[ChatDelta] = []
+    shown: list[str] = []
 
-    def show(piece: ChatDelta) -> None:
-        shown.append(piece)
-        if len("".join(each.text for each in shown)) >= 3:
+    def show(text: str) -> None:
+        shown.append(text)
+        if len("".join(shown)) >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ChatSession, "_show", lambda self, piece: show(piece))
+    monkeypatch.setattr(ResponsePrinter, "show", lambda self, text, reasoning: show(text))
     conversation.run()
-    assert conversation.history[1]["content"] == "".join(each.text for each in shown)
+    assert conversation.history[1]["content"] == "".join(shown)
     assert len(conversation.history[1]["content"]) < 100
     assert capsys.readouterr().err.endswith("; interrupted\n")
     server.idle()

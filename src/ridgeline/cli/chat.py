@@ -14,12 +14,11 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.chat_backend import ChatBackend, ChatDelta, HttpChatBackend, LocalChatBackend, Unreachable
-from ridgeline.cli.console import clean, err, say
+from ridgeline.cli.console import ResponsePrinter, say
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import given_flags, with_flags
 from ridgeline.cli.process_setup import UNREACHABLE
 from ridgeline.cli.text_request import SamplingFlags
-from ridgeline.util.document.printable import printable
 from ridgeline.util.files import write_whole
 
 _URL = ("http://", "https://")
@@ -186,33 +185,26 @@ class ChatSession:
         The text of an interrupted response stays in the conversation. A message without any response is removed again.
         """
         self.history.append({"role": "user", "content": text})
-        took, parts = ResponseTiming(), list[str]()
+        took, parts, printer = ResponseTiming(), list[str](), ResponsePrinter()
         try:
             with self._interruptible() as interrupted, closing(self.backend.answer(self.messages)) as pieces:
                 for piece in pieces:
                     took.take(piece)
                     parts.append(piece.text)
-                    self._show(piece)
+                    printer.show(piece.text, piece.reasoning)
                     if interrupted:
                         break
         except KeyboardInterrupt:
             pass
         except ValueError as error:
             say(str(error))
-        print(flush=True)
+        printer.end()
         answer = "".join(parts)
         if answer:
             self.history.append({"role": "assistant", "content": answer})
         else:
             self.history.pop()
         say(took.line(), style="dim")
-
-    def _show(self, piece: ChatDelta) -> None:
-        """Print a piece of the response. Reasoning is not part of the response, so it is dim and goes to stderr."""
-        if piece.reasoning:
-            err.print(printable(piece.reasoning), end="", style="dim", markup=False)
-        if piece.text:
-            print(clean(piece.text), end="", flush=True)
 
     @contextmanager
     def _interruptible(self) -> Iterator[list[int]]:

@@ -61,6 +61,36 @@ def clean(text: str) -> str:
     return printable(text) if sys.stdout.isatty() else text
 
 
+class ResponsePrinter:
+    """A printer of a streamed response: the text goes to stdout, and reasoning, dim and on lines of its own, to stderr.
+
+    On a terminal both are in one place.
+    """
+
+    def __init__(self) -> None:
+        self._is_reasoning = False
+
+    def show(self, text: str, reasoning: str) -> None:
+        """Print new text of the response and of the reasoning before it."""
+        if reasoning:
+            say(reasoning, end="", style="dim")
+            self._is_reasoning = True
+        if text:
+            self._end_reasoning()
+            print(clean(text), end="", flush=True)
+
+    def end(self) -> None:
+        """End the last line."""
+        self._end_reasoning()
+        print(flush=True)
+
+    def _end_reasoning(self) -> None:
+        """End the line of the reasoning, if that was printed last."""
+        if self._is_reasoning:
+            say("")
+        self._is_reasoning = False
+
+
 @contextmanager
 def silence(on: bool = True) -> Iterator[None]:
     """Suppress messages and progress bars inside the context. An error that ends the command is still printed."""

@@ -9,7 +9,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.batch_options import BatchFlags
-from ridgeline.cli.console import clean, print_json, say, silence
+from ridgeline.cli.console import ResponsePrinter, clean, print_json, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import given_flags, option, with_flags
 from ridgeline.cli.missing_kernels import warn_missing_kernels
@@ -162,15 +162,13 @@ def _generate(
     Raises:
         ValueError: If all choices failed.
     """
-    completion = Completion.empty(ids, params.n)
+    completion, printer = Completion.empty(ids, params.n), ResponsePrinter()
     for event in llm.stream(ids, params, adapter=adapter, images=images):
         completion.take([event])
         if shown and event.choice == 0:
-            if event.reasoning:
-                say(event.reasoning, end="", style="dim")
-            print(clean(event.text), end="", flush=True)
+            printer.show(event.text, event.reasoning)
     if shown:
-        print(flush=True)
+        printer.end()
         for choice in completion.choices[1:]:
             print(f"\n--- {choice.index + 1} of {params.n} ---\n{clean(choice.text)}")
     failed = [choice.error for choice in completion.choices if choice.error is not None]
