@@ -99,7 +99,7 @@ _ALIASES: Mapping[str, str] = {
 FORMATS: Mapping[str, ToolFormat] = {each.name: each for each in reversed(ALL_FORMATS)}
 """The tool formats by name; of several with one name, the first in `ALL_FORMATS`."""
 
-NAMES = (*sorted(FORMATS), *sorted(_ALIASES))
+NAMES = tuple(sorted({*FORMATS, *_ALIASES}))
 """The names that --tool-call-parser accepts."""
 
 
@@ -111,5 +111,5 @@ def format_named(name: str) -> ToolFormat:
     """
     found = FORMATS.get(_ALIASES.get(name, name))
     if found is None:
-        raise ValueError(f"unknown tool call format {name!r}; use one of {', '.join(NAMES)}")
+        raise ValueError(f"--tool-call-parser is {name!r}; give one of {', '.join(NAMES)}")
     return found
