@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
+from ridgeline.cli.batch_options import BatchFlags
 from ridgeline.cli.batch_run import EarlierOutput, read_earlier
 
 
@@ -128,6 +129,14 @@ def test_neither_a_prompt_nor_a_file(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("run", "tales"), USAGE, "give a prompt (- reads standard input), or --input-file")
     assert_one_line(ridgeline("run", "tales", "hi", "-o", "x"), USAGE, "--input-file")
     assert_one_line(ridgeline("run", "tales", "-i", tmp_path / "none"), USAGE, "none cannot be read: No such file")
+
+
+def test_a_batch_may_name_the_folder_as_a_server_does(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    given = str(tmp_path / "mine")
+    assert BatchFlags().names(given) == (given, "mine")
+    assert BatchFlags().names("tales") == ("tales",)
+    assert BatchFlags(served_model_name=["yours"]).names(given) == ("yours",)
 
 
 def test_what_is_read_of_an_earlier_output(tmp_path: Path) -> None:

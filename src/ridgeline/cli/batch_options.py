@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from ridgeline.cli import options
 from ridgeline.cli.flags import panel
@@ -41,5 +42,7 @@ class BatchFlags:
         return self.replicas != 1 or self.ray_address is not None
 
     def names(self, model: str) -> tuple[str, ...]:
-        """Return the model names that requests may use."""
-        return tuple(self.served_model_name or (model,))
+        """Return the model names that requests may use: the model as given, and a folder's name as in a server."""
+        path = Path(model)
+        folder = [path.resolve().name] if path.is_dir() else []
+        return tuple(self.served_model_name or dict.fromkeys((model, *folder)))
