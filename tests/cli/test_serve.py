@@ -21,7 +21,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from engine.folders import write_model
+from engine.folders import CHAT, THINKING_CHAT, write_model
 from ridgeline.backends.cpu.library import library
 from ridgeline.cli import serve as command
 from ridgeline.cli.limits import LIMITS
@@ -200,7 +200,7 @@ def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -
 def test_a_server_without_kernels_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    llm: Any = SimpleNamespace(info=INFO)
+    llm: Any = SimpleNamespace(info=INFO, texts=SimpleNamespace(templates=None))
     with caplog.at_level(logging.WARNING):
         command.say_ready("url", llm, "mine", ServerSettings())
         assert not caplog.messages
@@ -208,6 +208,24 @@ def test_a_server_without_kernels_says_so(
         command.say_ready("url", llm, "mine", ServerSettings())
     (said,) = caplog.messages
     assert "apt install g++, then reinstall ridgeline" in said
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "expected"),
+    [
+        (None, None, []),
+        (THINKING_CHAT, None, ["formats: tool calls unknown, reasoning deepseek_r1"]),
+        (CHAT, "mimo", ["formats: tool calls qwen3_coder, reasoning none"]),
+    ],
+)
+def test_a_server_names_the_formats_of_responses(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, template: str | None, parser: str | None, expected: list[str]
+) -> None:
+    texts = load_text_processor(str(write_model(tmp_path / "model", template=template)))
+    llm: Any = SimpleNamespace(info=INFO, texts=texts)
+    with caplog.at_level(logging.INFO):
+        command.say_ready("url", llm, "mine", ServerSettings(tool_parser=parser))
+    assert [line for line in caplog.messages if line.startswith("formats")] == expected
 
 
 def test_in_json_every_line_is_an_object(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from ridgeline.core.models import build_to_run
 from ridgeline.engine import placement
 from ridgeline.server.http.auth import read_keys
 from ridgeline.server.lifecycle import Model, Servable, ServedLLM, run_server
+from ridgeline.server.routes.tool_use import format_for
 from ridgeline.server.server_settings import ServerSettings, is_loopback
 from ridgeline.server.service import EngineClient
 from ridgeline.server.telemetry.logs import set_up_logs
@@ -350,6 +351,7 @@ def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) 
     """
     _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
+    _say_formats(llm, settings)
     _say_warnings(llm)
 
 
@@ -360,6 +362,7 @@ def say_multi_model_ready(
     pipeline_names = ", ".join(models.diffusion_engine.pipelines)
     _say_serving(url, f"{served.name}, {pipeline_names}", models.llm.info.threads, settings)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
+    _say_formats(models.llm, settings)
     _say_warnings(models.llm)
     logger.info(f"limits of {pipeline_names}: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
@@ -378,6 +381,20 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}; its page: {url}/", extra={"fields": {"url": url}})
     if warning := missing_kernels_warning():
         logger.warning(warning)
+
+
+def _say_formats(llm: EngineClient, settings: ServerSettings) -> None:
+    """Log the formats in which the server reads the responses of a model with a chat template."""
+    texts = llm.texts
+    if texts.templates is None or llm.info.vectors is not None:
+        return
+    try:
+        template = texts.templates.pick(tools=True)
+    except ValueError:  # without a default, chats are refused
+        return
+    calls = format_for(template, settings)
+    names = ("unknown" if calls is None else calls.name, texts.reasoning_format and texts.reasoning_format.name)
+    logger.info(f"formats: tool calls {names[0]}, reasoning {names[1] or 'none'}")
 
 
 def _say_warnings(llm: EngineClient) -> None:
