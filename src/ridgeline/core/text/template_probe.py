@@ -59,7 +59,7 @@ _IDS: Mapping[str, tuple[str, str]] = {
     "function": (f"functions.{_NAMES[0]}:0", f"functions.{_NAMES[1]}:1"),
 }
 """The tool-call ids of test conversations, by the kind of id that the template accepts."""
-_TOOLS = (
+_TOOLS: tuple[Message, ...] = (
     {
         "type": "function",
         "function": {
