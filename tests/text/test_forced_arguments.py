@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.core.text.tools import FORMATS, Function, ToolParser, forced_calls
+from ridgeline.core.text.tools.parameter_values import json_of
 from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
@@ -174,13 +175,12 @@ def grammar_of(name: str, schema: Mapping[str, Any]) -> str:
         ("lfm2", parameters({"two words": {}}, []), "function f: a parameter's name cannot be written"),
         ("lfm2", parameters({}, ["x"]), "function f: a required parameter is not allowed"),
         ("gemma4", parameters({"x": 5}, []), "function f: 5 is no JSON schema"),
-        (
-            "qwen3_coder",
-            parameters({"x": {"type": "string", "minLength": "2"}}, []),
-            "function f: minLength is '2': give",
-        ),
-        ("qwen3_coder", {"type": "object", "required": 5}, "function f: required of all parameters"),
+        ("qwen3_coder", parameters({"x": {"minLength": "2"}}, []), "function f: a keyword of a parameter has"),
         ("pythonic", parameters({"x": {}}, "x"), "function f: a keyword of all parameters"),  # type: ignore[arg-type]
+        ("qwen3_coder", parameters({"x": {}}, 5), "function f: a keyword of all parameters"),  # type: ignore[arg-type]
+        ("glm45", parameters({"x": {}}, [], minProperties=1), "function f: minProperties of all parameters"),
+        ("qwen3_coder", parameters({"x": {"maxLength": "5"}}, []), "function f: a keyword of a parameter has"),
+        ("deepseek_v4", parameters({"x": {"oneOf": 5}}, []), "function f: a keyword of a parameter has"),
     ],
 )
 def test_what_a_notation_cannot_enforce_is_refused_in_one_line(
@@ -216,12 +216,15 @@ def test_no_schema_however_wrong_raises_anything_but_one_line(seed: int) -> None
 
     refusals = list[str]()
     for _ in range(100):
-        for name in ("gemma4", "lfm2", "qwen3_coder"):
+        for name in ("deepseek_v4", "gemma4", "lfm2", "qwen3_coder"):
             properties, more = {"x": junk(0), "y": junk(0)}, chance.choice([{}, {"required": junk(0)}])
+            schema = {"type": "object", "properties": properties, "$defs": {"tree": junk(1)}, **more}
             try:
-                grammar_of(name, {"type": "object", "properties": properties, "$defs": {"tree": junk(1)}, **more})
+                grammar_of(name, schema)
             except ValueError as error:
                 refusals.append(str(error))
+            for value in properties.values():  # without a grammar, a schema is not checked before it reads values
+                json.loads(json_of("[4", value if isinstance(value, dict) else {}, schema))
     assert refusals
     assert not any("\n" in refusal for refusal in refusals)
 

@@ -230,7 +230,7 @@ def test_no_character_of_a_hostile_answer_is_read_twice(form: ToolFormat) -> Non
         parser = ToolParser(replace(form, read=read_calls), OFFERED)
         content = parser.push(text).content + parser.finish().content
         assert sent <= len(text)
-        assert parser.complete or content == text.rstrip()
+        assert parser.complete or content == text
 
 
 @pytest.mark.parametrize("form", TAGGED, ids=IDS)
@@ -370,7 +370,40 @@ def test_no_schema_breaks_the_reading_of_a_call_or_takes_long(schema: Any) -> No
 def test_branches_that_refer_to_themselves_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^function tide: anyOf and oneOf .* give fewer$"):
         forced_calls(FORMATS["qwen3_coder"], [with_days({"oneOf": BRANCHES})], ByteTokenizer())
-    assert forced_calls(FORMATS["qwen3_coder"], [with_days({"anyOf": 5})], ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("schema", "marks_text", "text", "value"),
+    [
+        ({"type": "integer"}, True, "42", 42),
+        ({"type": "integer"}, True, "many", "many"),
+        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, True, '{"a": [1]}', {"a": [1]}),
+        ({"type": ["integer", "string"]}, True, "42", "42"),
+        ({}, True, "42", "42"),
+        ({"type": "string"}, False, "42", "42"),
+        ({"type": "string"}, False, '"42"', "42"),
+        ({"type": ["null", "string"]}, False, "null", None),
+        ({"type": "integer"}, False, "[42]", [42]),
+        ({}, False, "42", 42),
+    ],
+)
+def test_the_schema_decides_where_the_mark_of_a_value_does_not_fit(
+    schema: dict[str, Any], marks_text: bool, text: str, value: Any
+) -> None:
+    offered = [Function("now", {"type": "object", "properties": {"a": schema}})]
+    mark = "true" if marks_text else "false"
+    written = (
+        f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="now">\n<｜DSML｜parameter name="a" string="{mark}">{text}'
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+    )
+    assert read(FORMATS["deepseek_v4"], [written], offered=offered) == ("", [("now", {"a": value})])
+
+
+def test_names_of_python_s_types_in_a_schema_are_understood() -> None:
+    values = {"bool": ("true", True), "dict": ('{"a": 1}', {"a": 1}), "float": ("2.5", 2.5), "int": ("4", 4)}
+    values |= {"list": ("[1]", [1]), "str": ("4", "4")}
+    for name, (text, value) in values.items():
+        assert json.loads(json_of(text, {"type": name})) == value
 
 
 def test_half_a_character_in_json_stays_an_escape() -> None:

@@ -518,6 +518,13 @@ def test_calls_with_an_id_are_forced_in_the_layout_without_a_list() -> None:
     assert (found.name, found.layout.middle) == ("mistral", "[ARGS]")
 
 
+def test_the_tags_of_phi_4_mini_are_no_content_of_another_format() -> None:
+    # Granite writes the same opening tag, but no closing one.
+    found = template_of(LOOP + "<|tool_call|>{{ c.function | tojson }}<|/tool_call|>" + END).probe.calls.tool_format
+    assert found is not None
+    assert (found.name, found.layout.end) == ("phi4_mini_json", "<|/tool_call|>")
+
+
 @pytest.mark.parametrize(("given", "expected"), [("", "{}"), ("  ", "{}"), ("null", "{}"), ('{"a": 1}', '{"a": 1}')])
 def test_arguments_may_be_empty(given: str, expected: str) -> None:
     asked = call("tide")

@@ -112,6 +112,7 @@ GOOD: list[tuple[str, str, Told]] = [
     ("hermes", '<tool_call>{"name": "n\\u00e4me"}</tool_call>', ("", [("näme", "{}")], [])),
     ("hermes", f"<tool_call>{one('weather', json.dumps(ARGS))}</tool_call>", ("", CALLED[:1], [])),
     ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', ("", CALLED[1:], [])),
+    ("hermes", f"<tool_call>{one('now', 'null')}</tool_call>", ("", CALLED[1:], [])),
     ("hermes", f"<tool_call>{one('weather', ARGS)}\n<tool_call>{one('now', '{}')}</tool_call>", ("", CALLED, [])),
     ("hermes", f"<tool_call>{one('now', '{}')}\n<b>Done</b>", ("\n<b>Done</b>", CALLED[1:], [])),
     (
@@ -126,6 +127,8 @@ GOOD: list[tuple[str, str, Told]] = [
         f"[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{ARGS}[TOOL_CALLS]now[ARGS]{{}}",
         ("", [("weather", ARGS), ("now", "{}")], []),
     ),
+    ("mistral", f"[TOOL_CALLS]weather{ARGS}[TOOL_CALLS] now {{}}", ("", CALLED, [])),
+    ("mistral", f"[TOOL_CALLS]weather[CALL_ID]abcdefghi{ARGS}", ("", CALLED[:1], [])),
     ("llama3_json", one("weather", ARGS, "parameters"), ("", [("weather", ARGS)], [])),
     ("llama3_json", f"<|python_tag|>{one('now', '{}', 'parameters')}", ("", [("now", "{}")], [])),
     (
@@ -234,6 +237,11 @@ GOOD: list[tuple[str, str, Told]] = [
     ),
     ("solar_open", f"<|tool_calls|>{solar('weather', ARGS)}{solar('now', '{}')}<|calls|>", ("", CALLED, [])),
     ("solar_open", f"I look.<|tool_calls|>\n{solar('weather', ARGS)}\n{solar('now', '{}')}", ("I look.", CALLED, [])),
+    (
+        "phi4_mini_json",
+        f"I look.<|tool_call|>{one('weather', ARGS)}<|/tool_call|><|tool_call|>[{one('now', '{}')}]<|/tool_call|>",
+        ("I look.", CALLED, []),
+    ),
     ("xlam", f"[{one('weather', ARGS)}, {one('now', '{}')}]", ("", CALLED, [])),
     ("xlam", f"I look.\n```json\n[{one('weather', ARGS)}, {one('now', '{}')}]\n```", ("I look.", CALLED, [])),
     ("xlam", f"I look.[TOOL_CALLS][{one('weather', ARGS)}]", ("I look.", CALLED[:1], [])),
@@ -243,6 +251,13 @@ GOOD: list[tuple[str, str, Told]] = [
     ("gemma4", f"{G}now{{a:{Q}b c{Q}}}<tool_call|>\n{G}weather{{}}<tool_call|>", TWICE),
     ("gemma4", f'{G}now {{ "a" : "b c" }} <tool_call|>', CALLED_A),
     ("gemma4", f"<|tool_call>:call:now{{{Q}a{Q}:b c}}<turn|>", ("<turn|>", CALLED_A[1], [])),
+    ("gemma4", "<|tool_call>:now{a:'b c'}<tool_call|>", CALLED_A),
+    ("gemma4", f"{G}now{{a:'b, {{c}}: 'd''}}<tool_call|>", ("", [("now", '{"a": "b, {c}: \'d\'"}')], [])),
+    (
+        "gemma4",
+        f"{G}now at noon<tool_call|>{G}now{{a:{Q}b c{Q}}}<tool_call|>",
+        (f"{G}now at noon<tool_call|>", CALLED_A[1], []),
+    ),
     (
         "gemma4",
         f"{G}weather{{:{Q}<|{Q},n:[1,-2.5e3,{{a:None}},[{Q}]{Q}]],u:108.,v:True,w:{{}},x:[]}}<tool_call|>",
@@ -277,6 +292,7 @@ BAD: list[tuple[str, str]] = [
     ("hermes", '<tool_call>{"name": 3}</tool_call>'),
     ("hermes", '<tool_call>{"name": "now", "arguments": "not an object"}</tool_call>'),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{} {}"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": nil}</tool_call>'),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\\"a\\": "}</tool_call>'),
     ("hermes", "<tool_call>"),
     ("hermes", "a <tool_call> <tool_call> b"),
@@ -285,6 +301,7 @@ BAD: list[tuple[str, str]] = [
     ("mistral", "[TOOL_CALLS] now()"),
     ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
     ("mistral", "[TOOL_CALLS]now[ARGS][1]"),
+    ("mistral", "[TOOL_CALLS]now[ARGS]and{}"),
     ("mistral", '[TOOL_CALLS][{"name": "other", "arguments": {}}]'),
     ("llama3_json", '{"city": "Paris", "temperature": 21}'),
     ("llama3_json", '{"name": "Paul", "parameters": {}} is a man'),
@@ -329,6 +346,7 @@ BAD: list[tuple[str, str]] = [
     ("xlam", "```json\n[1, 2]\n```"),
     ("xlam", "```json\n{}\n```"),
     ("functiongemma", "<start_function_call>call:other{}<end_function_call>"),
+    ("gemma4", "<|tool_call>now{}<tool_call|>"),
     ("gemma4", f"{G}other{{}}<tool_call|>"),
     ("gemma4", f"{G}now(a=1)<tool_call|>"),
     ("gemma4", f"{G}now{{a}}<tool_call|>"),
@@ -507,11 +525,33 @@ def test_a_call_that_breaks_after_its_name_was_told_is_undone_and_its_text_follo
     assert parse("hermes", [text]) == (text, [], [])
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '\n <tool_call>{"name": "now", "arguments": {oops \n'),
+        ("xlam", '\n [{"name": "now", "arguments": [ \n'),
+        ("pythonic", "\n [now(a=oops) \n"),
+    ],
+)
+def test_the_blanks_around_a_broken_call_stay(name: str, text: str) -> None:
+    for pieces in ([text], list(text), [text[:2], text[2:]]):
+        assert parse(name, pieces)[0] == text
+
+
 def test_calls_after_a_broken_one_count() -> None:
     good = f"<tool_call>{one('now', '{}')}</tool_call>"
     content, calls, _ = parse("hermes", [f"<tool_call>{{oops {good}"])
     assert content == "<tool_call>{oops"
     assert calls == [("now", "{}")]
+
+
+def test_a_harmony_message_to_a_function_can_be_empty() -> None:
+    text = " to=functions.now<|message|>"
+    assert parse("openai", [text]) == ("", [("now", "{}")], [])
+    assert parse("openai", list(text + "\n")) == ("", [("now", "{}")], [])
+    assert parse("openai", [text], cut=True)[1] == []
+    assert parse("openai", [text + "hm"]) == (text + "hm", [], [])
+    assert parse("hermes", ['<tool_call>{"name": "now", ']) == ('<tool_call>{"name": "now", ', [], [])
 
 
 def test_an_answer_that_is_cut_keeps_what_there_is_of_its_call() -> None:

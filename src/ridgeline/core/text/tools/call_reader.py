@@ -104,7 +104,10 @@ def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "", *
 def _entry(sink: CallSink, key: str, name_key: str) -> TextReader:
     """Read the value of one key of a tool call's JSON, and return the character after the value."""
     first = yield from after_blanks()
-    if key == "arguments":
+    if key == "arguments" and first == "n":  # models write null for a function without parameters
+        yield from one_of(("null",), first)
+        sink.pending.append("{}")
+    elif key == "arguments":
         yield from _quoted_arguments(sink) if first == '"' else read_arguments(sink, first)
     elif key == name_key:
         if first != '"':

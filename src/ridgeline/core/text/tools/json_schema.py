@@ -17,6 +17,15 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 """The Python types of the JSON types other than string."""
+_TYPE_NAMES: Mapping[str, str] = {
+    "bool": "boolean",
+    "dict": "object",
+    "float": "number",
+    "int": "integer",
+    "list": "array",
+    "str": "string",
+}
+"""Names of Python's types that clients write in schemas, with the JSON types that they mean."""
 
 
 def referred(reference: str, root: Mapping[str, Any]) -> Any:
@@ -88,7 +97,8 @@ def json_types(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
     for part in parts:
         described = resolved(part, root)
         named = described.get("type")
-        types.update(each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str))
+        names = named if isinstance(named, list) else [named]
+        types.update(_TYPE_NAMES.get(each, each) for each in names if isinstance(each, str))
         if named is None:
             types.update(_types_of_values(described))
         # Branches can refer to the schema that has them, so their number is limited.

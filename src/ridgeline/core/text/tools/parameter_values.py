@@ -28,12 +28,26 @@ def json_of(text: str, schema: Mapping[str, Any], root: Mapping[str, Any] | None
     return _written(value)
 
 
-def json_of_json(text: str) -> str:
-    """Return the JSON text of a value that a model marks as JSON; text that is not JSON becomes a string."""
+def json_of_marked(text: str, schema: Mapping[str, Any], root: Mapping[str, Any], *, is_text: bool) -> str:
+    """Return the JSON text of a value that a model marks as text or as JSON.
+
+    The schema decides if it allows only the other kind: `42` is a number for an integer, and text for a string.
+
+    Args:
+        text: The text that the model wrote.
+        schema: The JSON schema of the parameter; {} if it has none.
+        root: The schema of all parameters.
+        is_text: Whether the model marks the value as text.
+    """
+    types = json_types(schema, root)
+    if is_text:
+        return json_of(text, schema, root) if types and "string" not in types else _written(text)
     try:
-        return _written(_json(text))
+        value = _json(text)
     except (ValueError, RecursionError):
-        return _written(_value(text))
+        value = _value(text)
+    fits = "string" not in types or isinstance(value, str) or any(is_of_type(value, name) for name in types)
+    return _written(value if fits else text)
 
 
 def _written(value: Any) -> str:

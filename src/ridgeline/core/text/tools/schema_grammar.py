@@ -99,10 +99,7 @@ class SchemaGrammar:
             ValueError: If the notation cannot express the schema.
         """
         schema = self._resolved(schema)
-        refused = _used(schema) - {"type", "properties", "required", "additionalProperties"}
-        if refused or not _is_readable(schema):
-            name = min(refused, default="a keyword")
-            raise ValueError(f"{name} of all parameters cannot be enforced in this model's calls: leave it out")
+        check_parameters(schema)
         if schema.get("additionalProperties") is False and not self._are_declared(schema):
             raise ValueError("a required parameter is not allowed: add it to properties")
         written = self._members(schema)
@@ -125,7 +122,7 @@ class SchemaGrammar:
         if isinstance(schema.get("$ref"), str) and _used(schema) <= {"$ref", "type"}:
             found = referred(schema["$ref"], self._root)
             return self._json(schema) if found is None else self._rule_of(schema["$ref"], found)
-        written = self._native(schema) if _is_readable(schema) else None
+        written = self._native(schema) if is_readable(schema) else None
         return self._json(schema) if written is None else self._grammar.add(self._new_name(), written)
 
     # -- kinds of schemas ---------------------------------------------------------------------------------------------
@@ -271,18 +268,30 @@ class SchemaGrammar:
         return schema
 
 
+def check_parameters(schema: Schema) -> None:
+    """Check that a schema of all parameters says nothing that a notation of separate parameters cannot express.
+
+    Raises:
+        ValueError: If it does.
+    """
+    refused = _used(schema) - {"type", "properties", "required", "additionalProperties"}
+    if refused or not is_readable(schema):
+        name = min(refused, default="a keyword")
+        raise ValueError(f"{name} of all parameters cannot be enforced in this model's calls: leave it out")
+
+
 def _used(schema: Schema) -> set[str]:
     """Return the keywords of a schema that restrict values."""
     return set(_KEYWORDS & schema.keys())
 
 
-def _is_readable(schema: Schema) -> bool:
+def is_readable(schema: Schema) -> bool:
     """Return whether the keywords that a notation can express have values of the right types."""
     return (
         all(type(schema.get(key, 0)) is int and schema.get(key, 0) >= 0 for key in _COUNTS)
         and all(isinstance(schema.get(key, True), bool | Mapping) for key in ("items", "additionalProperties"))
         and isinstance(schema.get("properties", {}), Mapping)
-        and all(isinstance(schema.get(key, [""]), list) for key in ("required", "enum", "anyOf"))
+        and all(isinstance(schema.get(key, [""]), list) for key in ("required", "enum", "anyOf", "oneOf", "allOf"))
         and all(isinstance(key, str) for key in schema.get("required", []))
         and bool(schema.get("anyOf", [True]))
         and (not isinstance(kinds := schema.get("type"), list) or all(isinstance(kind, str) for kind in kinds))

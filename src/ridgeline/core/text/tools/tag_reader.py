@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator
 from ridgeline.core.text.tools.call_reader import Reader, TextReader, after_blanks, expect, one_of, until
 from ridgeline.core.text.tools.call_sink import CallSink
 from ridgeline.core.text.tools.json_scanner import BLANK
-from ridgeline.core.text.tools.parameter_values import json_of, json_of_json
+from ridgeline.core.text.tools.parameter_values import json_of, json_of_marked
 from ridgeline.core.text.tools.tag_style import AS_JSON, AS_TEXT, CDATA, TagStyle
 from ridgeline.core.text.tools.tool_format import NewCall
 
@@ -115,9 +115,8 @@ def _json_of(style: TagStyle, sink: CallSink, key: str, text: str, attributes: s
         text = text.removeprefix(style.margin).removesuffix(style.margin)
     if style.cdata and text.startswith(CDATA[0]):
         text = text.removeprefix(CDATA[0]).removesuffix(CDATA[1])
+    schema, root = sink.function.schema_of(key), sink.function.parameters
     kind = attributes.strip() if style.typed else ""
-    if kind == AS_TEXT.strip():
-        return json.dumps(text, ensure_ascii=False)
-    if kind == AS_JSON.strip():
-        return json_of_json(text)
-    return json_of(text, sink.function.schema_of(key), sink.function.parameters)
+    if kind in (AS_TEXT.strip(), AS_JSON.strip()):
+        return json_of_marked(text, schema, root, is_text=kind == AS_TEXT.strip())
+    return json_of(text, schema, root)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ridgeline.core.text.tools.call_grammar import CallGrammar, pattern_of
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_schema import MAX_NESTED, MAX_PARTS, branches, json_types, resolved
+from ridgeline.core.text.tools.schema_grammar import check_parameters, is_readable
 from ridgeline.core.text.tools.tag_style import AS_JSON, AS_TEXT, CDATA, TagStyle
 
 _BLANKS = r"[\s\x1c-\x1f]*"  # what Python's str.strip removes
@@ -47,14 +48,13 @@ def tagged_parameters(style: TagStyle, grammar: CallGrammar, name: str, function
         function: The function that is called.
 
     Raises:
-        ValueError: If a schema is wrong, or too large for a grammar.
+        ValueError: If the schema is wrong, too large for a grammar, or cannot be enforced in this notation.
     """
     schema = resolved(function.parameters, function.parameters)
+    check_parameters(schema)
     described = schema.get("properties")
     properties = dict(described) if isinstance(described, Mapping) else {}
-    required = schema.get("required") or []
-    if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
-        raise ValueError("required of all parameters is no list of names: list the required parameters")
+    required = list(schema.get("required", ()))
     further = schema.get("additionalProperties")
     for key in required:
         properties.setdefault(key, further)
@@ -102,6 +102,8 @@ class _Schema:
             for value in [schema["const"]] if "const" in schema else schema["enum"]:
                 is_string = isinstance(value, str)
                 yield _Value("literal", literal=value if is_string else json.dumps(value), is_string=is_string)
+        elif not is_readable(schema):
+            raise ValueError("a keyword of a parameter has a value of a wrong type: correct its schema")
         elif inner and depth:
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
             for branch in inner:

@@ -56,3 +56,5 @@ class ToolFormat:
     """The first characters of a response that is read as tool calls although no opening marker precedes them."""
     short_ids: bool = False
     """Whether tool calls have ids of nine letters and digits."""
+    may_omit_arguments: bool = False
+    """Whether a call without arguments can end the response right after its name."""

@@ -18,6 +18,7 @@ from ridgeline.core.text.tools.formats.json_calls import (
     MINIMAX,
     NEMOTRON_JSON,
     PHI4_MINI_JSON,
+    PHI4_MINI_TAGS,
     XLAM,
 )
 from ridgeline.core.text.tools.formats.llama_calls import LLAMA3_JSON
@@ -74,6 +75,7 @@ ALL_FORMATS = (
     NEMOTRON_JSON,
     OLMO3,
     PHI4_MINI_JSON,
+    PHI4_MINI_TAGS,
     PYTHONIC,
     QWEN3_CODER,
     SEED_OSS,

@@ -84,7 +84,7 @@ class ToolParser:
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._is_closing = False  # whether a whole call is the last that the section has begun
         self._call: CallSink | None = None
-        self._index = self.complete = 0
+        self._index = self._withdrawn = self.complete = 0
         self._ids = set[str]()  # ids of the model's own that have been reported
         self._begun = False  # whether the response has more than white space
         self._may_be_bare = bool(tool_format.bare)
@@ -122,13 +122,15 @@ class ToolParser:
         """
         if self._forced:
             self._report_unfinished_call()
+        elif not cut:
+            self._end_call_without_arguments()
         if self._section is None:
             half_marker = self._opening.flush().safe
             if not (self._forced or (cut and self.complete)):
                 self._release_text(half_marker)
         elif self._call is not None or not self.complete:
             self._abort_section(cut or self._forced)
-        if not (self._index or (self._call is not None and self._call.reported)):
+        if not (self._index > self._withdrawn or (self._call is not None and self._call.reported)):
             self._content.append(self._blanks)
         return self._delta()
 
@@ -139,6 +141,7 @@ class ToolParser:
         if self._may_be_bare and (begun := text.lstrip()):
             self._may_be_bare = False
             if begun[0] == self._format.bare:
+                self._release_text(text[: len(text) - len(begun)])
                 self._begin("")
                 return begun
         result = self._opening.push(text)
@@ -205,6 +208,14 @@ class ToolParser:
         self._index += 1
         self._call, self._raw, self._blanks, self._is_closing = None, [], "", True
 
+    def _end_call_without_arguments(self) -> None:
+        """End the current tool call if the response ended after its name, in a format that allows this."""
+        call = self._call
+        if self._format.may_omit_arguments and call is not None and call.name is not None and not call.reported:
+            call.pending.append("{}")
+            call.end()
+            self._finish_call()
+
     def _unclosed(self) -> str:
         """Return and clear the text since the last whole call, without the closing literals at its beginning."""
         text, self._raw = "".join(self._raw), []
@@ -238,6 +249,7 @@ class ToolParser:
         was_reported = self._call is not None and self._call.reported
         if was_reported and not cut:
             self._undone.append(self._index)
+            self._withdrawn += 1
         self._index += was_reported
         if not (cut and (was_reported or self.complete or self._forced)):
             self._release_text("".join(self._raw))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ridgeline.core.text.tools.call_grammar import CallGrammar, pattern_of
-from ridgeline.core.text.tools.call_reader import MAX_NAME, Reader, TextReader, after_blanks, expect, one_of, until
+from ridgeline.core.text.tools.call_reader import MAX_NAME, Reader, TextReader, after_blanks, expect
 from ridgeline.core.text.tools.function import Function
 from ridgeline.core.text.tools.json_scanner import BLANK, MAX_DEPTH, MAX_NUMBER, Malformed
 from ridgeline.core.text.tools.json_schema import excludes_strings
@@ -33,6 +33,8 @@ from ridgeline.core.text.tools.schema_grammar import Notation, SchemaGrammar
 from ridgeline.core.text.tools.tool_format import CallLayout, NewCall, ToolFormat
 
 _KEY = re.compile(r"[\w$.@/-]+(?: [\w$.@/-]+)*")
+_HEADER = re.compile(r"\s*(?::?call:|:)\s*([^\s:]+)\s*")
+"""The text before the arguments. Gemma 4 sometimes writes a colon before `call:` or in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,17 @@ _FUNCTION_GEMMA = _GemmaMarkers("<start_function_call>", "<escape>", "<end_funct
 
 
 def _read(new: NewCall, markers: _GemmaMarkers, ahead: Lookahead) -> Reader:
-    """Read one call and its closing marker; Gemma 4 sometimes writes a colon before the call."""
-    yield from one_of(("call:", ":call:"))
-    name = yield from until("{")
+    """Read one call and its closing marker."""
+    header = ""
+    while (c := (yield)) != "{":
+        header += c
+        if c == "<" or len(header) > MAX_NAME:  # what follows can begin the next call
+            raise Malformed
+    found = _HEADER.fullmatch(header)
+    if found is None:
+        raise Malformed
     sink = new()
-    sink.take_name(name.strip())
+    sink.take_name(found[1])
     yield from _Values(markers.quote, ahead, sink.function).read_members(sink.pending)
     sink.end()
     yield from expect(markers.closing)
@@ -106,7 +114,7 @@ class _Values:
         c = c or (yield from after_blanks())
         if depth > MAX_DEPTH:
             raise Malformed
-        if c in (self._quote[0], '"'):
+        if c in (self._quote[0], '"', "'"):
             yield from self._read_string(out, schema, c)
         elif c == "{":
             yield from self.read_members(out, depth)
@@ -124,10 +132,10 @@ class _Values:
     def _read_string(self, out: list[str], schema: Mapping[str, Any], c: str) -> Reader:
         """Read a string after its first character; FunctionGemma also writes numbers as strings."""
         text = list[str]() if excludes_strings(schema, self._function.parameters) else out
-        if c == '"':
-            yield from read_string(text, c, self._ahead, IN_LITERAL)
-        else:
+        if c == self._quote[0]:
             yield from self._read_quoted(text)
+        else:
+            yield from read_string(text, c, self._ahead, IN_LITERAL)
         if text is not out:
             out.append(json_of(json.loads("".join(text)), schema, self._function.parameters))
 

@@ -39,4 +39,5 @@ HARMONY = ToolFormat(
         end="<|call|>",
     ),
     markers=("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>"),
+    may_omit_arguments=True,
 )

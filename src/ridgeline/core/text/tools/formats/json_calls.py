@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ridgeline.core.text.tools.call_reader import Reader, expect, one_of, read_call
@@ -125,7 +125,25 @@ LONGCAT = _tagged_objects(
 )
 MINIMAX = _tagged_objects("minimax", "<tool_calls>", "</tool_calls>", between="\n", blank="\n")
 NEMOTRON_JSON = _tagged_list("nemotron_json", "<TOOLCALL>", "</TOOLCALL>")
-PHI4_MINI_JSON = _tagged_list("phi4_mini_json", "functools", "")
+_PHI4_BEGIN, _PHI4_END = "<|tool_call|>", "<|/tool_call|>"
+PHI4_MINI_JSON = replace(
+    _tagged_list("phi4_mini_json", "functools", ""),
+    openings=("functools", _PHI4_BEGIN),
+    read=partial(_read, _Tags({_PHI4_BEGIN: _PHI4_END})),
+    markers=(_PHI4_BEGIN, _PHI4_END),
+)
+PHI4_MINI_TAGS = replace(
+    PHI4_MINI_JSON,
+    layout=CallLayout(
+        start=_PHI4_BEGIN,
+        before='{"name": "',
+        middle='", "arguments": ',
+        after="}",
+        between=_PHI4_END + _PHI4_BEGIN,
+        end=_PHI4_END,
+    ),
+)
+"""The layout of the templates of Phi-4-mini that use the tags of its vocabulary."""
 XLAM = ToolFormat(
     "xlam",
     ("```json", "[TOOL_CALLS]", "<tool_call>"),
