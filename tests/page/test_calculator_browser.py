@@ -158,14 +158,24 @@ def test_expected_figures_have_the_intervals_of_plan(open_page: OpenPage, one_fi
     page = open_page(f"{one_file}#users={users}", **STILL).page
     page.locator(".levers .now").wait_for()
     plan = plan_of(users)
-    step, load, found = plan.decode.seconds.expected, plan.capacity.load, plan.intervals
-    beneath = [time_interval(found["decode"], step), rate_interval(found["decode"], 1 / step)]
-    rates = (load.tokens_per_user.expected, load.tokens_per_second.expected)
-    first = plan.load.ttft_synchronised.expected
-    million = dollars_per_million(device_data()["cards"]["a100-sxm-80gb"]["prices"][0]["dollars"], rates[1])
+    step, load, found = plan.decode.seconds, plan.capacity.load, plan.intervals
+    beneath = [
+        time_interval(found["decode"], step.expected, step.floor),
+        rate_interval(found["decode"], 1 / step.expected, 1 / step.floor),
+    ]
+    rates = (load.tokens_per_user, load.tokens_per_second)
+    first = plan.load.ttft_synchronised
+    hourly = device_data()["cards"]["a100-sxm-80gb"]["prices"][0]["dollars"]
+    million, least = (dollars_per_million(hourly, rate) for rate in (rates[1].expected, rates[1].floor))
     assert million is not None
-    now = [time_interval(found["prefill"], first), beneath[0], cost_interval(found["load"], million)]
-    intervals = {".beneath": beneath, ".load .lead": [rate_interval(found["load"], rate) for rate in rates]}
+    assert least is not None
+    now = [
+        time_interval(found["prefill"], first.expected, first.floor),
+        beneath[0],
+        cost_interval(found["load"], million, least),
+    ]
+    leads = [rate_interval(found["load"], rate.expected, rate.floor) for rate in rates]
+    intervals = {".beneath": beneath, ".load .lead": leads}
     for place, wanted in {**intervals, ".levers .now": now, ".why": beneath[:1]}.items():
         said = page.locator(f"{place} .interval").all_text_contents()
         assert [each.replace("\N{NO-BREAK SPACE}", " ") for each in said] == wanted, place
@@ -174,7 +184,7 @@ def test_expected_figures_have_the_intervals_of_plan(open_page: OpenPage, one_fi
     cells = page.get_by_role("region", name="Users and speed as a table").locator("tbody tr").first.locator(".interval")
     alone = plan.serving.load(1)
     assert (cells.first.text_content() or "").replace("\N{NO-BREAK SPACE}", " ") == time_interval(
-        found["load"], alone.ttft.expected
+        found["load"], alone.ttft.expected, alone.ttft.floor
     )
 
 
