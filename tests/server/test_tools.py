@@ -500,7 +500,7 @@ def test_a_model_without_a_known_format_says_so_and_the_server_may_be_told_one(s
     with served(loaded, tool_parser="hermes") as (_, client):
         reply = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=200)
         assert reply.choices[0].finish_reason == "tool_calls"
-    with pytest.raises(ValueError, match=r"use one of .*hermes"):
+    with pytest.raises(ValueError, match=r"give one of .*hermes"):
         ServerSettings(tool_parser="kimi")
 
 
