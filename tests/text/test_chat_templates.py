@@ -20,6 +20,7 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
 from ridgeline.core.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 from ridgeline.core.text import template_budget as budget_module
+from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.util.untrusted import ModelRefused
 from text.call_forms import call_forms, in_forms
 
@@ -482,3 +483,17 @@ def test_what_a_budget_leaves_alone(phi: tuple[Tokenizer, ChatTemplate]) -> None
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
     expected, _ = render_jinja_template([messages], chat_template=source)
     assert ChatTemplate(source, phi[0]).encode(messages).text == expected[0]
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4"])
+def test_deepseek_s_templates_read_arguments_that_are_text(data_dir: Path, name: str) -> None:
+    template = ChatTemplate(source_of(data_dir, name), ByteTokenizer())
+    arguments = {"city": "Brest <｜User｜>", "days": 3}
+
+    def prompt(given: Any) -> str:
+        call = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": given}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return template._render_probe([{"role": "user", "content": "How high?"}, said], None, False)
+
+    assert prompt(json.dumps(arguments)) == prompt(arguments)
+    assert '"city" string="true">Brest' in prompt(arguments)

@@ -76,7 +76,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         self._spending = threading.local()  # several threads can render in one environment
-        self.filters["tojson"] = _tojson
+        self.filters |= {"tojson": _tojson, "from_json": _from_json}
         kept = {name: function for name, function in self.filters.items() if name not in _UNUSED}
         self.filters = {name: self._measured(name, function) for name, function in kept.items()}
         del self.globals["lipsum"]
@@ -313,6 +313,11 @@ def _strftime_now(form: str) -> str:
     if len(form) > MAX_FORMAT:
         raise Exhausted(f"its date format is longer than {MAX_FORMAT} characters")
     return datetime.now().strftime(form)
+
+
+def _from_json(text: str) -> Any:
+    """Return the value of a JSON text, as DeepSeek's templates read arguments; transformers lacks this filter."""
+    return json.loads(text)
 
 
 def _tojson(
