@@ -12,7 +12,9 @@ them when they write the response back into a conversation (`strip('\n')`, `lstr
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ridgeline.core.text.reasoning_format import THINK, ReasoningFormat, Section
@@ -313,10 +315,14 @@ class ReasoningSplitter:
         return Section.REASONING if end.endswith(self._format.opening.rstrip()) else Section.RESPONSE
 
 
-def marker_ids(tokenizer: Tokenizer, reasoning_format: ReasoningFormat) -> dict[int, str]:
-    """Return the markers of a format that are single tokens of the vocabulary, by their ids."""
+@lru_cache(maxsize=16)
+def marker_ids(tokenizer: Tokenizer, reasoning_format: ReasoningFormat) -> Mapping[int, str]:
+    """Return the markers of a format that are single tokens of the vocabulary, by their ids.
+
+    They are kept, because encoding the markers takes longer than all else that a new stream needs.
+    """
     found = {literal: tokenizer.encode(literal, add_special=False) for literal in reasoning_format.section_of}
-    return {ids[0]: literal for literal, ids in found.items() if len(ids) == 1}
+    return MappingProxyType({ids[0]: literal for literal, ids in found.items() if len(ids) == 1})
 
 
 def counts_by_id(reasoning_format: ReasoningFormat, tokens: Iterable[str]) -> bool:

@@ -21,7 +21,7 @@ class Section(enum.Enum):
     """The section that the header before the marker names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReasoningFormat:
     """The format in which a family of models separates its reasoning from the response."""
 
