@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.core.text.tools.json_schema import is_of_type, json_types
+from ridgeline.core.text.tools.json_schema import excludes_strings, is_of_type, json_types
 from ridgeline.core.text.tools.literal_reader import WORDS
 
 
@@ -39,9 +39,9 @@ def json_of_marked(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]
         root: The schema of all parameters.
         is_text: Whether the model marks the value as text.
     """
-    types = json_types(schema, root)
     if is_text:
-        return json_of(text, schema, root) if types and "string" not in types else _written(text)
+        return json_of(text, schema, root) if excludes_strings(schema, root) else _written(text)
+    types = json_types(schema, root)
     try:
         value = _json(text)
     except (ValueError, RecursionError):

@@ -52,9 +52,7 @@ def tagged_parameters(style: TagStyle, grammar: CallGrammar, name: str, function
     """
     schema = resolved(function.parameters, function.parameters)
     check_parameters(schema)
-    described = schema.get("properties")
-    properties = dict(described) if isinstance(described, Mapping) else {}
-    required = list(schema.get("required", ()))
+    properties, required = dict(schema.get("properties", {})), schema.get("required", [])
     further = schema.get("additionalProperties")
     for key in required:
         properties.setdefault(key, further)
@@ -176,31 +174,23 @@ def _text(
     Args:
         grammar: The grammar to extend.
         closing: The closing tag, after the line break before it if there is one.
-        schema: The schema of the string.
+        schema: The schema of the string, whose keywords have been checked (`is_readable`).
         tags: Regular expressions of beginnings with tags that the text cannot have before its closing tag.
         excluded: Regular expressions that the text does not match.
     """
     # One terminal has both the text and its end: the longest match could not stop before a tag of its own.
     before, rest = grammar.split(closing)
     end = pattern_of(before)
-    least, most = _length(schema, "minLength"), _length(schema, "maxLength")
-    length = f"{{{least or 0},{'' if most is None else most}}}" if least or most is not None else "*"
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    length = f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
     # llguidance gives up on long texts from which several expressions are excluded, so these have no tags at all.
-    is_long = max(least or 0, most or 0) > _MAX_EXACT
+    is_long = max(least, most or 0) > _MAX_EXACT
     parts = [f"/{'[^<]' if is_long else '(?s:.)'}{length}{end}/"]
     if isinstance(schema.get("pattern"), str):
         parts.append(f"/{_unanchored(schema['pattern'])}{end}/")
     after = "(?s:.*)" if rest else "(?s:.+)"
     unfit = (*(() if is_long else (tag + (after if at == 0 else "(?s:.*)") for at, tag in enumerate(tags))), *excluded)
     return " ".join(filter(None, (grammar.terminal(*parts, *(f"~/{each}/" for each in unfit)), rest)))
-
-
-def _length(schema: Mapping[str, Any], keyword: str) -> int | None:
-    """Return a limit of a string's length, or None if the schema has none."""
-    limit = schema.get(keyword)
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise ValueError(f"{keyword} is {str(limit)[:64]!r}: give an integer of at least 0")
-    return limit
 
 
 def _unanchored(pattern: str) -> str:
