@@ -14,14 +14,10 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from real.guided import call_grammar, guided, schema_grammar
+from real.served_client import served_client
 from real.texts import CONVERSATIONS, QUESTION
-from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import LoadedEngine, load_engine
-from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import build_service
-from ridgeline.server.server_settings import ServerSettings
-from server.conftest import running
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("exact_products")]
 
@@ -91,16 +87,8 @@ def loaded(smollm2: Path, exact_products: None) -> LoadedEngine:
 
 @pytest.fixture(scope="module")
 def client(loaded: LoadedEngine) -> Iterator[openai.OpenAI]:
-    llm, settings = AsyncLLM(loaded), ServerSettings(models=("smollm2",))
-    try:
-        with (
-            running(build_service(llm, RequestQueue(llm.info, settings), settings), settings) as up,
-            openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            yield client
-            up.idle()
-    finally:
-        llm.close()
+    with served_client(loaded) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,9 @@ import jsonschema
 import openai
 import pytest
 
-from ridgeline.engine.async_llm import AsyncLLM
+from real.served_client import served_client
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import build_service
-from ridgeline.server.server_settings import ServerSettings
-from server.conftest import running
 
 pytestmark = [pytest.mark.real]
 
@@ -68,19 +64,8 @@ def schema(chance: random.Random, depth: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def client(smollm2: Path) -> Iterator[openai.OpenAI]:
-    llm, settings = (
-        AsyncLLM(load_engine(str(smollm2), EngineSettings(kv_bytes=1e9))),
-        ServerSettings(models=("smollm2",)),
-    )
-    try:
-        with (
-            running(build_service(llm, RequestQueue(llm.info, settings), settings), settings) as up,
-            openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            yield client
-            up.idle()
-    finally:
-        llm.close()
+    with served_client(load_engine(str(smollm2), EngineSettings(kv_bytes=1e9))) as client:
+        yield client
 
 
 def fields(number: int) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

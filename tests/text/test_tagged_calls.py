@@ -4,7 +4,6 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from ridgeline.core.text.vocabulary import literal_pattern
 from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
+from text.read_counter import check_no_character_is_read_twice
 
 
 def style_of(form: ToolFormat) -> TagStyle | None:
@@ -212,25 +212,7 @@ def test_no_character_of_a_hostile_answer_is_read_twice(form: ToolFormat) -> Non
     begun = calls_of(form, ("weather", parameters(style, {"city": "B"}))).partition(style.call_end)[0]
     pieces = (form.openings[0], form.openings[-1], begun, begun.rstrip() + " ", style.value_end, style.call_end)
     for piece in pieces:
-        sent = 0
-
-        def read_calls(new: Any, opening: str) -> Any:
-            nonlocal sent
-            calls = form.read(new, opening)
-            next(calls)
-            while True:
-                c = yield
-                sent += 1
-                try:
-                    calls.send(c)
-                except StopIteration:
-                    return
-
-        text = begun + piece * 200
-        parser = ToolParser(replace(form, read=read_calls), OFFERED)
-        content = parser.push(text).content + parser.finish().content
-        assert sent <= len(text)
-        assert parser.complete or content == text
+        check_no_character_is_read_twice(form, OFFERED, begun + piece * 200)
 
 
 @pytest.mark.parametrize("form", TAGGED, ids=IDS)

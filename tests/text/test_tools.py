@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ridgeline.core.text.tools.json_scanner import JsonScanner, JsonState, Malfo
 from ridgeline.engine.structured_output.grammar import compiled
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
+from text.read_counter import check_no_character_is_read_twice
 
 WITH_JSON = [form for form in ALL_FORMATS if form.arguments is json_arguments]
 """The formats whose arguments are JSON; test_tagged_calls.py has the others."""
@@ -661,25 +661,7 @@ def test_one_call_at_a_time() -> None:
 )
 def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -> None:
     """Sections that break off are not gone back to: a character is read in one section at most, and once after it."""
-    form, sent = FORMATS[name], 0
-
-    def read(new: Any, opening: str) -> Any:
-        nonlocal sent
-        calls = form.read(new, opening)
-        next(calls)
-        while True:
-            c = yield
-            sent += 1
-            try:
-                calls.send(c)
-            except StopIteration:
-                return
-
-    text = piece * 500
-    parser = ToolParser(replace(form, read=read), OFFERED)
-    content = parser.push(text).content + parser.finish().content
-    assert sent <= len(text)
-    assert parser.complete or content == text
+    check_no_character_is_read_twice(FORMATS[name], OFFERED, piece * 500)
 
 
 class Marked(ByteTokenizer):
