@@ -133,6 +133,7 @@ def test_the_scheduler_imports_what_it_says(trees: dict[Path, ast.Module]) -> No
 def test_it_names_no_more_architectures_than_there_are() -> None:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     page = page[page.index("\n## Text generation") : page.index("\n## Autoencoders")]
+    page = re.sub(r"<!-- encoders of transformers: begin -->.*?end -->", "", page, flags=re.DOTALL)  # no families
     rows = [line for line in page.splitlines() if re.match(r"\| \w+ \|", line) and "architecture |" not in line]
     stated = re.search(r"More than (\d+) \[architectures\]", SENTENCES)
     assert stated is not None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,9 +22,10 @@ from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA, MAMBA
 from ridgeline import __version__
 from ridgeline.backends.cpu.library import library
-from ridgeline.cli import calibrate
+from ridgeline.cli import calibrate, env
 from ridgeline.cli import main as command_line
 from ridgeline.core.checkpoint.gguf_header import read_gguf_header
+from ridgeline.core.models.from_transformers import installed_package
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
 from ridgeline.insight.calibrate.calibration_file import save
@@ -527,13 +529,21 @@ def test_show_says_where_activations_are_rounded_too(ridgeline: Run, own_folder:
 
 def test_show_refuses_in_one_line(ridgeline: Run, own_folder: Path) -> None:
     """What the name says stood on stdout, the reason on stderr; and nothing said what there is instead."""
-    change_config(own_folder, architectures=["Gemma4ForCausalLM"])
-    said = ("Gemma 4 (dense, causal LM) cannot be built: ", "is not supported yet; missing: embeddings of each layer")
+    change_config(own_folder, architectures=["DeciLMForCausalLM"])
+    said = ("DeciLM (dense, causal LM) cannot be built: ", "is not supported yet; missing: layers of unequal sizes")
     built = "`ridgeline plan --list` shows supported models"
     assert_one_line(ridgeline("show", own_folder), REFUSED, *said, built)
     assert_one_line(ridgeline("show", own_folder, "--json"), REFUSED, *said)
-    for name in ("gemma-4", "qwen-image"):
-        assert_one_line(ridgeline("plan", name, "--card", "h100-sxm"), REFUSED, "is not supported yet", built)
+    assert_one_line(ridgeline("plan", "qwen-image", "--card", "h100-sxm"), REFUSED, "is not supported yet", built)
+    wanted = "give a folder or config.json with the architecture Gemma4ForConditionalGeneration"
+    assert_one_line(ridgeline("plan", "gemma-4", "--card", "h100-sxm"), REFUSED, "has no family here", wanted)
+
+
+def test_the_list_says_where_other_architectures_come_from(ridgeline: Run) -> None:
+    rule = (
+        "Of an architecture that no family builds, the class of transformers is traced (docs/models.md): transformers 5"
+    )
+    assert rule in " ".join(ridgeline("plan", "--list").out.split())
 
 
 def test_tokenize_as_json(ridgeline: Run, folder: Path) -> None:
@@ -550,6 +560,14 @@ def test_env_as_json(ridgeline: Run) -> None:
     assert (ended.code, ended.err) == (OK, "")
     assert ended.json["ridgeline"] == __version__
     assert ended.json["torch"].split("+")[0] == torch.__version__.split("+")[0]
+
+
+def test_env_names_the_transformers_whose_classes_are_used(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ridgeline("env", "--json").json["transformers"] == version("transformers")
+    monkeypatch.setattr(installed_package, "installed_version", lambda: (5, 2))
+    assert ", not used: pip install" in ridgeline("env", "--json").json["transformers"]
+    monkeypatch.setattr(env, "installed_version", lambda: None)
+    assert ridgeline("env", "--json").json["transformers"].startswith("not installed: pip install")
 
 
 @pytest.fixture

@@ -573,7 +573,7 @@ def test_rope_extends_the_context_of_every_deployment(plan: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "words", "said"),
     [
-        ({"architectures": ["Gemma4ForCausalLM"]}, (), "missing: embeddings of each layer"),
+        ({"architectures": ["DeciLMForCausalLM"]}, (), "missing: layers of unequal sizes"),
         ({"architectures": ["SphinxForCausalLM"]}, (), "SphinxForCausalLM is not supported; `ridgeline plan --list`"),
         ({"hidden_size": None}, (), "hidden_size is missing"),
     ],

@@ -8,7 +8,7 @@ from cli.running import Run
 from ridgeline.price.error_interval import LEVELS
 
 FIELDS = {"engine", "kernels", "kernels_in_words", "known", "known_in_words", "intervals", "kind_of"}
-FACTORS = {"kind", "known", "low", "high", "rows", "sources", "pooled", "development"}
+FACTORS = {"kind", "known", "low", "high", "rows", "sources", "pooled", "development", "traced_from"}
 CARD = ("--device", "h100-sxm", "--json")
 
 

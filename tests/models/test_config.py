@@ -289,7 +289,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gpt2", {"activation_function": "sigmoid"}, "activation_function 'sigmoid' is not supported"),
     ("llama", {"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
     ("llama", {"architectures": ["two\nlines"]}, "architecture two lines is not supported"),
-    ("llama", {"architectures": None, "model_type": "gemma"}, "model_type gemma is not supported"),
+    ("llama", {"architectures": None, "model_type": "xlama"}, "model_type xlama is not supported"),
     ("llama", {"architectures": [], "model_type": MISSING}, "has neither architectures nor model_type"),
 )
 

@@ -2,9 +2,12 @@
 
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import transformers
 
 from price.test_catalogue import RELEASES
 from ridgeline.core.checkpoint import read_config
@@ -12,13 +15,15 @@ from ridgeline.core.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.core.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
 from ridgeline.core.models.common.architecture_alias import KIN
 from ridgeline.core.models.common.parameter_breakdown import parameter_breakdown
+from ridgeline.core.models.from_transformers import installed_package
+from ridgeline.core.models.from_transformers.class_lookup import is_known
 from ridgeline.core.models.registry import (
     DENOISERS,
     ENCODER_DECODERS,
     IMAGE_GENERATORS,
     REGISTERED,
     VISION,
-    missing_features,
+    unsupported_reason,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -86,9 +91,9 @@ def test_what_another_family_builds() -> None:
 
 
 def test_what_is_refused_and_why() -> None:
-    """Every architecture of data/catalogue/unsupported.toml, with what it is missing there."""
+    """Compare the table with the entries of data/catalogue/unsupported.toml that are missing something."""
     entries = tomllib.loads((CATALOGUE / "unsupported.toml").read_text(encoding="utf-8")).values()
-    missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries}
+    missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries if "missing" in entry}
     assert {row[0]: row[1] for row in rows_of("Which architectures are refused?")} == missing
     built = {known.architecture for known in (*FAMILIES, *KIN, *DENOISERS)}
     assert not missing.keys() & {*AUTOENCODERS, *built}
@@ -112,44 +117,85 @@ def test_parameters_are_those_of_the_release(name: str) -> None:
     assert abs(counted - said) <= max(0.005 * said, 0.5 * 10**-digits)
 
 
+def test_only_architectures_without_a_class_are_missing_something() -> None:
+    """Compare the list of well-known models with the classes that the installed transformers registers."""
+    entries = tomllib.loads((CATALOGUE / "unsupported.toml").read_text(encoding="utf-8")).values()
+    for entry in entries:
+        known = is_known(Fields({"architectures": [entry["architecture"]], **_typed(entry["architecture"])}, "c"))
+        assert known != ("missing" in entry), entry["architecture"]
+
+
+def _typed(architecture: str) -> dict[str, str]:
+    """Return the `model_type` of a class of transformers, as its configs state it."""
+    found = getattr(transformers, architecture, None)
+    return {} if found is None else {"model_type": found.config_class.model_type}
+
+
 COPIES = {
-    "MiniMaxM3ForCausalLM": "an indexer picks the blocks that a token attends to",
-    "MiniMaxM3SparseForCausalLM": "an indexer picks the blocks that a token attends to",
-    "Step3p7FlashForCausalLM": "heads that are gated",
-    "Step3p7ForCausalLM": "heads that are gated",
-    "Gemma3nForCausalLM": "embeddings of each layer",
-    "DeepseekV32ForCausalLMMTP": "an indexer with keys of its own",
-    "Glm5NextForCausalLM": "an indexer with keys of its own",
+    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForConditionalGeneration",
+    "MiniMaxM3SparseForCausalLM": "MiniMaxM3SparseForConditionalGeneration",
+    "Step3p7FlashForCausalLM": "Step3p7ForConditionalGeneration",
+    "Step3p7ForCausalLM": "Step3p7ForConditionalGeneration",
+    "DeepseekV32ForCausalLMMTP": "DeepseekV32ForCausalLM",
+    "Glm5NextForCausalLM": "Glm5NextForConditionalGeneration",
+    "kimi_linear": "KimiLinearForCausalLM",
 }
 OTHERS = ("MiniMaxForCausalLM", "MiniMaxM1ForCausalLM", "Step3ForCausalLM", "KimiForCausalLM", "FalconForCausalLM")
 
 
-@pytest.mark.parametrize("name", [*COPIES, *OTHERS])
-def test_a_copy_of_a_refused_family_under_another_name(name: str) -> None:
-    """Expect the table's reason and name; a family that only begins alike has no reason of another."""
+@pytest.fixture(params=[True, False], ids=["with transformers", "without"])
+def has_transformers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether transformers is installed."""
+    if not request.param:
+        monkeypatch.setattr(installed_package, "version", Mock(side_effect=PackageNotFoundError))
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_class_under_another_name(name: str, has_transformers: bool) -> None:
+    """Check that the class is named, and the command that installs it if it is not installed."""
+    reason = unsupported_reason(name)
+    assert reason is not None
+    assert COPIES[name] in reason
+    assert ("pip install 'ridgeline[transformers]'" in reason) != has_transformers
+    assert ("but transformers 5.24 has its class" in reason) == has_transformers
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_name_that_only_begins_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no reason of another architecture is given."""
+    assert unsupported_reason(name) is None
+    monkeypatch.setattr(installed_package, "version", Mock(side_effect=PackageNotFoundError))
     with pytest.raises(ModelRefused) as caught:
         build(Fields({"architectures": [name]}, "c"))
-    if name in OTHERS:
-        assert f"architecture {name} is not supported; " in str(caught.value)
-        assert "missing" not in str(caught.value)
-    else:
-        assert COPIES[name] in str(caught.value)
-        assert f"architecture {name} (" in str(caught.value)
+    assert f"architecture {name} is not supported; " in str(caught.value)
+    assert "if transformers has a class of this architecture, it is used after pip install" in str(caught.value)
+    assert "missing" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["minimax_m3_vl", "step3p7", "glm_moe_dsa", "deepseek_v32", "gemma3n", "kimi_linear"])
-def test_a_refused_family_by_its_model_type(kind: str) -> None:
-    """Expect a reason if the config names no architecture, or one that nobody knows."""
-    for names in ([], ["CopyForCausalLM"]):
-        with pytest.raises(ModelRefused, match="is not supported yet; missing: "):
-            build(Fields({"architectures": names, "model_type": kind}, "c"))
+@pytest.mark.parametrize("kind", ["decilm", "DeciLMForCausalLM"])
+def test_a_refused_family_by_its_name_or_model_type(kind: str, has_transformers: bool) -> None:
+    """Check that what is missing is named, whether or not transformers is installed, with no hint to install it."""
+    named = {"architectures": [kind]} if kind.startswith("Deci") else {"model_type": kind}
+    with pytest.raises(ModelRefused, match="is not supported yet; missing: ") as caught:
+        build(Fields(named, "c"))
+    assert "transformers" not in str(caught.value)
+
+
+def test_code_of_the_checkpoint_is_named(has_transformers: bool) -> None:
+    remote = {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}
+    with pytest.raises(ModelRefused) as caught:
+        build(Fields({"architectures": ["MyForCausalLM"], "model_type": "falcon", "auto_map": remote}, "c"))
+    assert "MyForCausalLM is not supported: it needs code of the checkpoint (modeling_my.py)" in str(caught.value)
+    assert "which is never run" in str(caught.value)
+    assert "pip install" not in str(caught.value)
 
 
 def test_nothing_that_is_built_is_taken_for_a_copy() -> None:
     """Look for no architecture and no model_type that is built."""
     built = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *VISION, *KIN, *DENOISERS)
     assert [
-        known for known in built if missing_features(known.architecture) or missing_features(known.model_type)
+        known for known in built if unsupported_reason(known.architecture) or unsupported_reason(known.model_type)
     ] == []
 
 

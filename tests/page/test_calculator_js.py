@@ -7,6 +7,7 @@ import random
 import shlex
 import sys
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -21,6 +22,9 @@ from ridgeline.price.devices import catalogue_devices, load_device
 from ridgeline.price.engine_profile import default_engine
 from ridgeline.price.error_interval import LEVELS, intervals_for
 from ridgeline.price.interval_text import cost_interval, rate_interval, time_interval
+from ridgeline.price.plan.scenario import Deployment, ModelCache
+from support.class_models import ARCHITECTURE, FROM, register_class
+from support.planned import TINY
 
 USUAL = {
     "card": "a100-sxm-80gb", "cards": 1, "weights": "", "kv": "",
@@ -153,6 +157,28 @@ def test_intervals_are_pythons_for_every_device_format_and_kind() -> None:
             found = page.eval(f"Object.fromEntries({json.dumps(list(wanted))}.map((kind) => [kind, texts({given})]))")
             assert found == wanted, (device.name, weights)
     assert levels == set(LEVELS)
+
+
+def test_the_intervals_of_a_class_are_pythons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compare them on a device with kernel times, one with those of its family, and a calibrated one."""
+    register_class(monkeypatch)
+    config = {**TINY, "architectures": [ARCHITECTURE]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    source, devices = open_source(str(tmp_path)), [*map(load_device, ("h100-sxm", "rtx-4090")), NATIVE]
+    page = Page("calc_case.js")
+    page.keep("cards", build_device_tables(devices))
+    page.keep("written", model_table(source, StoredModel()))
+    page.run("""
+        const {openTable, openCards} = modules["price.js"], {settingOf} = modules["calc_case.js"];
+        const all = openCards(kept.cards), table = openTable(kept.written);""")
+    shown = {"low", "high", "known", "rows", "sources", "traced_from"}
+    for device in devices:
+        case = ModelCache(source.config).scenario(Deployment(device, engine=default_engine(device)))
+        wanted = {kind: {name: getattr(each, name) for name in shown} for kind, each in case.intervals.items()}
+        state = json.dumps(USUAL | {"card": device.name})
+        found = page.eval(f"settingOf(table, all, {state}).intervals")
+        assert {kind: {name: each[name] for name in shown} for kind, each in found.items()} == wanted
+        assert {each["traced_from"] for each in wanted.values()} == {FROM}
 
 
 def test_the_origin_of_an_interval_is_what_plan_states() -> None:

@@ -7,24 +7,41 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
-from ridgeline.price.error_interval import KINDS, LEVELS, ErrorInterval, error_intervals, intervals_for, known_of
+from ridgeline.price.error_interval import (
+    KINDS,
+    LEVELS,
+    ErrorInterval,
+    Kind,
+    Known,
+    error_intervals,
+    intervals_for,
+    intervals_of_class,
+    known_of,
+)
 from ridgeline.price.interval_text import (
     cost_interval,
+    describe_cases,
     describe_factors,
     describe_interval,
     rate_interval,
     time_interval,
 )
-from support.planned import card
+from ridgeline.price.plan.scenario import Deployment, ModelCache
+from ridgeline.price.unmodelled import ALL_MODELLED, UnmodelledBytes
+from support.class_models import ARCHITECTURE, register_class
+from support.planned import TINY, card, fields
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+WORK = Work.of([StepSegment(100, 100)])
 WIDE = ErrorInterval("decode", "timed", 0.8, 2.0, 26, 6)
 
 
@@ -94,6 +111,100 @@ def test_how_well_a_case_is_known(device: str, engine: str, weights: str, known:
 def test_a_calibrated_machine_is_measured_under_its_own_engine() -> None:
     assert known_of(card(calibrated=True), load_engine("ridgeline"), "bf16") == "measured"
     assert known_of(card(calibrated=True), load_engine("vllm"), "bf16") == "family"
+
+
+# -- models that are traced from a class ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", LEVELS)
+def test_the_interval_of_a_class_holds_that_of_a_family_and_of_another_engine(known: Known) -> None:
+    """Check that nothing is narrower, whatever the device: less is known of a model that was not measured."""
+    own = {kind: error_intervals()[kind, known] for kind in KINDS}
+    found = intervals_of_class(own, "transformers 5.24", {"prefill": 0.25})
+    for kind, interval in found.items():
+        family = error_intervals()[kind, "family"]
+        assert interval.known == ("unknown" if known == "unknown" else "family")
+        assert interval.low <= min(own[kind].low, family.low), kind
+        assert interval.high == max(own[kind].high, error_intervals()[kind, interval.known].high), kind
+        assert "none of a model traced from transformers 5.24" in interval.measurements
+    assert "traced" not in own["decode"].measurements
+
+
+def test_what_is_not_modelled_is_free_at_the_lower_end_and_counted_at_the_upper_end() -> None:
+    own = {kind: error_intervals()[kind, "timed"] for kind in KINDS}
+    without, some = (intervals_of_class(own, "a package", {"decode": share}) for share in (0.0, 0.25))
+    assert some["decode"].low == pytest.approx(0.75 * without["decode"].low)
+    assert some["decode"].high == without["decode"].high
+    assert some["prefill"] == without["prefill"]
+
+
+def test_a_class_of_a_measured_machine_is_no_longer_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_class(monkeypatch)
+    device, config = card(calibrated=True), {**TINY, "architectures": [ARCHITECTURE]}
+    own = ModelCache(fields(TINY)).scenario(Deployment(device, engine=load_engine("ridgeline")))
+    traced = ModelCache(fields(config)).scenario(Deployment(device, engine=load_engine("ridgeline")))
+    assert {each.known for each in own.intervals.values()} == {"measured"}
+    assert {each.known for each in traced.intervals.values()} == {"family"}
+    assert "a model traced from transformers 5.24" in describe_cases(traced.intervals["decode"], device)
+    assert own.price.step(WORK) == traced.price.step(WORK), "the price itself does not change"
+
+
+def test_the_share_that_is_not_modelled_is_that_of_the_bytes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare it with the norms that add, written out: two inputs and two outputs of each row, and the weights.
+
+    There are two in each layer; the first layer's first norm adds nothing, and the last norm only has rows with logits.
+    """
+    register_class(monkeypatch)
+    case = ModelCache(fields({**TINY, "architectures": [ARCHITECTURE]})).scenario(Deployment(card()))
+    width, inner = TINY["hidden_size"], 2 * TINY["num_hidden_layers"] - 1
+    steps: dict[Kind, Work] = {
+        "prefill": Work.of([StepSegment(2048, 2048)]),
+        "decode": Work.decode([2048] * 256),
+    }
+    for kind, work in steps.items():
+        moved = 2 * width * (4 * (inner * work.tokens + work.logit_rows) + inner + 1)
+        share = moved / case.price.step(work).total_bytes
+        assert getattr(case.unmodelled, kind) == {"elementwise": pytest.approx(share)}
+        assert case.unmodelled.fused[kind] == pytest.approx(share)
+    fused = case.unmodelled.fused
+    assert fused["load"] == fused["static"] == max(fused["prefill"], fused["decode"])
+    register_class(monkeypatch, unmodelled=False)
+    whole = ModelCache(fields({**TINY, "architectures": [ARCHITECTURE]})).scenario(Deployment(card()))
+    assert whole.unmodelled == ALL_MODELLED
+    assert not any("not modelled" in note for note in whole.notes)
+    assert any("not modelled" in note for note in case.notes)
+
+
+def test_products_and_gathers_that_are_not_modelled_are_counted_at_both_ends() -> None:
+    """Check that only what an engine may fuse is free at the lower end."""
+    shares = UnmodelledBytes({"matrix product": 0.2, "elementwise": 0.1, "copy": 0.05, "index": 0.01}, {})
+    assert shares.fused == {"prefill": pytest.approx(0.15), "decode": 0, "static": pytest.approx(0.15), "load": ANY}
+    assert shares.describe() == (
+        "not modelled: matrix product 20.0%, elementwise 10.0%, copy 5.0%, index 1.0% of a prompt's bytes "
+        "(2,048 tokens); counted by the shapes of their tensors"
+    )
+
+
+def test_a_note_lists_what_is_large_in_either_step() -> None:
+    """Check a state, which is read once for a prompt and once for each sequence of a decode step."""
+    shares = UnmodelledBytes({"elementwise": 0.1, "cache": 0.0004}, {"elementwise": 0.004, "cache": 0.8})
+    assert shares.describe().startswith(
+        "not modelled: elementwise 10.0% of a prompt's bytes (2,048 tokens); cache 80.0% of a decode step's bytes "
+    )
+    assert UnmodelledBytes({"copy": 0.004}, {"copy": 0.001}).describe() == ""
+
+
+@pytest.mark.parametrize("context", [512, 8192])
+def test_what_is_not_modelled_is_said_of_a_prompt_that_fits_the_context(
+    context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_class(monkeypatch)
+    config = {**TINY, "architectures": [ARCHITECTURE], "max_position_embeddings": context}
+    unmodelled = ModelCache(fields(config)).scenario(Deployment(card())).unmodelled
+    assert f"of a prompt's bytes ({min(context, 2048):,} tokens)" in unmodelled.describe()
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_rate_is_low_where_the_time_is_high() -> None:

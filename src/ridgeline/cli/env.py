@@ -11,6 +11,7 @@ from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import state
 from ridgeline.cli import options
 from ridgeline.cli.console import print_json
+from ridgeline.core.models.from_transformers.installed_package import PIP, installed_version, is_usable
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.op import Op
 from ridgeline.util.host import GIB, available_memory, processor
@@ -31,12 +32,20 @@ def env(as_json: options.Json = False) -> None:
         "run by PyTorch": _without_kernels(backend_of(torch.device("cpu"))),
         "memory available": f"{available_memory() / GIB:.1f} GiB",
         **{name: version(name) for name in _PACKAGES},
+        "transformers": _transformers(),
     }
     if as_json:
         print_json(facts)
         return
     for name, value in facts.items():
         print(f"{name:17} {value}")
+
+
+def _transformers() -> str:
+    """Return the version of the optional package transformers, with the command to install it if it is not used."""
+    if installed_version() is None:
+        return f"not installed: {PIP}"
+    return version("transformers") + ("" if is_usable() else f", not used: {PIP}")
 
 
 def _without_kernels(backend: Backend) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ridgeline.core.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
+from ridgeline.core.models.from_transformers.installed_package import PIP, is_usable, package_name
 from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.hourly_prices import builtin_snapshots
 from ridgeline.util.document.elements import Document, DocumentTable, Paragraph, TableRow, columns
@@ -49,8 +50,15 @@ def list_document(known: dict[str, Any]) -> Document:
                 f"$/h: the lowest and highest price of {_listed(known)}; docs/plan.md explains --seller and --prices."
             ),
             Paragraph("MODEL may also be a config.json, --device a device file (docs/plan.md), `this` or `cuda`."),
+            Paragraph(_other_architectures()),
         ),
     )
+
+
+def _other_architectures() -> str:
+    """Return a sentence on architectures that no family builds."""
+    rule = "Of an architecture that no family builds, the class of transformers is traced (docs/models.md)"
+    return f"{rule}: {package_name()}." if is_usable() else f"{rule}, after {PIP}."
 
 
 def _model_row(model: dict[str, Any]) -> TableRow:

@@ -1,7 +1,7 @@
 """`ridgeline show` describes a config.json without reading weights."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ridgeline.cli import options
@@ -85,7 +85,7 @@ def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[
     return {
         "architecture": family_of(fields).architecture,
         "name": json_data(_name(fields, sizes)),
-        **json_select(model, "context", "vocabulary"),
+        **json_select(model, "traced_from", "priced_only", "context", "vocabulary"),
         "layers": sum(layers_of(model)),
         "dtype": format_of(model.storage.dtype).name,
         "weights": recipe.name or format_of(model.storage.dtype).name,
@@ -104,6 +104,7 @@ def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Docum
     title = " ".join(part for part in (name.family, name.version) if part)
     lacking = " and ".join(fields.other_inputs())
     facts = (
+        *_origin(model),
         ("model", _sizes(model, recipe)),
         ("layer", _layer(sizes)),
         ("KV cache", _kept(model, sizes)),
@@ -116,6 +117,14 @@ def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Docum
         else (_parameters(model, counted),)
     )
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
+
+
+def _origin(model: Model) -> Iterator[tuple[str, str]]:
+    """Yield where the definition of a model comes from if no family has it, and why it does not run if it does not."""
+    if model.traced_from:
+        yield "definition", f"traced from its class in {model.traced_from}, because no family here builds it"
+    if model.priced_only:
+        yield "runs", f"no, it can only be priced: {model.priced_only}"
 
 
 def _name(fields: Fields, sizes: ModelSizes) -> ArchitectureName:
@@ -163,6 +172,8 @@ def _head(model: Model) -> str:
     if isinstance(model, Embedder) and not model.labels:
         return f"no head: the {model.mode} of a text's hidden states is its vector of {model.width:,}"
     if isinstance(model, Embedder):
+        if model.trunk.pooled:
+            return f"scores of {model.labels:,} label{'s' * (model.labels != 1)} from the head of its class"
         return (
             f"scores of {model.labels:,} label{'s' * (model.labels != 1)} from the {model.mode} of a text's hidden "
             "states"

@@ -42,9 +42,10 @@ from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
-from ridgeline.price.error_interval import Kind, own_intervals
+from ridgeline.price.error_interval import Kind, intervals_of_class, own_intervals
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.price import Price
+from ridgeline.price.unmodelled import unmodelled_bytes
 from ridgeline.util.host import check_threads, threads_for
 
 
@@ -155,7 +156,9 @@ class LoadedEngine:
     def _predicted_intervals(self, device: Device) -> dict[str, tuple[float, float]]:
         """Return the factors on predicted times by phase."""
         weights = self.model.recipe or format_of(self.model.storage.dtype).name
-        found = own_intervals(device, weights)
+        found, origin = own_intervals(device, weights), self.model.traced_from
+        if origin:
+            found = intervals_of_class(found, origin, unmodelled_bytes(self.model, self.price).fused)
         phases: dict[str, Kind] = {"prefill": "prefill", "decode": "decode", "mixed": "load"}
         return {phase: (found[kind].low, found[kind].high) for phase, kind in phases.items()}
 

@@ -5,11 +5,15 @@ on calibrated machines. No constant of a price comes from these rows, except tha
 chosen with the rows of `memory` in view. Figures under load consist of prefills and decodes, and may be as far off as
 either of the two. An interval is asymmetric: most systems are slower than predicted. It ends at
 the physical floor of a time, or at the ceiling of a rate.
+
+No row is of a model that is traced from its class (`Model.traced_from`). `intervals_of_class` widens the interval for
+such a model, without a constant of its own.
 """
 
 import math
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -62,6 +66,8 @@ class ErrorInterval:
     """A description of what was taken together because the level has too few sources of its own; "" if they suffice."""
     development: bool = False
     """Whether the measurements were seen while the prices were developed, so that the interval may be too narrow."""
+    traced_from: str = ""
+    """The package whose class defines the model, although no measurement is of one; "" for a model of a family."""
 
     def around_time(self, seconds: float, floor: float = 0.0) -> tuple[float, float]:  # also in interval_formulas.js
         """Return the interval of a time, or of a cost, which is proportional to a time.
@@ -88,7 +94,8 @@ class ErrorInterval:
         """The measurements as text: `26 measurements of 6 sources`, with what was taken together to have enough."""
         seen = ", seen in development" if self.development else ""
         together = f" {self.pooled}" if self.pooled else ""
-        return f"{self.rows} measurements of {self.sources} sources{together}{seen}"
+        none = f", none of a model traced from {self.traced_from}" if self.traced_from else ""
+        return f"{self.rows} measurements of {self.sources} sources{together}{seen}{none}"
 
 
 def at_least_floor(seconds: float, predicted: float, floor: float) -> float:  # also in interval_formulas.js
@@ -130,6 +137,44 @@ def intervals_for(device: Device, engine: EngineProfile, weights: str) -> dict[K
 def own_intervals(device: Device, weights: str) -> dict[Kind, ErrorInterval]:
     """Return the interval of each kind of figure for Ridgeline's own engine on a device, with a weight format."""
     return intervals_for(device, load_engine(OWN_ENGINE), weights)
+
+
+def intervals_of_class(
+    found: Mapping[Kind, ErrorInterval], traced_from: str, fused: Mapping[Kind, float]
+) -> dict[Kind, ErrorInterval]:
+    """Return the intervals of a model that is traced from its class, from those of a family's model.
+
+    They hold the intervals of another engine on the device, because the model is not among those that were measured.
+    Predicted figures count operations that are not modelled in full. An engine may fuse most of them into other
+    kernels. So at the lower end the bytes of these count as zero.
+
+    Args:
+        found: The intervals for the device, the engine and the weight format.
+        traced_from: The package with the class.
+        fused: The share of bytes in operations that are not modelled and may be fused, by kind of figure.
+    """
+    widened = {}
+    for kind, own in found.items():
+        other = error_intervals()[kind, known_of_class(own.known)]
+        low = low_of_class(own.low, other.low, fused.get(kind, 0.0))
+        widened[kind] = replace(other, low=low, high=max(own.high, other.high), traced_from=traced_from)
+    return widened
+
+
+def known_of_class(known: Known) -> Known:  # also in interval_formulas.js
+    """Return how well a case is known with a model that is traced from its class, from how well it is otherwise."""
+    return "family" if known in ("measured", "timed") else known
+
+
+def low_of_class(own: float, other: float, fused: float) -> float:  # also in interval_formulas.js
+    """Return the lower factor on the times of a model that is traced from its class.
+
+    Args:
+        own: The lower factor for a family's model.
+        other: The lower factor of the level `known_of_class`.
+        fused: The share of bytes in operations that are not modelled and may be fused into other kernels.
+    """
+    return min(own, other) * (1 - fused)
 
 
 def known_of(device: Device, engine: EngineProfile, weights: str) -> Known:  # also in interval_formulas.js

@@ -72,7 +72,8 @@ def describe_interval(name: str, interval: ErrorInterval, seconds: float, floor:
 
 def describe_cases(interval: ErrorInterval, device: Device) -> str:
     """Return what `cases like this one` are: how well device, engine and format are known, and by which kernels."""
-    known = f"cases like this one: {LEVELS[interval.known]}"
+    origin = f"a model traced from {interval.traced_from}; " if interval.traced_from else ""
+    known = f"cases like this one: {origin}{LEVELS[interval.known]}"
     return known if interval.known in ("measured", "timed") else f"{known}; {describe_basis(device)}"
 
 

@@ -20,7 +20,7 @@ from ridgeline.core.ops.backend import Backend, ReplayShape
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.number_formats import KVFormat
-from ridgeline.core.ops.op import Op
+from ridgeline.core.ops.op import NOT_MODELLED, Op
 from ridgeline.core.ops.work import LOGITS, TOKENS, RowAxis, Work
 from ridgeline.price.bounded_cache import put
 from ridgeline.price.cached_ops import CachedOps
@@ -146,9 +146,16 @@ class Price:
         return found
 
     def _calls_of(self, model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
-        """Return the op calls of the same model in other storage formats, as `traced_calls` does."""
-        ops = dict(model.ops())
-        return [(path, ops[path], self.ops[index].space) for path, index in self.calls]
+        """Return the op calls of the same model in other storage formats, as `traced_calls` does.
+
+        Ops for code that no op models exist only in the model that was traced; storage formats do not change them.
+        """
+        ops, calls = dict(model.ops()), []
+        for path, index in self.calls:
+            traced = self.ops[index]
+            assert path in ops or traced.op.kind == NOT_MODELLED, f"the model has no op {path}"
+            calls.append((path, ops.get(path, traced.op), traced.space))
+        return calls
 
     def _reset_caches(self) -> None:
         """Divide the ops into those that read the context and the others, and start with empty caches."""

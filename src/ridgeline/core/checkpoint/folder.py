@@ -16,6 +16,9 @@ from ridgeline.core.models.common.fields import ModelRefused, read_object
 from ridgeline.util.host import out_of_memory, read_in_huge_pages
 from ridgeline.util.untrusted import PointerFile, refuse_pointer
 
+OWN_CONFIG = "use the checkpoint's own config.json, or fetch the checkpoint again"
+"""The fix for tensors and a config that do not belong together, or an incomplete download."""
+
 _WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # names in transformers and in diffusers
 # The same weights in Mistral's and Meta's own layout, or in another number format (diffusers' variants).
 _SECOND_COPY = re.compile(
@@ -162,6 +165,8 @@ class Checkpoint:
             try:
                 with safe_open(path, framework="pt", device="cpu") as file:
                     for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
+                        if name not in self.entries:  # a source of a conversion
+                            continue
                         tensor = file.get_tensor(name)
                         read_in_huge_pages(tensor.data_ptr(), tensor.nbytes)
                         yield name, tensor
@@ -202,6 +207,15 @@ def open_checkpoint(folder: Path) -> Checkpoint:
                 )
             entries[name], files[name] = entry, path
     return Checkpoint(folder, entries, files)
+
+
+def refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
+    """Raise ModelRefused with the first few of these tensor names, if there are any."""
+    if not names:
+        return
+    shown = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}; {OWN_CONFIG}")
 
 
 def leading_dtype(folder: Path) -> str | None:

@@ -44,5 +44,5 @@ class ParameterMap:
         """
         if not self.place(name):
             return True
-        patterns = (*self._family.ignored, *self._passed_over, KV_SCALE.pattern)
-        return any(re.fullmatch(pattern, name) for pattern in patterns)
+        patterns = (*self._passed_over, KV_SCALE.pattern)
+        return self._family.ignores(name) or any(re.fullmatch(pattern, name) for pattern in patterns)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.checkpoint.casting import Casts
-from ridgeline.core.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
+from ridgeline.core.checkpoint.converted_checkpoint import convert_checkpoint
+from ridgeline.core.checkpoint.folder import OWN_CONFIG, Checkpoint, NoWeights, open_checkpoint, refuse_names
 from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.core.checkpoint.load_report import LoadReport
 from ridgeline.core.checkpoint.parameter_map import ParameterMap
@@ -30,10 +31,6 @@ from ridgeline.util.host import (
 
 Progress = Callable[[int, int], None]
 """A function that reports the progress of loading: it receives the bytes done and the total bytes."""
-OWN_CONFIG = "use the checkpoint's own config.json, or fetch the checkpoint again"
-"""The fix for tensors and a config that do not belong together, or an incomplete download."""
-
-_NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
 # Bytes of the Python objects per expert matrix: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
@@ -160,6 +157,7 @@ def load_tensors(
             beyond the range of its dtype, two tensors fill the same parameter, or a vector contains NaN or infinity.
         MemoryError: If the system refuses the memory to map a file.
     """
+    checkpoint = convert_checkpoint(checkpoint, family)
     naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
     sources: dict[str, str] = {}  # the tensor that fills each place
@@ -183,8 +181,8 @@ def load_tensors(
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
-    _refuse_names(checkpoint, "has tensors that the model lacks", extra)
-    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
+    refuse_names(checkpoint, "has tensors that the model lacks", extra)
+    refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
     model.tie()
     return casts
 
@@ -201,8 +199,8 @@ def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Chec
         ModelRefused: If the tensors do not match.
     """
     given = dict(checkpoint.tensors())
-    _refuse_names(checkpoint, "has tensors that the model lacks", [name for name in given if name not in places])
-    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
+    refuse_names(checkpoint, "has tensors that the model lacks", [name for name in given if name not in places])
+    refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
     for name, tensor in given.items():
         _assign_parameter(name, *places[name], tensor, casts)
 
@@ -246,15 +244,6 @@ def _page_in(tensor: Tensor) -> None:
     """Touch every page of a contiguous mapped tensor, so that the first prefill does not wait for the disk."""
     if tensor.is_contiguous():
         tensor.view(-1).view(torch.uint8)[::_PAGE_BYTES].sum()
-
-
-def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
-    """Raise ModelRefused with the first few of these tensor names, if there are any."""
-    if not names:
-        return
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}; {OWN_CONFIG}")
 
 
 def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:

@@ -101,6 +101,11 @@ def build_to_run(
     own = torch.float32 if recipe.name and stated == torch.float16 else stated
     recipe = replace(recipe, kv=kv_format_to_run(kv, fields, stated_kv, own))
     model = build(fields, own, shard=shard, recipe=recipe, family=family)
+    if model.priced_only:
+        raise fields.refuse(
+            f"{family.architecture} can only be priced (ridgeline plan, show, trace --priced), because "
+            f"{model.priced_only}"
+        )
     if not model.weights_run:
         raise fields.refuse(
             f"weights stored as {recipe.name} cannot run yet, only be priced (ridgeline plan, show, trace --priced); "
@@ -161,11 +166,12 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
         return stored
 
     model.store(chosen)
-    passed_over = (*family.ignored, *model.ignored_tensors)
     missing = [
         module
         for module in recipe.listed
-        if module not in known and not any(re.fullmatch(pattern, f"{module}.weight") for pattern in passed_over)
+        if module not in known
+        and not family.ignores(f"{module}.weight")
+        and not any(re.fullmatch(pattern, f"{module}.weight") for pattern in model.ignored_tensors)
     ]
     # AutoFP8 may quantise keys and values only.
     if missing or not (narrowed or read_recipe(fields).kv is not None):

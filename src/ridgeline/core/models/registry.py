@@ -49,6 +49,8 @@ from ridgeline.core.models.families import (
     whisper,
     z_image,
 )
+from ridgeline.core.models.from_transformers.class_lookup import checkpoint_code, is_known, registered_causal_types
+from ridgeline.core.models.from_transformers.installed_package import PIP, is_usable, package_name
 
 # The sections of multimodal configs that hold the config of the text model.
 _TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
@@ -122,6 +124,8 @@ A config names one in `_class_name`.
 def family_of(fields: Fields) -> Family:
     """Return the model family that a config names, by its architecture or its `model_type`.
 
+    An architecture that none of the families builds has that of its class in the installed package transformers.
+
     Raises:
         ModelRefused: If no language model, encoder or speech model has this architecture. The message says what the
             config is and what is supported.
@@ -155,16 +159,33 @@ def family_of(fields: Fields) -> Family:
         raise fields.refuse(
             "the config has neither architectures nor model_type; give the config.json of a language model"
         )
+    if is_known(fields):
+        from ridgeline.core.models.from_transformers.class_family import class_family
+
+        return class_family(fields)
     key = "architecture" if name else "model_type"
     missing = unsupported_reason(called) or (unsupported_reason(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"{key} {missing}")
     families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # by stem
+    if is_usable():
+        names = {name.partition("For")[0]: name for name in registered_causal_types().values()} | names
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
-    known = "`ridgeline plan --list` shows supported models"
-    raise fields.refuse(f"{key} {called} is not supported{_text_inside(fields)}{nearest} {known}")
+    known = f"`ridgeline plan --list` shows supported models{_install_hint(fields)}"
+    code = checkpoint_code(fields)
+    raise fields.refuse(f"{key} {called} is not supported{code}{_text_inside(fields)}{nearest} {known}")
+
+
+def _install_hint(fields: Fields) -> str:
+    """Return a hint to install the package whose class may define an unknown architecture.
+
+    It is "" if the package is installed, or if the config names code of the checkpoint instead of a class.
+    """
+    if is_usable() or checkpoint_code(fields):
+        return ""
+    return f"; if transformers has a class of this architecture, it is used after {PIP}"
 
 
 def _text_inside(fields: Fields) -> str:
@@ -192,9 +213,14 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
     """
     model_type = kin.of or kin.text_of(fields).text("model_type")
     family = next((family for family in FAMILIES if family.model_type == model_type), None)
+    if family is None and is_known(fields):
+        from ridgeline.core.models.from_transformers.class_family import class_family
+
+        return class_family(fields)
     if family is None:
         missing = missing_features(model_type)
-        raise fields.refuse(f"its text model is {missing or f'of type {model_type}, which is not supported'}")
+        hint = _install_hint(fields)
+        raise fields.refuse(f"its text model is {missing or f'of type {model_type}, which is not supported'}{hint}")
     return Family(
         kin.architecture,
         kin.model_type,
@@ -207,12 +233,20 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
 
 
 def unsupported_reason(name: str) -> str | None:
-    """Return what an unsupported well-known model is missing, and where supported models are listed; else None.
+    """Return why a well-known model without a family is not built, and what to do; None for any other model.
 
     The name may be that of the model or of its architecture.
     """
-    missing = missing_features(name)
-    return None if missing is None else f"{missing}; `ridgeline plan --list` shows supported models"
+    missing, entry = missing_features(name), _well_known(name)
+    if missing is not None:
+        return f"{missing}; `ridgeline plan --list` shows supported models"
+    if entry is None:
+        return None
+    architecture = entry["architecture"]
+    wanted = f"give a folder or config.json with the architecture {architecture} and its model_type"
+    if is_usable():
+        return f"{name} has no family here, but {package_name()} has its class: {wanted}"
+    return f"{name} has no family here, but transformers has its class: {PIP}, and {wanted}"
 
 
 def image_generator_of(fields: Fields) -> Family:
@@ -249,16 +283,22 @@ _VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
 def missing_features(name: str) -> str | None:
     """Return a sentence that lists what is missing to support a well-known model; None for any other model.
 
-    The name may be that of the catalogue, of the architecture, or the `model_type`.
+    The name may be that of the catalogue, of the architecture, or the `model_type`. Nothing is missing if transformers
+    has a class of the architecture.
     """
-    text = resources.files("ridgeline").joinpath("data", "catalogue", "unsupported.toml").read_text(encoding="utf-8")
-    entries = tomllib.loads(text)
-    entry = next((entry for known, entry in entries.items() if _is_named(name, known, entry)), None)
-    entry = entry or next((entry for entry in entries.values() if _is_copy(name, entry["architecture"])), None)
-    if entry is None:
+    entry = _well_known(name)
+    if entry is None or "missing" not in entry:
         return None
     architecture = "" if entry["architecture"] == name else f" ({entry['architecture']})"
     return f"{name}{architecture} is not supported yet; missing: {', '.join(entry['missing'])}"
+
+
+def _well_known(name: str) -> Mapping[str, Any] | None:
+    """Return the entry of unsupported.toml for a well-known model, or for the model that a name is a copy of."""
+    text = resources.files("ridgeline").joinpath("data", "catalogue", "unsupported.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)
+    entry = next((entry for known, entry in entries.items() if _is_named(name, known, entry)), None)
+    return entry or next((entry for entry in entries.values() if _is_copy(name, entry["architecture"])), None)
 
 
 def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:

@@ -94,6 +94,7 @@ class Attention(TypedOp):
     """The name of the method that launches the rotation of queries and keys."""
     parts: tuple[str, ...] = (rotates_in, "attend")
     reads_context = True
+    fuses_inputs = True
     ROTATE_FLOPS = 3
     """FLOPs of the rotary embedding per entry of a query or key."""
 

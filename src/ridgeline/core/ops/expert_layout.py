@@ -114,6 +114,28 @@ class Ungated(ExpertLayout):
         return (ExpertPart("down" if down else "up", "weight", full.__getitem__),)
 
 
+class FlatRows(ExpertLayout):
+    """The layout of DBRX: w1 (gate), v1 (up) and w2 (down) [E x F, D], with the rows of one expert after another's.
+
+    Loading transposes the down matrices, because products read rows of outputs.
+    """
+
+    names = ("w1", "v1", "w2")
+
+    @override
+    def parts(
+        self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
+    ) -> Iterable[ExpertPart]:
+        """Return each expert's gate matrix from w1, its up matrix from v1, or its down matrix from w2."""
+        count, hidden, width = sizes
+        full = arrived[name]
+        _check(full, (count * width, hidden), dtype)
+        each = full.view(count, width, hidden)
+        if name == "w2":
+            return (ExpertPart("down", "weight", lambda e: each[e].t().contiguous()),)
+        return (ExpertPart("gate" if name == "w1" else "up", "weight", each.__getitem__),)
+
+
 class Interleaved(ExpertLayout):
     """The checkpoint layout of gpt-oss, in which the columns of the experts' gate and up matrices alternate.
 
@@ -185,7 +207,8 @@ class Mxfp4(Interleaved):
         )
 
 
-STACKED, TURNED, UNGATED, INTERLEAVED, MXFP4_BLOCKS = Stacked(), TransposedExperts(), Ungated(), Interleaved(), Mxfp4()
+STACKED, TURNED, UNGATED, FLAT = Stacked(), TransposedExperts(), Ungated(), FlatRows()
+INTERLEAVED, MXFP4_BLOCKS = Interleaved(), Mxfp4()
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The non-negative numbers of the 4-bit format E2M1: a sign, two bits of exponent and one of mantissa."""

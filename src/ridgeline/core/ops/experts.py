@@ -111,20 +111,25 @@ class Experts(nn.ModuleList, Op):
         super().__init__()
         self.gated = len(names) == 3
         assert self.gated or (len(names) == 2 and isinstance(activation, str)), "a gated activation needs a gate matrix"
-        self.count, self.active, self.hidden, self.dtype = sizes.count, sizes.active, hidden, dtype
+        self.count, self.hidden, self.dtype = sizes.count, hidden, dtype
         self.gathered_ranks, self.layout, self.adds = gathered, layout, adds
         self.weighs_inputs = weighs_inputs
-        self.experts: ExpectedExperts = ExpectedExperts(sizes.count, sizes.active)
         self._whole_width, self.width = sizes.width, shard.part(sizes.width, "columns of an expert")
         self.activation = activation
         column = MatrixSpec(hidden, sizes.width, dtype, bias, split="column", shard=shard)
         row = MatrixSpec(sizes.width, hidden, dtype, bias, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row)[-len(names) :], strict=True))
         self.pending_matrices = self.count * len(names)
-        self.idle_parameters = (self.count - self.active) * self.expert_parameters
+        self.set_active(sizes.active)
         self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
         self.has_operands = True
         self._waiting: dict[str, Tensor] = {}
+
+    def set_active(self, active: int) -> None:
+        """Set the number of experts that each token is routed to."""
+        self.active = active
+        self.experts: ExpectedExperts = ExpectedExperts(self.count, active)
+        self.idle_parameters = (self.count - active) * self.expert_parameters
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class Norm(TypedOp):
     """
 
     kind = "norm"
+    fuses_inputs = True
     part = "norms"
     multiplier = 1.0
     """The factor on the rows that a residual addition before the norm adds."""

@@ -18,6 +18,9 @@ from ridgeline.core.ops.stored_module import StoredModule
 from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
 
+NOT_MODELLED = "not modelled"
+"""The kind of ops of which only the shapes of their tensors are known: bytes are counted, and no kernel was timed."""
+
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
     """One class of kernel that a call of an op launches in a step, with the number of launches and their cost."""
@@ -104,6 +107,10 @@ class Op(StoredModule, ABC):
     """The number of an op's parameters that one token does not use: those of experts that it is not routed to."""
     experts: ExpectedExperts | None = None
     """The formula for the expected number of distinct experts in a step; None if the op has no experts."""
+    fuses_inputs: ClassVar[bool] = False
+    """Whether a kernel does an op together with the elementwise operations that make its inputs."""
+    traced = ""
+    """The category of a release's code that an op only stands for; "" for an op of ours, whose cost is derived."""
     part: ClassVar[str] = ""
     """The line of a model's parameter breakdown that an op counts towards; "" if the enclosing module sets it."""
 

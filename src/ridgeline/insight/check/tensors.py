@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ridgeline.core.checkpoint.casting import cast
-from ridgeline.core.checkpoint.folder import Checkpoint
+from ridgeline.core.checkpoint.converted_checkpoint import convert_checkpoint
+from ridgeline.core.checkpoint.folder import OWN_CONFIG, Checkpoint
 from ridgeline.core.checkpoint.parameter_map import ParameterMap
 from ridgeline.core.checkpoint.safetensors_header import TensorEntry
-from ridgeline.core.checkpoint.weight_loader import OWN_CONFIG, check_fits
+from ridgeline.core.checkpoint.weight_loader import check_fits
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
@@ -29,6 +30,10 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
 
     Quantized weights and their scales are also checked for valid contents, so they are read, one at a time.
     """
+    try:
+        checkpoint = convert_checkpoint(checkpoint, family)
+    except ModelRefused as refused:
+        return [f"{refused}"]
     naming = ParameterMap(model, family, checkpoint)
     filled: dict[str, str] = {}
     extra: list[str] = []

@@ -36,7 +36,7 @@ def findings_json(findings: SimulationFindings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "advice": advice(findings),
-        "trust": trust_json(case.setup.device, case.setup.engine, case.weights, dict.fromkeys(FIGURES, "load")),
+        "trust": trust_json(case.setup.device, case.setup.engine, case.intervals, dict.fromkeys(FIGURES, "load")),
         "figures": {name: json_data(of(findings)) for name, of in FIGURES.items()},
         **json_select(findings, "metrics"),
         "classes": {name: _class(findings, name) for name in findings.metrics.classes},

@@ -175,7 +175,7 @@ def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iter
     """
     places: dict[str, dict[tuple[int, OpShapes], list[str]]] = {}
     for path, index in case.price.calls:
-        places.setdefault(_starred(path), {}).setdefault((index, found[path]), []).append(path)
+        places.setdefault(_starred(case.model.shown_path(path)), {}).setdefault((index, found[path]), []).append(path)
     for starred, variants in places.items():
         for (index, shapes_there), paths in variants.items():
             row = price.rows[index]

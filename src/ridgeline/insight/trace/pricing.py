@@ -70,6 +70,7 @@ def price_steps(
     *,
     at_hand: bool,
     layer: Callable[[str], int | None] = layer_of,
+    shown: Callable[[str], str] = str,
     sampling: str = GREEDY,
 ) -> tuple[tuple[LedgerStep, ...], tuple[OpRow, ...]]:
     """Return the steps and op rows of a ledger, with the predicted next to the measured times.
@@ -83,13 +84,14 @@ def price_steps(
         device: The device whose price is used.
         at_hand: Whether `device` is the machine that measured, so that its floors apply to the measurements.
         layer: Returns the layer number of a path.
+        shown: Returns the path of an op as reports show it.
         sampling: The way in which the steps sample.
     """
     priced = {name: _priced(price, one, device, sampling, at_hand=at_hand) for name, one in measured.items()}
     first = next(iter(measured.values()))
     rows = [
         OpRow(
-            call.path,
+            shown(call.path),
             call.op.kind,
             call.op.extra_repr(),
             layer(call.path),

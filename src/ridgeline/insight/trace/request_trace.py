@@ -117,8 +117,10 @@ def trace(
     written, chosen = [one.token for one in sampled], [one.token for one in choices]
     assert chosen[: len(written)] == written[: len(chosen)], "tracing must not change the tokens"
     assert chosen == [one.token for one in repeated], "log-probabilities must not change the tokens"
-    steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand, sampling=way_of(params))
     tokenizer, model = llm.tokenizer, llm.loaded.model
+    steps, rows = price_steps(
+        *(llm.loaded.price, measured, device), at_hand=at_hand, shown=model.shown_path, sampling=way_of(params)
+    )
     dtype, kv = format_of(model.storage.dtype).name, model.storage.kv
     ledger = Ledger(
         subject.name, device, at_hand, threads, steps, rows,

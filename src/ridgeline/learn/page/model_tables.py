@@ -124,6 +124,7 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
         "logits": price.vocabulary,
         "encoder": _encoder(model),
         "notes": list(case.notes),
+        **json_select(case, "model.traced_from", "unmodelled.fused"),
         "parameters": _parameters(models, stored),
         "memory": _memory(case, steps),
         "reaches": json_data(reaches),

@@ -8,6 +8,7 @@ from typing import Any
 from ridgeline.media.diffusion.image_comparison import positions
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
+from ridgeline.price.error_interval import Kind
 from ridgeline.price.interval_text import (
     cost_interval,
     describe_cases,
@@ -314,6 +315,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
+_KIND_OF: Mapping[str, Kind] = MappingProxyType({"seconds": "image", "an_hour": "image", "dollars": "image"})
+
 
 def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
     """Return all figures of a pipeline's plan as JSON data, in SI units, bytes and seconds."""
@@ -325,9 +328,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
             "guidance=scale", "job.passes", "job.texts", "count=job.images",
         ),
         "answer": answer_json(plan),
-        "trust": trust_json(
-            plan.device, plan.engine, plan.price.weights, dict.fromkeys(("seconds", "an_hour", "dollars"), "image")
-        ),
+        "trust": trust_json(plan.device, plan.engine, {"image": plan.interval}, _KIND_OF),
         "stages": [_stage_json(stage) for stage in plan.request.stages],
         "memory": json_select(plan, "*request.memory", "*fit"),
         "changes": {

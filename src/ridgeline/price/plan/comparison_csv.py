@@ -55,7 +55,10 @@ _JOB_FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The columns of batch jobs, at the end because they are newer."""
 
-COLUMNS = ("choice", *_FIGURES, "joules_per_token", *_JOB_FIGURES)
+_CLASS_FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType({"traced_from": ("interval.traced_from",)})
+"""The column on models that are traced from a class of another package."""
+
+COLUMNS = ("choice", *_FIGURES, "joules_per_token", *_JOB_FIGURES, *_CLASS_FIGURES)
 """The names of the columns, in order. New ones are only added at the end.
 
 `choice` is `cheapest` for the best deployment of a device, and `as stored` for the best of a seller in the formats of
@@ -86,7 +89,7 @@ def comparison_csv(comparison: DeviceComparison) -> str:
 
 def _line(choice: str, offer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an offer; those of a demand are of all its replicas."""
-    figures = {**_FIGURES, **_JOB_FIGURES}
+    figures = {**_FIGURES, **_JOB_FIGURES, **_CLASS_FIGURES}
     found = {column: _written(_figure(offer, paths)) for column, paths in figures.items()}
     joules = joules_per_token(_figure(offer, _FIGURES["kwh_per_million_tokens"]))
     return {"choice": choice, **found, "joules_per_token": joules}

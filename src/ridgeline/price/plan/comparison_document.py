@@ -178,6 +178,8 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
             "other sellers offer some of the devices without a price: --seller "
             f"{', '.join(comparison.unpriced.elsewhere)}"
         )
+    if origins := {offer.interval.traced_from for offer in comparison.offers} - {""}:
+        yield f"the model is traced from its class in {origins.pop()}: no family here builds it, so intervals are wider"
     if comparison.setup.engine.own_attention:
         yield describe_own_attention("several")
     unable = (

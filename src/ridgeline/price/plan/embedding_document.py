@@ -163,9 +163,9 @@ def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
         **json_select(plan, "texts_per_second", "one=one.seconds", "full=full.seconds", "full.limit"),
         **json_select(plan, "dollars_per_million_tokens=dollars_per_million", "kwh_per_million_tokens"),
         "joules_per_token": joules_per_token(plan.kwh_per_million_tokens),
-        **json_select(plan, "case.notes"),
+        **json_select(plan.case, "notes", "model.traced_from", "model.priced_only", "unmodelled"),
         "intervals": _intervals(plan),
-        "trust": trust_json(plan.case.setup.device, plan.case.setup.engine, plan.case.weights, _KIND_OF),
+        "trust": trust_json(plan.case.setup.device, plan.case.setup.engine, plan.case.intervals, _KIND_OF),
     }
 
 

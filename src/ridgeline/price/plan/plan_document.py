@@ -66,7 +66,8 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None) -
 def short_document(plan: DeploymentPlan) -> Document:
     """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
-    more = f"predicted for {engine}; [a .. b] holds 8 of 10 measurements; without --short, a plan says more"
+    origin = f", traced from {plan.case.model.traced_from}" if plan.case.model.traced_from else ""
+    more = f"predicted for {engine}{origin}; [a .. b] holds 8 of 10 measurements; without --short, a plan says more"
     return Document(plan_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 

@@ -61,7 +61,7 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
         "load": json_select(plan, "asked=load", "most=capacity.load", "all_that_memory_holds=fullest"),
         **json_select(plan, "demand", "fleet", "attention=scores", "levers", "batching", "sensitivities"),
         "cards": None if comparison is None else comparison_json(comparison)["cards"],
-        "trust": trust_json(setup.device, setup.engine, plan.case.weights, _KIND_OF),
+        "trust": trust_json(setup.device, setup.engine, plan.intervals, _KIND_OF),
         "words": verdict(plan),
         "definitions": dict(DEFINITIONS),
     }
@@ -112,6 +112,7 @@ def _model(plan: DeploymentPlan) -> dict[str, Any]:
         **json_select(model, "context", "vocabulary"),
         "dtype": format_of(model.storage.dtype).name,
         **json_select(plan, "case.weights", "case.kv", "weight_bytes=whole.nbytes", "notes"),
+        **json_select(plan.case, "model.traced_from", "model.priced_only", "unmodelled"),
     }
 
 

@@ -37,8 +37,9 @@ from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.work import StepSegment, Work, adapter_axis
 from ridgeline.price.device import NARROW, Device
 from ridgeline.price.engine_profile import EngineProfile, default_engine, load_engine
-from ridgeline.price.error_interval import ErrorInterval, Kind, intervals_for
+from ridgeline.price.error_interval import ErrorInterval, Kind, intervals_for, intervals_of_class
 from ridgeline.price.price import Price
+from ridgeline.price.unmodelled import ALL_MODELLED, UnmodelledBytes, unmodelled_bytes
 from ridgeline.util.document.humanize import gb, say_gb
 from ridgeline.util.json_data import json_shape
 
@@ -224,14 +225,20 @@ class Scenario:
     """The number of LoRA adapters that are loaded with the model."""
     device: Device = field(init=False)
     """The device with the properties of the engine that drives it."""
+    unmodelled: UnmodelledBytes = field(init=False, default=ALL_MODELLED)
+    """The shares of bytes in operations that are not modelled, if the model is traced from its class."""
 
     def __post_init__(self) -> None:
+        if self.model.traced_from:
+            object.__setattr__(self, "unmodelled", unmodelled_bytes(self.model, self.price))
         object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))
 
     @property
     def intervals(self) -> dict[Kind, ErrorInterval]:
         """The intervals of predictions by the kind of figure, for this device, engine and weight format."""
-        return intervals_for(self.setup.device, self.setup.engine, self.weights)
+        found = intervals_for(self.setup.device, self.setup.engine, self.weights)
+        origin = self.model.traced_from
+        return intervals_of_class(found, origin, self.unmodelled.fused) if origin else found
 
     @property
     def ranks(self) -> int:
@@ -331,7 +338,7 @@ class ModelCache:
         """
         self.fields, self._add_adapters, self._around = fields, add_adapters, around
         self._built: dict[_Key, _Built] = {}
-        self._traced: dict[tuple[int, bool], Price] = {}  # by devices and `own_attention`
+        self._traced: dict[tuple[int, bool, torch.dtype | None], Price] = {}  # by devices, `own_attention`, and dtype
 
     def scenario(self, setup: Deployment) -> Scenario:
         """Return the scenario of a deployment, with its model.
@@ -353,9 +360,10 @@ class ModelCache:
                 model = self._around(model)
             _check_experts(model, setup.engine)
             adapters = 0 if self._add_adapters is None else self._add_adapters(model)
-            division = setup.devices, setup.engine.own_attention
-            price = Price(model, setup.devices, self._traced.get(division))
-            self._traced.setdefault(division, price)
+            # The code of a class that is no op of ours moves other bytes in another dtype.
+            calls = setup.devices, setup.engine.own_attention, dtype if model.traced_from else None
+            price = Price(model, setup.devices, self._traced.get(calls))
+            self._traced.setdefault(calls, price)
             self._built[key] = model, price, recipe, adapters
         model, price, recipe, adapters = self._built[key]
         case = Scenario(setup, model, price, recipe, adapters=adapters)
@@ -439,6 +447,7 @@ class ModelCache:
             requested_dtype: The dtype that was requested, which the device may not support.
         """
         device, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
+        yield from _class_notes(case)
         if unable := engine.unsupported_note(device, case.setup.devices):
             yield unable
         if dtype != requested_dtype:
@@ -469,6 +478,17 @@ class ModelCache:
             yield describe_own_attention(case.ranks)
         if lacking := self.fields.other_inputs():
             yield f"only the text model is predicted, not what {' and '.join(lacking)} describes"
+
+
+def _class_notes(case: Scenario) -> Iterator[str]:
+    """Yield what a user must know of a model that is traced from its class, or that the engine does not run."""
+    model = case.model
+    if model.traced_from:
+        yield f"traced from its class in {model.traced_from}: no family here builds it, so intervals are wider"
+    if unmodelled := case.unmodelled.describe():
+        yield unmodelled
+    if model.priced_only:
+        yield f"priced only, because {model.priced_only}"
 
 
 def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:

@@ -3,7 +3,8 @@
 Shapes: T rows of a step, R sequences, D hidden, W width of the result.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typing_extensions import override
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.model import Model
+from ridgeline.core.models.common.priced_module import CallListener
 from ridgeline.core.models.common.token_tables import TokenTables
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.kv_context import KVContext
@@ -86,11 +88,28 @@ class Embedder(Model):
         self.trunk, self.stage_names, self.elsewhere = trunk, tuple(stages), dict(elsewhere or {})
         self.context, self.vocabulary, self.storage = trunk.context, trunk.vocabulary, trunk.storage
         self.kv_specs, self.token_types, self.ignored_tensors = trunk.kv_specs, trunk.token_types, trunk.ignored_tensors
+        self.traced_from, self.priced_only = trunk.traced_from, trunk.priced_only
+        self.hidden_width = trunk.hidden_width
         self.mode, self.labels, self.width = mode, labels, labels or width or hidden
         self.applies_sigmoid = squashed
         self.pooling = None if mode == "last" else Pooling(mode, hidden, trunk.storage.dtype)
         for name, stage in stages.items():
             self.add_module(name, stage)
+
+    @contextmanager
+    @override
+    def on_meta(self, listener: CallListener) -> Iterator[None]:
+        """Report each op's call while the context is open, those of the backbone as it reports them itself."""
+
+        def of_backbone(path: str, *call: Any) -> None:
+            listener(f"trunk.{path}", *call)
+
+        def of_stages(path: str, *call: Any) -> None:
+            if not path.startswith("trunk."):
+                listener(path, *call)
+
+        with super().on_meta(of_stages), self.trunk.on_meta(of_backbone):
+            yield
 
     @property
     @override

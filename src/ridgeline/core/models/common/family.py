@@ -36,13 +36,15 @@ A model whose prompts may contain images sets `Model.images`, one that generates
 `Model.sampled_vocab_size`. The `build` of a denoiser returns a `Denoiser` (denoiser.py).
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.common.storage import StorageConfig
+from ridgeline.core.models.from_transformers.tensor_conversion import TensorConversion
 
 Builder = Callable[[Fields, StorageConfig], PricedModule]
 """The function that builds a family's model from a config and a storage configuration."""
@@ -110,6 +112,18 @@ class Family:
         for theirs, ours in (*self.old_names, *self.renames):
             name = name.replace(theirs, ours)
         return name
+
+    def conversions(self, names: Iterable[str]) -> Sequence[TensorConversion]:
+        """Return the conversions by which some tensors of a checkpoint together become tensors of the model.
+
+        Args:
+            names: The names of all tensors of the checkpoint.
+        """
+        return ()
+
+    def ignores(self, name: str) -> bool:
+        """Return whether a model may leave out a checkpoint tensor that fills no parameter, judged by its name."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def checkpoint_name(self, name: str) -> str:
         """Return the usual name in checkpoints of a model's module or tensor.

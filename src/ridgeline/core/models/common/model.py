@@ -66,6 +66,12 @@ class Model(PricedModule):
 
     The ids of the second text are shifted by the size of the vocabulary.
     """
+    hidden_width: int = 0
+    """The width of the hidden states that a model returns; 0 if it is that of the token embedding."""
+    traced_from: str = ""
+    """The package whose class defines a model, as in "transformers 5.24"; "" for a model of Ridgeline's families."""
+    priced_only: str = ""
+    """The reason why the engine prices a model but does not run it, in one line; "" if it runs."""
     row_axes: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
     """The kinds of rows that a step has: token rows, rows with logits, and encoder rows."""
 
@@ -86,6 +92,11 @@ class Model(PricedModule):
             encoded_ED: The result of `encode` for this step's encoder rows; None if the step has none.
         """
         return self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
+
+    @override
+    def shown_path(self, path: str) -> str:
+        """Return the path of an op as reports show it: in a model of a class, without the modules around the class."""
+        return self.checkpoint_name(path) if self.traced_from else path
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """Return the encoder's last hidden states, [encoder rows, hidden].

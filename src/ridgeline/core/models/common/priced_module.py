@@ -109,7 +109,8 @@ class PricedModule(BackendModule, ABC):
         tables = self.tables
         assert tables is not None
         homes: dict[str | None, str] = {}
-        places, ties = dict[str, str](), dict[str, str]()
+        of_tables = {f"{path}.weight" for path in tables.uses.values()}
+        places, ties = dict[str, str](), {path: held for path, held in self.ties.items() if path not in of_tables}
         for name, path in tables.uses.items():
             tensor = held.get(name)
             home = homes.setdefault(tensor, path)
@@ -212,8 +213,12 @@ class PricedModule(BackendModule, ABC):
             for path, module in self.stored_modules()
             if not path.startswith(within)
             for name in module.tensors()
-            if name == "bias" or f"{path}.weight" not in self.ties
+            if f"{path}.{name}" not in self.ties and (name == "bias" or f"{path}.weight" not in self.ties)
         }
+
+    def shown_path(self, path: str) -> str:
+        """Return the path of an op as reports show it."""
+        return path
 
     def checkpoint_name(self, path: str) -> str:
         """Return the checkpoint's name of a model's tensor: its path without the modules that are `unnamed`."""

@@ -68,7 +68,7 @@ class ModelSizes:
 
 def sizes_of(model: Model) -> ModelSizes:
     """Return the sizes of a model that is not divided over ranks."""
-    hidden = model.ops_of(Embedding)[0][1].width
+    hidden = model.hidden_width or model.ops_of(Embedding)[0][1].width
     widths = sorted({op.width for _, op in model.ops_of(ActivatedProjections)})
     experts = [op for _, op in model.ops_of(Experts)]
     mixture = MixtureSizes(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.op import NOT_MODELLED
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
 from ridgeline.insight.trace.views.report import describe_scores
 from ridgeline.insight.trace.views.table import LIMITS
@@ -127,7 +128,7 @@ def _row(call: PricedCall) -> TableRow:
     letter, tone = LIMITS[call.time.limit]
     return TableRow(
         (
-            _leaf(call.path), format_shapes(call), f"{call.count:,}", *_amounts(call.cost),
+            _leaf(call.path, call.kind), format_shapes(call), f"{call.count:,}", *_amounts(call.cost),
             humanize.seconds(call.floor),
             Cell(f"{letter} {humanize.seconds(call.time.bound)}", tone), humanize.seconds(call.time.expected),
         )
@@ -149,13 +150,15 @@ def _amounts(cost: Cost) -> tuple[str, str, str]:
     return humanize.scaled(cost.total_flops), humanize.scaled(moved), humanize.digits(intensity, 2)
 
 
-def _leaf(path: str) -> str:
+def _leaf(path: str, kind: str) -> str:
     """Return the last part of a path, or the last two if the last has at most four letters: `q_proj`, `mlp.gate`.
 
-    A star never counts as one of the two.
+    Code that no op models has the name of its module too: `self_attn.unmodelled_copy`. A star never counts as one of
+    the two.
     """
     parts = path.split(".")
-    return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
+    alone = kind != NOT_MODELLED and len(parts[-1]) > 4
+    return parts[-1] if alone or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
 
 
 def format_shapes(call: PricedCall) -> str:
@@ -183,9 +186,10 @@ def priced_json(trace: PricedTrace) -> dict[str, Any]:
         "model": trace.model,
         "device": json_select(trace.case, "device.name", "device.title", "setup.devices"),
         **json_select(trace.case, "weights", "kv", "price.weight_bytes", "notes"),
+        **json_select(trace.case, "model.traced_from", "model.priced_only", "unmodelled"),
         **json_select(trace, "input", "encoded", "batch"),
         "layers": sum(trace.layers),
-        "trust": trust_json(trace.case.device, trace.case.setup.engine, trace.case.weights, _kinds(trace)),
+        "trust": trust_json(trace.case.device, trace.case.setup.engine, trace.case.intervals, _kinds(trace)),
         "steps": {step.name: _step_json(step) for step in trace.steps},
     }
 

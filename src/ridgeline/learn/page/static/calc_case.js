@@ -16,7 +16,7 @@
 //   originOf(setting, kind)           what the interval of a kind of figure comes from, in words
 //   measuredOf(setting, kind)         the same as a remark: the measurements alone
 
-import { ErrorInterval_measurements, known_of } from "page/interval_formulas.js";
+import { ErrorInterval_measurements, known_of, known_of_class, low_of_class } from "page/interval_formulas.js";
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
 const BEYOND = Math.pow(2, 30); // a number of users with whom the bytes of weights are negligible
@@ -44,9 +44,18 @@ function servingOf(table, card, all, state) {
   const { context, encoded } = workload;
   const alone = decodeOf(asked, 1, context, encoded);
   const wall = decodeIntensity(asked, BEYOND, context, encoded);
-  const known = known_of(card, engine, table.weights);
-  const intervals = Object.fromEntries(Object.entries(all.intervals).map(([kind, levels]) => [kind, levels[known]]));
+  const own = known_of(card, engine, table.weights);
+  const known = table.traced_from ? known_of_class(own) : own;
+  const intervals = Object.fromEntries(
+    Object.entries(all.intervals).map(([kind, levels]) => [kind, table.traced_from ? ofClass(table, kind, levels[own], levels[known]) : levels[known]]),
+  );
   return { table, card, asked, workload, serving: new Serving(asked, workload), context, alone, wall, intervals, level: all.levels[known] };
+}
+
+/** Return the interval of a model that is traced from its class, as `intervals_of_class` of error_interval.py does. */
+function ofClass(table, kind, own, other) {
+  const low = low_of_class(own.low, other.low, table.fused[kind] ?? 0);
+  return { ...other, low, high: Math.max(own.high, other.high), traced_from: table.traced_from };
 }
 
 export function doublingsOf({ asked, workload }) {

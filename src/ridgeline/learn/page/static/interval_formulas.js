@@ -21,11 +21,20 @@ export function ErrorInterval_around_rate(self, rate, ceiling = UNBOUNDED) {
 export function ErrorInterval_measurements(self) {
   const seen = self.development ? ", seen in development" : "";
   const together = self.pooled ? ` ${self.pooled}` : "";
-  return `${self.rows} measurements of ${self.sources} sources${together}${seen}`;
+  const none = self.traced_from ? `, none of a model traced from ${self.traced_from}` : "";
+  return `${self.rows} measurements of ${self.sources} sources${together}${seen}${none}`;
 }
 
 export function at_least_floor(seconds, predicted, floor) {
   return Math.max(seconds, Math.min(predicted, floor));
+}
+
+export function known_of_class(known) {
+  return ["measured", "timed"].includes(known) ? "family" : known;
+}
+
+export function low_of_class(own, other, fused) {
+  return Math.min(own, other) * (1 - fused);
 }
 
 export function known_of(device, engine, weights) {
