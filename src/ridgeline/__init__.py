@@ -1,10 +1,15 @@
 """Ridgeline: an inference engine that predicts, measures and explains its own speed."""
 
+import os
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.util.version import __version__
+
+# By default PyTorch's idle threads spin on the cores that the threads of our kernels need. PyTorch reads this variable
+# when it is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams, StructuredOutputs
