@@ -4,24 +4,22 @@ from collections.abc import Hashable, Iterator
 from copy import copy
 from dataclasses import replace
 
-from torch import Tensor
 from typing_extensions import override
 
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.kv_layout import CacheSpec, KVSpec
 from ridgeline.core.ops.number_formats import KVFormat
-from ridgeline.core.ops.op import NOT_MODELLED, Launch, Op
-from ridgeline.core.ops.work import TOKENS, AttentionPattern, AttentionSum, RowAxis, Work
+from ridgeline.core.ops.op import Launch
+from ridgeline.core.ops.traced_work import TracedContext
+from ridgeline.core.ops.work import TOKENS, AttentionSum, RowAxis, Work
 
 
-class TracedCache(Op):
-    """The traffic of what one layer keeps of each sequence: what a step reads of it and writes to it.
+class TracedCache(TracedContext):
+    """The bytes of keys, values or state that a step reads and writes in one layer of a release.
 
-    The code that computes with it is other ops (`TracedAttention`). No op runs it.
+    The code that computes with them is other ops (`TracedAttention`).
     """
 
-    kind = NOT_MODELLED
-    reads_context = True
     part = "attention"
 
     def __init__(self, layer: int, spec: CacheSpec) -> None:
@@ -33,7 +31,7 @@ class TracedCache(Op):
         """
         super().__init__()
         self.layer, self.spec = layer, spec
-        self.attention_pattern: AttentionPattern = spec.reach
+        self.attention_pattern = spec.reach
         self.traced = "cache"
 
     @property
@@ -50,26 +48,11 @@ class TracedCache(Op):
         return other
 
     @override
-    def forward(self, rows_N: Tensor) -> Tensor:
-        """Return the argument, on the meta device: a price counts the call."""
-        assert rows_N.is_meta, "no op runs what a release keeps"
-        return rows_N
-
-    @override
-    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        sums = work.attention[self.attention_pattern].total
-        return self._cost(sums) if sums.queries else NO_COST
-
-    @override
-    def cost_of(self, rows: int) -> Cost:
-        """Raise AssertionError: the cost depends on the sequences, which a row count does not contain."""
-        raise AssertionError("a cache is priced by its keys or states, not by rows")
-
     def _cost(self, sums: AttentionSum) -> Cost:
-        """Return the cost of one class of sequences; new keys and values enter as activations."""
-        new = sums.written * self.spec.given_bytes if isinstance(self.spec, KVSpec) else 0.0
+        """Return the cost of some sequences; new keys and values enter as activations."""
         if not self.spec.is_cached:
             return NO_COST
+        new = sums.written * self.spec.given_bytes if isinstance(self.spec, KVSpec) else 0.0
         slot = self.spec.slot_bytes
         return Cost(kv_read_bytes=sums.keys * slot, kv_write_bytes=sums.written * slot, activation_bytes=new)
 

@@ -5,6 +5,7 @@ through them, in the rows of a step or, for attention that a release computes by
 These ops are only priced: the release's own code computes the results.
 """
 
+from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
@@ -47,10 +48,41 @@ class TracedCode:
                 return "elementwise.add" if self.operations == ("add",) else "elementwise.plain"
 
 
-class TracedWork(Op):
-    """The traced work of some code on the rows of a step, of which each costs the same."""
+class TracedOp(Op):
+    """The base class of ops that stand for a release's own code in a price, and that nothing runs."""
 
     kind = NOT_MODELLED
+
+    @override
+    def forward(self, rows_N: Tensor) -> Tensor:
+        """Return the argument, on the meta device: a price counts the call."""
+        assert rows_N.is_meta, f"{self.kind} code has no op that runs it"
+        return rows_N
+
+
+class TracedContext(TracedOp):
+    """The base class of traced ops whose cost depends on the sequences of a step, and not on its rows alone."""
+
+    reads_context = True
+    attention_pattern: AttentionPattern
+
+    @abstractmethod
+    def _cost(self, sums: AttentionSum) -> Cost:
+        """Return the cost of some sequences that have queries."""
+
+    @override
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
+        sums = work.attention[self.attention_pattern].total
+        return self._cost(sums) if sums.queries else NO_COST
+
+    @override
+    def cost_of(self, rows: int) -> Cost:
+        """Raise AssertionError: the cost depends on the sequences, which a row count does not contain."""
+        raise AssertionError("attention, caches and states are priced by the sums of sequences, not by rows")
+
+
+class TracedWork(TracedOp):
+    """The traced work of some code on the rows of a step, of which each costs the same."""
 
     def __init__(self, code: TracedCode, fixed: Cost, row: Cost) -> None:
         """Create the op of one kernel of a release's code.
@@ -63,12 +95,6 @@ class TracedWork(Op):
         super().__init__()
         self.code, self.fixed, self.row = code, fixed, row
         self.traced = code.category
-
-    @override
-    def forward(self, rows_N: Tensor) -> Tensor:
-        """Return the argument, on the meta device: a price counts the call."""
-        assert rows_N.is_meta, f"{self.kind} code has no op that runs it"
-        return rows_N
 
     @override
     def cost_of(self, rows: int) -> Cost:
@@ -92,14 +118,12 @@ class TracedWork(Op):
         return f"{self.code.class_name} {self.code.category}: {', '.join(self.code.operations)}"
 
 
-class TracedAttention(TracedWork):
+class TracedAttention(TracedContext, TracedWork):
     """The traced work of attention that a release computes by itself, over the queries and keys of a step.
 
     The trace computes all pairs of a query and a key. The cost has those that the mask leaves, and no score matrix in
     memory: a kernel that computes the same does not need to store it.
     """
-
-    reads_context = True
 
     def __init__(
         self, code: TracedCode, pattern: AttentionPattern, fixed: Cost, *, sequence: Cost, query: Cost, pair: Cost,
@@ -117,21 +141,12 @@ class TracedAttention(TracedWork):
             key: The further cost of each position whose key is read, or of each state that is read.
         """
         super().__init__(code, fixed, query)
-        self.attention_pattern: AttentionPattern = pattern
+        self.attention_pattern = pattern
         self._score_bytes = 0.0 if pattern.kind == "recurrent" else pair.activation_bytes
         moved = pair.activation_bytes - self._score_bytes
         self.sequence, self.pair, self.key = sequence, structs.replace(pair, activation_bytes=moved), key
 
     @override
-    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        sums = work.attention[self.attention_pattern].total
-        return self._cost(sums) if sums.queries else NO_COST
-
-    @override
-    def cost_of(self, rows: int) -> Cost:
-        """Raise AssertionError: the cost depends on the sequence lengths, which a row count does not contain."""
-        raise AssertionError("attention is priced by its query-key pairs and keys, not by rows")
-
     def _cost(self, sums: AttentionSum) -> Cost:
         own = self.sequence * sums.sequences + self.row * sums.queries
         return self.fixed + own + self.pair * sums.pairs + self.key * sums.keys

@@ -22,9 +22,10 @@ _RMS_FLOPS, _LAYER_FLOPS = 4, 7  # as in norm.py
 
 
 class ClassOp(TypedOp):
-    """The base of the ops that keep a class's code: a subclass of it and of the class takes the class's place.
+    """The base class of ops that compute by the code of a transformers class.
 
-    `observe` notes the sizes of a traced call, on which the cost depends.
+    A subclass of such an op and of the class takes the class's place. `observe` records the sizes of a traced call,
+    on which the cost depends.
     """
 
     dtype: torch.dtype

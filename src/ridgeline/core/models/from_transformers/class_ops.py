@@ -19,7 +19,7 @@ from ridgeline.core.ops.norm import RMSNorm
 
 
 class ReadableMatrix(Linear):
-    """A Linear op whose matrix is read by the names that `nn.Linear` has for it."""
+    """A Linear op that is called with rows of any leading shape, and read by the names of `nn.Linear`."""
 
     @property
     def weight(self) -> Tensor:
@@ -31,9 +31,14 @@ class ReadableMatrix(Linear):
         """The bias [outputs] that some classes read; None if there is none."""
         return getattr(self.matrix, "bias", None)
 
+    @override
+    def __call__(self, x_xI: Tensor) -> Tensor:
+        out_TO = super().__call__(x_xI.reshape(-1, x_xI.shape[-1]))
+        return out_TO.view(*x_xI.shape[:-1], out_TO.shape[-1])
+
 
 class ClassLinear(ReadableMatrix):
-    """A Linear op in the place of a class's `nn.Linear`, called with rows of any leading shape."""
+    """A Linear op in the place of a class's `nn.Linear`."""
 
     calls: list[Tensor] | None = None
     """The rows of each call while `joined_matrices` watches; otherwise None."""
@@ -42,17 +47,11 @@ class ClassLinear(ReadableMatrix):
     def __call__(self, x_xI: Tensor) -> Tensor:
         if self.calls is not None:
             self.calls.append(x_xI)
-        out_TO = super().__call__(x_xI.reshape(-1, x_xI.shape[-1]))
-        return out_TO.view(*x_xI.shape[:-1], out_TO.shape[-1])
+        return super().__call__(x_xI)
 
 
 class ClassHead(LMHead, ReadableMatrix):
-    """An LM head in the place of a class's output projection, called with rows of any leading shape."""
-
-    @override
-    def __call__(self, x_xI: Tensor) -> Tensor:
-        out_RV = super().__call__(x_xI.reshape(-1, x_xI.shape[-1]))
-        return out_RV.view(*x_xI.shape[:-1], out_RV.shape[-1])
+    """An LM head in the place of a class's output projection."""
 
 
 class ClassEmbedding(Embedding):

@@ -36,8 +36,6 @@ _CACHES = ("cache", "past_key_values", "cache_params", "state")
 """The names that classes have for their cache, as an argument and in the result."""
 _CHUNKS = ("chunk_size", "mamba_chunk_size", "block_size", "ssm_chunk_size")
 """The names that configs have for the chunks in which a recurrence runs."""
-
-
 _LOOPS = ("time_step_rank", "mamba_dt_rank")
 """The names that configs have for a width of the first Mamba, whose code is a loop over positions."""
 _UNIT = 8
