@@ -124,6 +124,10 @@ TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
         "the adapter adapts model.layers.9.mlp.down_proj, which the model lacks; use its base model, some/llama",
     ),
     "the head": (lambda t: renamed(t, "model.layers.0.self_attn.q_proj", "lm_head"), "LoRA on the LM head (lm_head)"),
+    "what expands latents": (
+        lambda t: renamed(t, "self_attn.q_proj", "self_attn.kv_b_proj"),
+        "LoRA on the matrix that expands latents (model.layers.0.self_attn.kv_b_proj) is not supported; merge it",
+    ),
     "the embedding": (
         lambda t: t.update({"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(4, 97)}),
         "LoRA on embeddings is not supported",

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from contextlib import nullcontext
 from html import unescape
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from cli.running import FAULT, OK, REFUSED, Run, assert_one_line
 from engine.folders import write_model
 from engine.small_models import LLAMA
 from models.test_class_family import NEOX
+from ridgeline.cli import class_status
+from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
+from ridgeline.engine.worker.engine_process import EngineStart
+from ridgeline.insight.simulate.priced_engine import priced_engine
 from ridgeline.price.devices import load_device
 from support.class_models import ARCHITECTURE, CLASS_LLAMA, FROM, register_class
+from support.registered_classes import registered_config, registered_fields
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "benchmarks" / "workloads.json"
 LENGTHS = ("--input", "64", "--output", "32")
@@ -140,10 +146,69 @@ def test_a_class_runs_if_nothing_speaks_against_it(
     ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_class(monkeypatch, unmodelled=False)
-    assert ridgeline("run", folder, "hi", "--max-tokens", "2", "--temperature", "0").code == OK
+    ended = ridgeline("run", folder, "hi", "--max-tokens", "2", "--temperature", "0")
+    assert ended.code == OK
+    assert f"built from {ARCHITECTURE} of {FROM}, because no family here builds it\n" in ended.err
     device = load_device("h100-sxm")
-    traced = load_engine(str(folder)).info(device).predicted_intervals
-    own = load_engine("tales").info(device).predicted_intervals
+    ours, theirs = load_engine("tales").info(device), load_engine(str(folder)).info(device)
+    assert (ours.definition, theirs.definition) == ("", f"{ARCHITECTURE} of {FROM}")
+    assert (
+        priced_engine(EngineStart(str(folder), EngineSettings(), device=device)).info().definition == theirs.definition
+    )
+    own, traced = ours.predicted_intervals, theirs.predicted_intervals
     assert traced.keys() == own.keys()
     (low, high), (wider_low, wider_high) = own["decode"], traced["decode"]
     assert wider_low < low < high < wider_high
+
+
+def test_latents_are_named(ridgeline: Run, tmp_path: Path) -> None:
+    """Find the latent of a class in the texts, and how many times more bytes keys and values would take."""
+    fields, config = registered_fields("youtu"), registered_config("youtu")
+    (tmp_path / "config.json").write_text(json.dumps(dict(fields.values)), encoding="utf-8")
+    kept = config.kv_lora_rank + config.qk_rope_head_dim
+    whole = config.num_attention_heads * (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim)
+    latent = f"the latent of {kept} numbers a token and layer, from which an engine computes keys and values"
+    shown = ridgeline("show", tmp_path)
+    assert f"bytes per token as MLA: {latent} of {config.num_attention_heads} heads" in " ".join(shown.out.split())
+    told = ridgeline("show", tmp_path, "--json").json
+    assert (told["sizes"]["form"], told["priced_only"]) == ("MLA", "")
+    planned = ridgeline("plan", tmp_path, "--device", "h100-sxm", *LENGTHS, "--json").json
+    assert (
+        f"its KV cache keeps {latent}; these would take {whole / kept:.1f} times as many bytes"
+        in (planned["model"]["notes"])
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show MODEL",
+        "plan MODEL --device h100-sxm --short --input 40 --output 10",
+        "trace MODEL --priced h100-sxm --input 40",
+    ],
+)
+def test_a_terminal_shows_that_a_class_is_traced(
+    words: str, ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that commands which trace a class say so while they work, and that nothing is said of a family."""
+    said: list[str] = []
+    monkeypatch.setattr(class_status, "status", lambda text: nullcontext(said.append(text)))
+    command = [str(folder) if word == "MODEL" else word for word in words.split()]
+    (folder / "config.json").write_text(json.dumps(NEOX), encoding="utf-8")
+    assert ridgeline(*command).code == OK
+    assert set(said) == {"tracing GPTNeoXForCausalLM from its class in transformers"}
+    said.clear()
+    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    assert ridgeline(*command).code == OK
+    assert not said
+
+
+def test_matrices_that_devices_do_not_divide_are_named(ridgeline: Run, tmp_path: Path) -> None:
+    """Take a class that computes the size of a head from the number of heads."""
+    (tmp_path / "config.json").write_text(json.dumps(NEOX), encoding="utf-8")
+    plan = ("plan", tmp_path, "--device", "h100-sxm", "--input", "32", "--output", "16", "--json")
+    model = ridgeline(*plan, "--devices", "2").json["model"]
+    assert "GPTNeoXAttention (" in model["undivided"]
+    note = f"each device holds the undivided matrices or tables of {model['undivided']}; percentages are of its weights"
+    assert note in model["notes"]
+    assert ridgeline(*plan).json["model"]["undivided"] == ""

@@ -565,7 +565,8 @@ def test_env_as_json(ridgeline: Run) -> None:
 def test_env_names_the_transformers_whose_classes_are_used(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ridgeline("env", "--json").json["transformers"] == version("transformers")
     monkeypatch.setattr(installed_package, "installed_version", lambda: (5, 2))
-    assert ", not used: pip install" in ridgeline("env", "--json").json["transformers"]
+    old = ridgeline("env", "--json").json["transformers"]
+    assert ", not used: transformers 5.24 or newer, below 6, is needed; transformers 5.2 is installed: pip" in old
     monkeypatch.setattr(env, "installed_version", lambda: None)
     assert ridgeline("env", "--json").json["transformers"].startswith("not installed: pip install")
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from gguf import GGMLQuantizationType as Type
 
@@ -208,6 +209,16 @@ def test_a_server_without_kernels_says_so(
         command.say_ready("url", llm, "mine", ServerSettings())
     (said,) = caplog.messages
     assert "apt install g++, then reinstall ridgeline" in said
+
+
+@pytest.mark.parametrize("definition", ["", "OlmoeForCausalLM of transformers 5.24"])
+def test_a_server_names_the_class_that_defines_its_model(caplog: pytest.LogCaptureFixture, definition: str) -> None:
+    info = msgspec.structs.replace(INFO, definition=definition)
+    llm: Any = SimpleNamespace(info=info, texts=SimpleNamespace(templates=None))
+    with caplog.at_level(logging.INFO):
+        command.say_ready("url", llm, "mine", ServerSettings())
+    said = [line for line in caplog.messages if "transformers" in line]
+    assert said == [f"built from {definition}, because no family here builds it"] * bool(definition)
 
 
 @pytest.mark.parametrize(

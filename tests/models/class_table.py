@@ -14,8 +14,7 @@ from support.table_in_page import TableInPage
 
 COMMAND = "PYTHONPATH=src:tests python -m models.class_table"
 TABLE = TableInPage("classes", "| class | model types | group | why |\n| --- | --- | --- | --- |\n")
-_SUBJECT = re.compile(r"config\.json: (\w+ of transformers [\d.]+ (has no family here(, and |; ))?)?")
-_UNTRACED = re.compile(r",? and its code .*$")  # why a class that does not run is not priced either
+_SUBJECT = re.compile(r"config\.json: (\w+ of transformers [\d.]+:? (has no family here(, and |; ))?)?")
 _FIGURE = re.compile(r" by \S+ of the largest$")  # which depends on the processor
 
 
@@ -32,9 +31,7 @@ def rows() -> dict[str, str]:
 def row_of(found: list[Standing], types: list[str]) -> str:
     """Return the line of a class, which has the same group for each of its model types."""
     (group,) = {each.group for each in found}
-    why = _SUBJECT.sub("", found[0].reason)
-    for pattern in (_UNTRACED, _FIGURE):
-        why = pattern.sub("", why)
+    why = _FIGURE.sub("", _SUBJECT.sub("", found[0].reason))
     why = f"it {why}" if why.startswith("is ") else why.replace("|", "/")
     return f"| {found[0].name} | {', '.join(types)} | {group} | {why} |\n"
 

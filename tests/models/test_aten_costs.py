@@ -204,6 +204,60 @@ def test_writing_into_a_part_of_a_tensor_counts_that_part() -> None:
     assert only(kernels_of(write)).cost.activation_bytes == 2 * 2 * WIDTH * 2
 
 
+def test_memory_that_is_overwritten_is_not_filled_before() -> None:
+    """Check that `zeros_like` reads no numbers, and writes only what nothing overwrites."""
+
+    def gather_parts(_: Code, x: Tensor) -> Tensor:
+        result = torch.zeros_like(x)
+        result[:2] = x[2:4]
+        return result
+
+    copy, fill = sorted(kernels_of(gather_parts), key=lambda kernel: kernel.key[3] == ("zeros_like",))
+    assert copy.cost.activation_bytes == 2 * 2 * WIDTH * BF16.itemsize
+    assert fill.cost.activation_bytes == 0
+    assert only(kernels_of(lambda _, x: torch.zeros_like(x))).cost.activation_bytes == ROW_BYTES
+
+
+def test_triangular_systems_are_solved_in_the_kernel_that_makes_them() -> None:
+    """Check that each of 6 rows takes a product with 6 others, half of which are zeros."""
+
+    def solve(_: Code, x: Tensor) -> Tensor:
+        right = x.float()
+        return torch.linalg.solve_triangular(torch.empty(ROWS, ROWS), right * 2, upper=False) + right
+
+    kernel = only(kernels_of(solve))
+    assert kernel.cost.total_flops == ROWS * ROWS * WIDTH + 2 * NUMBERS
+    assert kernel.cost.activation_bytes == ROW_BYTES + 4 * (ROWS * ROWS + NUMBERS)
+
+
+@pytest.mark.parametrize(("dtype", "further"), [(torch.float32, NUMBERS * 2), (torch.float8_e4m3fn, 0)])
+def test_an_op_of_ours_casts_its_result(dtype: torch.dtype, further: float) -> None:
+    """Check that only the bytes by which the result becomes larger count."""
+    norm = RMSNorm(WIDTH, 1e-6, BF16)
+    assert only(kernels_of(lambda code, x: code.inner[0](x).to(dtype), norm)).cost.activation_bytes == further
+    twice = kernels_of(lambda code, x: ((y := code.inner[0](x)).to(dtype), y.sum()), norm)  # y has to be in memory
+    assert twice[0].cost.activation_bytes == ROW_BYTES + NUMBERS * dtype.itemsize
+
+
+@pytest.mark.parametrize("before", [3, 8])
+def test_new_rows_are_read_next_to_those_of_a_cache(before: int) -> None:
+    """Check a convolution over cached and new rows, whose cost does not depend on how many are cached."""
+    kept = torch.empty(1, WIDTH, before, dtype=BF16, device="meta")
+
+    def convolve(code: Code, x: Tensor) -> Tensor:
+        joined = torch.cat([kept, x.view(1, WIDTH, ROWS)], dim=-1)
+        kept.copy_(joined[..., -before:])
+        return functional.conv1d(joined, code.weight[:, None, :before], groups=WIDTH)[..., :ROWS]
+
+    code = Code(convolve)
+    with traced(code) as trace:
+        trace.mark_cached(kept)
+        code(torch.empty(ROWS, WIDTH, dtype=BF16))
+    moved = {kernel.key[3]: kernel.cost.activation_bytes for kernel in fused_kernels(trace.record)}
+    outputs = (ROWS + 1) * WIDTH * BF16.itemsize
+    assert moved == {("cat",): 0, ("copy",): 0, ("convolution",): ROW_BYTES + outputs}
+
+
 # -- linear functions of the size -------------------------------------------------------------------------------------
 
 

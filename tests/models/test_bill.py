@@ -255,6 +255,7 @@ NAMES: dict[str, tuple[str, str, str, str]] = {
     "CLIPModel": ("CLIP", "", "dense", "bare model, no head"),
     "CLIPTextModel": ("CLIP", "", "dense", "text model"),
     "CLIPTextModelWithProjection": ("CLIP", "", "dense", "text model with projection"),
+    "MiMoV2FlashForCausalLM": ("MiMo", "2-Flash", "dense", "causal LM"),
     "MPTForCausalLM": ("MPT", "", "dense", "causal LM"),
     "Some Thing-Else": ("Some Thing-Else", "", "unknown", "unknown"),
 }

@@ -3,6 +3,7 @@
 Each checks the other: the class is the release's own code, and the family's costs are counted by other code.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ridgeline.core.models.common.recipes import PLAIN
 from ridgeline.core.models.from_transformers.class_family import class_family
 from ridgeline.core.models.from_transformers.small_layers import keep_layers
 from ridgeline.core.ops.cost import Cost
+from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.price import Price
 from support.checkpoints import random_model
@@ -48,6 +50,12 @@ OTHER_ACTIVATIONS = {
     "ministral-3-8b": "the class scales queries in the pass of their rotary embedding",
 }
 """Releases of which the bytes of activations differ, with the reason."""
+DIVIDED = ("qwen3-0.6b", "llama-3.1-8b", "qwen2.5-7b", "mixtral-8x7b", "smollm3-3b", "gpt-oss-20b", "qwen3-30b-a3b")
+"""Releases whose price on several devices is compared."""
+WHOLE_ATTENTION = {
+    "olmo-2-7b": r"Olmo2Attention \(\d\d%\)",  # it norms the queries of all heads together
+}
+"""Releases whose class has attention that ranks cannot divide, with what names it."""
 STEPS = {
     "a prompt": [StepSegment(512, 512)],
     "a decode step": [StepSegment(1, 3000)],
@@ -67,14 +75,20 @@ def test_the_same_logits(model_type: str, tmp_path: Path) -> None:
         assert off(other, own) <= TOLERANCE
 
 
-def both(name: str) -> tuple[Model, Model]:
-    """Return the family's model and the class's model of a release, in bf16 and with few layers."""
+def both(name: str, shard: Shard = WHOLE, experts: Shard | None = None) -> tuple[Model, Model]:
+    """Return the family's model and the class's model of a release, in bf16 and with few layers.
+
+    Args:
+        name: The release.
+        shard: The tensor-parallel rank.
+        experts: The expert-parallel rank.
+    """
     values = keep_layers(dict(read_config(name).values), LAYERS)
     values.pop("quantization_config", None)
     ours, by_class = (Fields(values, "config.json") for _ in range(2))
     return (
-        build(ours, torch.bfloat16, recipe=PLAIN),
-        build(by_class, torch.bfloat16, recipe=PLAIN, family=class_family(by_class)),
+        build(ours, torch.bfloat16, recipe=PLAIN, shard=shard, experts=experts),
+        build(by_class, torch.bfloat16, recipe=PLAIN, shard=shard, experts=experts, family=class_family(by_class)),
     )
 
 
@@ -103,12 +117,57 @@ def test_the_same_price(name: str) -> None:
     assert all(near) == (name not in OTHER_ACTIVATIONS), dict(zip(STEPS, near, strict=True))
 
 
-def test_latent_attention() -> None:
-    """Compare DeepSeek V3: its family keeps one latent vector of a token, and the class all keys and values."""
-    ours, by_class = both("deepseek-v3")
-    kept, kept_by_class = (sum(spec.bytes_per_token for spec in model.kv_specs) for model in (ours, by_class))
-    heads, latent = 128, 512 + 64
-    assert kept_by_class / kept == pytest.approx(heads * (128 + 64 + 128) / latent)
-    # The class has its routers' matrices in fp32; releases store them in bf16.
-    assert Price(by_class).weight_bytes == pytest.approx(Price(ours).weight_bytes, rel=1e-3)
-    assert costs(by_class)["a prompt"].total_flops == pytest.approx(costs(ours)["a prompt"].total_flops, rel=1e-3)
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("name", DIVIDED)
+def test_the_same_price_of_a_rank(name: str, devices: int) -> None:
+    """Compare what one of several devices holds, computes, and sends to the others."""
+    check_parts(*both(name, Shard(devices - 1, devices)))
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b"])
+def test_the_same_price_of_divided_experts(name: str) -> None:
+    """Compare devices with attention of their own, each of which has a part of every expert."""
+    check_parts(*both(name, experts=Shard(1, 4)))
+
+
+def check_parts(ours: Model, by_class: Model) -> None:
+    """Check that two models of one rank have the same weights, KV bytes, FLOPs and communication."""
+    assert Price(by_class).weight_bytes == pytest.approx(Price(ours).weight_bytes, rel=1e-6)
+    assert [spec.bytes_per_token for spec in by_class.kv_specs] == [spec.bytes_per_token for spec in ours.kv_specs]
+    found = costs(by_class)
+    for step, cost in costs(ours).items():
+        other = found[step]
+        assert other.total_flops == pytest.approx(cost.total_flops, rel=2e-3), step
+        assert other.weight_bytes == pytest.approx(cost.weight_bytes, rel=1e-5), step
+        assert other.communication == pytest.approx(cost.communication), step
+        assert (other.kv_read_bytes, other.kv_write_bytes) == (cost.kv_read_bytes, cost.kv_write_bytes), step
+
+
+@pytest.mark.parametrize("name", WHOLE_ATTENTION)
+def test_attention_that_is_whole_on_each_rank(name: str) -> None:
+    """Check that the model names what ranks do not divide, and that the rest is divided."""
+    ours, by_class = both(name, Shard(1, 2))
+    whole = both(name)[1]
+    assert re.fullmatch(WHOLE_ATTENTION[name], by_class.undivided)
+    assert Price(ours).weight_bytes < Price(by_class).weight_bytes < Price(whole).weight_bytes
+    assert [spec.bytes_per_token for spec in by_class.kv_specs] == [spec.bytes_per_token for spec in whole.kv_specs]
+
+
+@pytest.mark.parametrize("shard", [WHOLE, Shard(3, 4)])
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])
+def test_latent_attention(name: str, shard: Shard) -> None:
+    """Compare DeepSeek's models: both keep a latent of each token, from which keys and values are computed.
+
+    Each of several devices keeps the whole latents, and a part of the heads.
+    """
+    ours, by_class = both(name, shard)
+    assert [spec.bytes_per_token for spec in ours.kv_specs] == [2 * (512 + 64)] * LAYERS
+    assert by_class.kv_specs == ours.kv_specs
+    # The class has its routers' matrices in fp32, and each rank has them whole; releases store them in bf16.
+    assert Price(by_class).weight_bytes == pytest.approx(Price(ours).weight_bytes, rel=1e-3 * shard.size)
+    found = costs(by_class)
+    for step, cost in costs(ours).items():
+        other = found[step]
+        assert other.total_flops == pytest.approx(cost.total_flops, rel=1e-3), step
+        assert other.weight_bytes == pytest.approx(cost.weight_bytes, rel=2e-3 * shard.size), step
+        assert (other.kv_read_bytes, other.kv_write_bytes) == (cost.kv_read_bytes, cost.kv_write_bytes), step

@@ -26,7 +26,7 @@ TYPES = (
     "gemma", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text", "glm4_moe",
     "glm4_moe_lite", "got_ocr2", "gpt_bigcode", "gpt_neox", "gptj", "granite_swa", "granitemoe", "granitemoe_swa",
     "granitemoeshared", "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "jais2",
-    "kolibri1", "laguna", "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3", "ministral", "mllama",
+    "jetmoe", "kolibri1", "laguna", "longcat_flash", "mellum", "mimo_v2_flash", "minicpm3", "ministral", "mllama",
     "modernbert-decoder", "moshi", "moss_transcribe_diarize", "nanochat", "nemotron", "olmo", "olmoe", "opt",
     "persimmon", "phi4_multimodal", "phimoe", "roc_bert", "sarvam_moe", "seed_oss", "solar_open", "stablelm",
     "vaultgemma", "youtu",

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from models.comparing import TOLERANCE, off
-from models.test_encoders import LENGTHS, apart, given
+from models.test_encoders import LENGTHS, apart, given, steps_of_requests
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.core.models.common.embedder import Embedder
@@ -25,12 +25,8 @@ from ridgeline.core.models.from_transformers.encoder_probe import OTHER_INPUTS
 from ridgeline.core.models.from_transformers.small_config import small_config
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.work import StepSegment, Work
-from ridgeline.engine.engine import Engine
-from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.scheduler import Limits
 from ridgeline.price.price import Price
 from support.checkpoints import fill_random
-from support.engines import token_engine
 from support.registered_encoders import EncoderGroup, encoder_group, registered_encoders
 
 _SIZES: dict[str, Any] = {
@@ -66,8 +62,8 @@ PACKED = (
 )  # fmt: skip
 """The types whose texts run as one sequence, with our attention."""
 BY_LENGTH = (
-    "convbert", "deberta", "deberta-v2", "esm", "flaubert", "fnet", "layoutlm", "luke", "megatron-bert", "mobilebert",
-    "mpnet", "nystromformer", "rembert", "roformer", "squeezebert", "xlm", "yoso",
+    "convbert", "deberta", "deberta-v2", "esm", "flaubert", "fnet", "ibert", "layoutlm", "luke", "megatron-bert",
+    "mobilebert", "mpnet", "nystromformer", "rembert", "roformer", "squeezebert", "xlm", "yoso",
 )  # fmt: skip
 """The types that attend by themselves, or whose code looks at the rows of a text in another way."""
 FP32_ONLY = ("deberta", "fnet")
@@ -75,11 +71,9 @@ NATIVE = ("bert", "roberta", "xlm-roberta", "modernbert")
 NOT_RUN = {
     **OTHER_INPUTS,
     "big_bird": "change with the texts before",
-    "ibert": "cannot be traced",
     "longformer": "depends on the values of tensors",
     "modernvbert": "its text model",
     "ultravbert": "its text model",
-    "xmod": "cannot be traced",
 }
 """The types that the engine refuses or only prices, with a part of the reason."""
 
@@ -170,17 +164,7 @@ def test_states_of_the_layout_with_a_head(written: Written) -> None:
 
 def test_texts_through_the_engine(written: Written) -> None:
     """Run steps of at most 48 positions, with as many whole texts as fit, whatever a chunk is."""
-    engine: Engine = token_engine(written.ours, limits=Limits(tokens=48, chunk=5))
-    answers = written.answers()
-    asked = {engine.add(GenerationRequest(text)): theirs for text, theirs in zip(written.texts, answers, strict=True)}
-    told = 0
-    while engine.has_work:
-        for event in engine.step():
-            assert event.hidden is not None
-            assert apart(torch.from_numpy(event.hidden), asked[event.request], answers) <= TOLERANCE
-            told += 1
-    assert told == len(LENGTHS)
-    assert 2 <= engine.stats.steps < len(LENGTHS)
+    assert 2 <= steps_of_requests(written.ours, written.texts, written.answers()) < len(LENGTHS)
 
 
 def test_price(written: Written) -> None:

@@ -19,13 +19,13 @@ from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.core.checkpoint.weight_loader import fill_dummy
 from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.storage import StorageConfig
-from ridgeline.core.models.from_transformers.class_code_ops import ClassExperts
 from ridgeline.core.models.from_transformers.class_construction import class_module
 from ridgeline.core.models.from_transformers.class_decoder import ClassDecoder
-from ridgeline.core.models.from_transformers.class_probe import copy_weights
+from ridgeline.core.models.from_transformers.class_experts import ClassExperts
 from ridgeline.core.models.from_transformers.expert_names import single_expert_names
 from ridgeline.core.models.from_transformers.routed_experts import RoutedExperts, routed_experts
 from ridgeline.core.models.from_transformers.small_config import small_config
+from ridgeline.core.models.from_transformers.small_weights import copy_weights
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.experts import Experts, ExpertSizes
 from ridgeline.core.ops.nonlinearity import ClampedGate

@@ -5,6 +5,7 @@ config names and that transformers does not have is refused, where transformers 
 """
 
 import importlib.metadata
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -15,12 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.core.models.from_transformers import installed_package
+from ridgeline.core.models.from_transformers.class_config import transformers_config
+from ridgeline.core.models.from_transformers.class_construction import context_of
 from ridgeline.core.models.from_transformers.class_lookup import (
     causal_class,
     encoder_class,
     find_class,
     registered_causal_types,
-    transformers_config,
 )
 from ridgeline.core.models.registry import family_of
 
@@ -163,6 +165,63 @@ def test_absurd_counts_are_refused_before_a_config_class_makes_lists_of_them(nam
     inside = fields("llava", text_config={"model_type": "mistral", name: 10**12})
     assert f"{name} is {10**12}" in refusal(inside)
     assert find_class(fields("llama", rope_theta=10**9)).config.rope_parameters["rope_theta"] == 10**9
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (fields("gpt_neox", layer_norm_eps=math.nan), "layer_norm_eps is nan; it must be a finite number"),
+        (fields("gpt_neox", layer_norm_eps=math.inf), "layer_norm_eps is inf; it must be a finite number"),
+        (fields("gpt_neox", layer_norm_eps=-1.0), "layer_norm_eps is -1.0; it must be a number above 0"),
+        (fields("gpt_neox", rope_theta=-1e4), "rope_theta is -10000.0; it must not be negative"),
+        (fields("gpt_neox", rope_scaling={"factor": math.nan}), "rope_scaling.factor is nan; it must be a finite"),
+        (fields("mamba2", time_step_limit=[0.0, math.nan]), r"time_step_limit\[1\] is nan; it must be a finite number"),
+        (fields("mamba2", initializer_range={"__float__": "NaN"}), "initializer_range is nan; it must be a finite"),
+        (fields("mamba2", initializer_range={"__float__": "wide"}), "initializer_range is .*; it must be a number"),
+        (fields("gpt_neox", max_position_embeddings=0), "max_position_embeddings is 0; it must be an integer above 0"),
+        (fields("gpt_neox", max_position_embeddings=-5), "max_position_embeddings is -5; it must be an integer above"),
+        (fields("gpt_neox", num_attention_heads=0), "num_attention_heads is 0; it must be an integer"),
+        (fields("gpt_neox", hidden_size="48"), "hidden_size is '48'; it must be an integer above 0"),
+        (fields("gpt_neox", vocab_size=True), "vocab_size is True; it must be an integer above 0"),
+        (fields("bloom", n_head=0), "n_head is 0; it must be an integer above 0"),
+        (fields("olmoe", num_key_value_heads=3), "num_attention_heads is 4; it must be a multiple of the 3 KV heads"),
+        (fields("olmoe", num_experts=-4), "num_experts is -4; it must not be negative"),
+        (fields("gpt_neox", text_config="x"), "text_config is 'x'; it must be an object"),
+        (fields("gpt_neox", rope_scaling={"factor": -2.0}), "rope_scaling.factor is -2.0; it must be a number above 0"),
+        (fields("gpt_neox", torch_dtype="float7"), "torch_dtype: unknown number format 'float7'"),
+        (fields("gpt_neox", quantization_config="fp8"), "quantization_config is 'fp8'; it must be an object"),
+        (
+            fields("llava", text_config={"model_type": "mistral", "num_attention_heads": -4}),
+            r"text_config\.num_attention_heads is -4; it must be an integer above 0",
+        ),
+    ],
+)
+def test_numbers_that_no_model_has_are_refused_with_their_field(config: Fields, problem: str) -> None:
+    assert re.search(f"^config.json: {problem}", refusal(config))
+
+
+def test_infinite_bounds_and_unlimited_positions_are_no_mistakes() -> None:
+    for infinity in (math.inf, {"__float__": "Infinity"}):
+        found = find_class(fields("mamba2", hidden_size=4096, time_step_limit=[0.0, infinity]))
+        assert list(found.config.time_step_limit) == [0.0, math.inf]
+    assert context_of(find_class(fields("xlnet", d_head=12)).config) == 2048
+
+
+@pytest.mark.parametrize("stated", ["mamba", "olmoe_2", None])
+def test_a_class_of_another_model_type_is_named_with_its_own(stated: str | None) -> None:
+    """Refuse a type that contradicts the class, an unknown one, and a missing one of an encoder's class."""
+    name = "MPNetForMaskedLM" if stated is None else "OlmoeForCausalLM"
+    with pytest.raises(ModelRefused) as refused:
+        family_of(fields(stated, name))
+    given, right = ("no model_type", "mpnet") if stated is None else (f"model_type {stated}", "olmoe")
+    assert str(refused.value) == (
+        f"config.json: the config states {given}, but {name} of transformers 5.24 is a class of model_type {right}; "
+        "correct model_type or architectures"
+    )
+
+
+def test_a_family_goes_by_the_architecture_alone() -> None:
+    assert family_of(fields("mamba", "Qwen3ForCausalLM")).model_type == "qwen3"
 
 
 @pytest.mark.parametrize(

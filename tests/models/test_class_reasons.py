@@ -15,6 +15,11 @@ REASONS = {
     "falcon": "does not call the attention interface",
     "roberta": "numbers the positions of a text in another way than from 0",
     "bart": "is an encoder-decoder",
+    "openai-gpt": "not priced, because it keeps nothing of a text between steps",
+    "big_bird": "not priced, because it computes attention in another way for short texts",
+    "cpmant": "not priced, because its code does not continue a text from what it keeps",
+    "deepseek_v4": "not priced, because it attends to a window and to compressed keys at once",
+    "qwen4_exp": "not priced, because its code depends on the values of tensors",
 }
 
 

@@ -287,7 +287,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True"),
     ("gpt2", {"activation_function": "sigmoid"}, "activation_function 'sigmoid' is not supported"),
-    ("llama", {"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
+    ("llama", {"architectures": ["MambaForCausalLM"]}, "is a class of model_type mamba"),
     ("llama", {"architectures": ["two\nlines"]}, "architecture two lines is not supported"),
     ("llama", {"architectures": None, "model_type": "xlama"}, "model_type xlama is not supported"),
     ("llama", {"architectures": [], "model_type": MISSING}, "has neither architectures nor model_type"),

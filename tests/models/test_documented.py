@@ -168,9 +168,11 @@ def test_a_name_that_only_begins_alike(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(installed_package, "version", Mock(side_effect=PackageNotFoundError))
     with pytest.raises(ModelRefused) as caught:
         build(Fields({"architectures": [name]}, "c"))
-    assert f"architecture {name} is not supported; " in str(caught.value)
-    assert "if transformers has a class of this architecture, it is used after pip install" in str(caught.value)
-    assert "missing" not in str(caught.value)
+    said = str(caught.value)
+    assert f"architecture {name} is not supported; " in said
+    assert "if transformers has a class of this architecture, it would be used, but transformers 5.24 or newer" in said
+    assert "is not installed: pip install 'ridgeline[transformers]'" in said
+    assert "missing" not in said
 
 
 @pytest.mark.parametrize("kind", ["decilm", "DeciLMForCausalLM"])

@@ -166,6 +166,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 2.5,
         },
     ),
+    # Classes of transformers without a family here.
+    "class-one-kv-head-for-two": ("arcee", {**_COMMON, "num_key_value_heads": 1, "vocab_size": 51}),
+    "class-own-activation": ("apertus", {**_COMMON, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "class-whole-attention": ("stablelm", {**_HEADS, "use_qkv_bias": True}),
+    "class-experts": (
+        "afmoe",
+        {
+            **_COMMON,
+            "num_key_value_heads": 2,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "num_shared_experts": 1,
+            "num_dense_layers": 1,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "class-latent": ("youtu", {name: value for name, value in _LATENT.items() if "rout" not in name}),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }
 _STACKS: dict[str, Any] = {

@@ -5,7 +5,7 @@ counted here one by one, and in test_attention.py as the weights that are not ze
 support/audit.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from models.covered import check_covered
 from ridgeline.core.models import FAMILIES, Fields, build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import ENCODER, StepSegment, Work
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, StepSegment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
@@ -62,6 +62,31 @@ def test_on_meta(family: str) -> None:
     traced = shapes_of(build(Fields(values, "config.json")), "meta")
     assert traced == shapes_of(random_ours(values), "cpu")
     assert {path for path, _ in traced} == {path for path, _ in random_ours(values).ops()}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_trace_uses_no_weights_and_leaves_them(family: str) -> None:
+    """Trace a loaded model on meta throughout, its buffers too; afterwards it has its own tensors again."""
+    model = random_ours(CONFIGS[family])
+    held = dict(tensors_of(model))
+    results: list[tuple[str, Any]] = []
+    with model.on_meta(lambda path, _op, _inputs, out: results.append((path, out))):
+        inside = [tensor.is_meta for _, tensor in tensors_of(model)]
+        model._run_on_meta({TOKENS: 7, LOGITS: 2})
+    assert len(inside) == len(held)
+    assert all(inside)
+    assert results
+    assert all(x.is_meta for _, out in results for x in (out if isinstance(out, list | tuple) else (out,)))
+    after = dict(tensors_of(model))
+    assert after.keys() == held.keys()
+    assert all(after[name] is tensor for name, tensor in held.items())
+    assert not any(tensor.is_meta for tensor in held.values())
+
+
+def tensors_of(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's parameters and buffers by name, those that several modules share once for each."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def shapes_of(model: Model, device: str) -> list[tuple[str, list[torch.Size]]]:

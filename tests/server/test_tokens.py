@@ -5,15 +5,20 @@ from typing import Any
 
 import openai
 import pytest
+from msgspec import structs
 
 from engine.folders import CHAT, write_model
 from ridgeline import __version__
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import load_engine
+from ridgeline.engine.text_processor import load_text_processor
+from ridgeline.server.app import text_cards
+from ridgeline.server.routes.served_model import ServedModel
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
 from server.conftest import Everybody, Running, running
+from server.scripted import INFO
 
 TEXT = "Once upon a </s> time"
 
@@ -97,6 +102,13 @@ def test_the_tokenizers_own_tokens_are_added_where_a_request_wants_them(server: 
 def test_what_is_neither_is_refused(server: Running, path: str, body: Any) -> None:
     reply = server.post(path, body)
     assert (reply.status, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("definition", ["", "OlmoeForCausalLM of transformers 5.24"])
+def test_models_name_the_class_that_defines_them(definition: str) -> None:
+    texts, info = load_text_processor("tales"), structs.replace(INFO, definition=definition)
+    card = text_cards(ServedModel(("tales",), texts, info), ServerSettings())["tales"]
+    assert card.get("definition", "") == definition
 
 
 def test_models_say_what_is_served_and_within_which_limits(client: openai.OpenAI) -> None:

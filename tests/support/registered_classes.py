@@ -25,9 +25,11 @@ from ridgeline.core.models.from_transformers.class_lookup import registered_caus
 from ridgeline.core.models.from_transformers.small_config import small_config
 from ridgeline.core.models.registry import VISION
 from support.checkpoints import fill_random
-from support.small_transformers import NEEDED
+from support.small_transformers import ALL_KINDS, NEEDED
 
 COMPLETED: Mapping[str, Mapping[str, Any]] = {
+    "bamba": ALL_KINDS["bamba"],
+    "granitemoehybrid": ALL_KINDS["granitemoehybrid"],
     "gemma4_assistant": NEEDED["gemma4_assistant"],
     "emu3": {"vocabulary_map": {"<|extra_200|>": 5, "<image>": 6}},
     "lfm2": {"full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_hidden_layers": 16},

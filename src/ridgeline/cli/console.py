@@ -50,6 +50,17 @@ def print_json(value: object) -> None:
     print(json.dumps(json_data(value)), flush=True)
 
 
+def say_definition(definition: str) -> None:
+    """Report on stderr which class of a package defines a model; nothing for a model of a family (definition "")."""
+    if definition:
+        say(describe_definition(definition))
+
+
+def describe_definition(definition: str) -> str:
+    """Return a line about a model that a class of a package defines."""
+    return f"built from {definition}, because no family here builds it"
+
+
 def say_warnings(lines: Iterable[str]) -> None:
     """Print the warnings of a loaded model on stderr, one per line."""
     for line in lines:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.console import loading_bar, print_json, read_text, say, say_warnings
+from ridgeline.cli.console import loading_bar, print_json, read_text, say, say_definition, say_warnings
 from ridgeline.cli.options import parse_tokens
 from ridgeline.engine.embedding_llm import EmbeddingLLM, Vector, similarity
 from ridgeline.engine.engine_settings import EngineSettings
@@ -57,6 +57,7 @@ def embed(
     settings = EngineSettings(limits=limits, weights=weights, kv=kv, device=device)
     with loading_bar(model) as progress:
         embedder = EmbeddingLLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    say_definition(embedder.loaded.definition)
     say_warnings(embedder.loaded.warnings)
     started = time.perf_counter()
     if embedder.info.labels:

@@ -11,7 +11,7 @@ from ridgeline.backends import backend_of
 from ridgeline.backends.cpu.library import state
 from ridgeline.cli import options
 from ridgeline.cli.console import print_json
-from ridgeline.core.models.from_transformers.installed_package import PIP, installed_version, is_usable
+from ridgeline.core.models.from_transformers.installed_package import PIP, installed_version, package_problem
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.op import Op
 from ridgeline.util.host import GIB, available_memory, processor
@@ -42,10 +42,11 @@ def env(as_json: options.Json = False) -> None:
 
 
 def _transformers() -> str:
-    """Return the version of the optional package transformers, with the command to install it if it is not used."""
+    """Return the version of the optional package transformers, with the reason and a command if it is not used."""
     if installed_version() is None:
         return f"not installed: {PIP}"
-    return version("transformers") + ("" if is_usable() else f", not used: {PIP}")
+    problem = package_problem()
+    return version("transformers") + ("" if problem is None else f", not used: {problem}")
 
 
 def _without_kernels(backend: Backend) -> str:

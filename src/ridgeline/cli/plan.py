@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.cli.class_status import class_status
 from ridgeline.cli.console import counting_bar, print_json, say
 from ridgeline.cli.emit import check_plan_emit, emitted_plan, refuse_emit, with_engine
 from ridgeline.cli.examples import EXAMPLES
@@ -74,7 +75,9 @@ def plan(flags: PlanFlags) -> None:
             f"{' and '.join(names)}"
         )
     embedding = read_embedding(source)
-    if embedding is not None or not family_of(source.config).generates:
+    with class_status(source.config):
+        generates = embedding is None and family_of(source.config).generates
+    if not generates:
         _refuse_text_options(source.title, flags)
         plan_embedding(source, embedding, flags)
         return
@@ -112,7 +115,9 @@ def _plan_text(source: ModelSource, flags: PlanFlags, devices: tuple[Device, ...
         show(compare_document(compared))
     else:
         assert made is not None
-        show(short_document(made) if shown.short else plan_document(made, sections))
+        with class_status(source.config):  # it may price other formats
+            document = short_document(made) if shown.short else plan_document(made, sections)
+        show(document)
 
 
 def _csv(compared: DeviceComparison | None) -> str:
@@ -173,10 +178,11 @@ def _plan(source: ModelSource, flags: PlanFlags, add_adapters: AddAdapters | Non
     requested, others = workload.workload(setup.max_batch_tokens), _others(device, flags.money)
     config, stated = source.config, source.index_total_bytes
     batches = workload.batches()
-    return make_plan(
-        source.title, config, setup.setup(device), requested, others, workload.demand(), stated,
-        batches if len(batches) > 1 else (), add_adapters,
-    )  # fmt: skip
+    with class_status(config):
+        return make_plan(
+            source.title, config, setup.setup(device), requested, others, workload.demand(), stated,
+            batches if len(batches) > 1 else (), add_adapters,
+        )  # fmt: skip
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:

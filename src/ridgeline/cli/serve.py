@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli import options
-from ridgeline.cli.console import loading_bar
+from ridgeline.cli.console import describe_definition, loading_bar
 from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import build_from, given_flags, panel, with_flags
 from ridgeline.cli.limits import ServerLimitFlags, check_limits, limits_of
@@ -350,6 +350,7 @@ def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) 
     The KV capacity is already in the log.
     """
     _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
+    _say_definition(llm)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
     _say_formats(llm, settings)
     _say_warnings(llm)
@@ -361,6 +362,7 @@ def say_multi_model_ready(
     """Log the address, the names and the limits of a server with a language model and diffusion pipelines."""
     pipeline_names = ", ".join(models.diffusion_engine.pipelines)
     _say_serving(url, f"{served.name}, {pipeline_names}", models.llm.info.threads, settings)
+    _say_definition(models.llm)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
     _say_formats(models.llm, settings)
     _say_warnings(models.llm)
@@ -381,6 +383,12 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}; its page: {url}/", extra={"fields": {"url": url}})
     if warning := missing_kernels_warning():
         logger.warning(warning)
+
+
+def _say_definition(llm: EngineClient) -> None:
+    """Log which class of a package defines the language model, if no family here does."""
+    if llm.info.definition:
+        logger.info(describe_definition(llm.info.definition))
 
 
 def _say_formats(llm: EngineClient, settings: ServerSettings) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ridgeline.cli import options
+from ridgeline.cli.class_status import class_status
 from ridgeline.cli.console import print_json
 from ridgeline.core.checkpoint.adapter import Adapter, adapt, read_adapters
 from ridgeline.core.checkpoint.embedding_config import read_embedding, with_pooling
@@ -16,7 +17,8 @@ from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, layers_of, parameter_breakdown
 from ridgeline.core.models.common.recipes import Recipe, read_recipe
-from ridgeline.core.models.common.sizes import HeadSharing, ModelSizes, sizes_of
+from ridgeline.core.models.common.sizes import HeadSharing, ModelSizes, describe_latents, sizes_of
+from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
@@ -35,7 +37,8 @@ def show(
     fields, embedding = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None
     try:
-        built = build(fields)
+        with class_status(fields):
+            built = build(fields)
         built = built if embedding is None else with_pooling(built, embedding)
     except ModelRefused as refusal:
         if name is None:
@@ -116,7 +119,8 @@ def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Docum
         if sizes.sharing and model.kv_specs
         else (_parameters(model, counted),)
     )
-    return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
+    called = title if model.traced_from else f"family {title}"  # a class has no family here
+    return Document(f"{architecture}: {called}, {name.kind}, for {name.task}", (Facts(facts), *tables))
 
 
 def _origin(model: Model) -> Iterator[tuple[str, str]]:
@@ -134,12 +138,16 @@ def _name(fields: Fields, sizes: ModelSizes) -> ArchitectureName:
 
 
 def _kept(model: Model, sizes: ModelSizes) -> str:
+    differ = len({(op.heads, op.spec.heads) for _, op in model.ops_of(Attention)}) > 1
+    where = " in most layers" if differ else ""
     shared = {
         "MHA": f" as MHA: each of {sizes.heads} heads has its own",
-        "GQA": f" as GQA: {sizes.heads} query heads share {sizes.kv_heads} KV heads",
+        "GQA": f" as GQA: {sizes.heads} query heads share {sizes.kv_heads} KV heads{where}",
         "MQA": f" as MQA: {sizes.heads} query heads share one KV head",
     }
     form = shared.get(sizes.form, "")
+    if latents := describe_latents(model):
+        form = f" as {sizes.form}: {latents} of {sizes.heads} heads"
     stored = model.storage.kv
     if not model.kv_specs:
         return "none, because a text runs in one step"

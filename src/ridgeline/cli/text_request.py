@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from ridgeline.backends import priced_backend
 from ridgeline.cli import options
-from ridgeline.cli.console import loading_bar, read_text, say, say_warnings, status
+from ridgeline.cli.console import loading_bar, read_text, say, say_definition, say_warnings, status
 from ridgeline.cli.flags import option_values, panel
 from ridgeline.cli.options import parse_tokens
 from ridgeline.core.checkpoint import ModelSource
@@ -107,6 +107,7 @@ def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: b
     source = as_source(model)
     with loading_bar(source.name) as progress:
         llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    say_definition(llm.loaded.definition)
     say_warnings(llm.loaded.warnings)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("the model has no tokenizer, so each byte of the prompt is a token")

@@ -12,6 +12,7 @@ from time import perf_counter
 import torch
 
 from ridgeline.cli import options
+from ridgeline.cli.class_status import class_status
 from ridgeline.cli.console import say
 from ridgeline.cli.flags import given_flags, option, panel
 from ridgeline.cli.options import SECOND_GUIDANCE, device_named, parse_tokens
@@ -238,10 +239,11 @@ class PricedTraceFlags:
         models = ModelCache(
             source.config, add_adapters_of(source, lora), partial(with_pooling, embedding=read_embedding(source))
         )
-        case = models.scenario(setup)
-        length = parse_tokens(self.input, "--input")
-        longer = offer_longer_context(source.config, length + 1) if length >= case.model.context else ""
-        return priced_trace(model, case, length, self.batch, longer)
+        with class_status(source.config):
+            case = models.scenario(setup)
+            length = parse_tokens(self.input, "--input")
+            longer = offer_longer_context(source.config, length + 1) if length >= case.model.context else ""
+            return priced_trace(model, case, length, self.batch, longer)
 
     def check(self) -> None:
         """Raise ValueError for options that only apply to a priced request.

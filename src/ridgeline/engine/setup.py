@@ -75,6 +75,8 @@ class LoadedEngine:
     """The config that the model was built from."""
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
+    definition: str = ""
+    """The class that defines the model and its package, as in `EngineInfo.definition`; "" for a family's model."""
 
     def with_interconnect(self, device: Device) -> Device:
         """Return a device with the measured interconnect of this engine's ranks."""
@@ -150,6 +152,7 @@ class LoadedEngine:
             concurrency=layout.concurrency(self.engine.traits.context, self.engine.traits.encoder_context),
             unshared=layout.why_no_prefix_cache,
             warnings=self.warnings,
+            definition=self.definition,
             predicted_intervals={} if device is None else self._predicted_intervals(device),
         )
 
@@ -256,7 +259,15 @@ def load_engine(
     )
     config = source.config.values
     warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights, loading)
-    return LoadedEngine(engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings)
+    definition = definition_of(built, source)
+    return LoadedEngine(
+        engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings, definition
+    )
+
+
+def definition_of(model: Model, source: ModelSource) -> str:
+    """Return the class that defines a source's model and its package, as `EngineInfo.definition`."""
+    return f"{family_of(source.config).architecture} of {model.traced_from}" if model.traced_from else ""
 
 
 def _first_rank(source: ModelSource, embedding: EmbeddingConfig | None, settings: EngineSettings) -> Model:

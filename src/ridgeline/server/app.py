@@ -146,6 +146,7 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
             "max_model_len": model.info.context,
             "dtype": model.info.dtype,
             "limits": settings.public_limits(),
+            **({"definition": model.info.definition} if model.info.definition else {}),
             **({"priced": settings.priced} if settings.priced else {}),
         }
         for name in model.all_names

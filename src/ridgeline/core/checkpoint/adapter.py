@@ -63,6 +63,7 @@ def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+_EXPANDS_LATENTS = ".kv_b_proj"  # to keys and values, which attention over latents does not compute
 _MAX_RANK = 4096
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
@@ -360,6 +361,11 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
     # The checkpoint name, with or without the backbone prefix, or the name in another version of transformers.
     names = (module, family.backbone_prefix + module, family.checkpoint_name(family.model_name(module)))
     target = next((targets[name] for name in names if name in targets), None)
+    if target is None and module.endswith(_EXPANDS_LATENTS):
+        raise ModelRefused(
+            f"{adapter.folder}: LoRA on the matrix that expands latents ({module}) is not supported; merge it into the "
+            "model"
+        )
     if target is None:
         raise ModelRefused(f"{adapter.folder}: the adapter adapts {module}, which the model lacks{_made_for(adapter)}")
     return target

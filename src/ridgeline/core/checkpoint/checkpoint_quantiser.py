@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.compressed_tensors_writer import compressed, compressed_bytes, quantization_config
+from ridgeline.core.checkpoint.embedding_config import module_folders
 from ridgeline.core.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.core.checkpoint.parameter_map import ParameterMap
 from ridgeline.core.checkpoint.source import ModelSource
@@ -249,13 +250,16 @@ def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Te
 def _write_beside(folder: Path, source: ModelSource, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
     """Write a quantised model's config.json and model card, and copy the files that do not change.
 
-    These are the tokenizer, templates and licences. config.json gets a quantisation section.
+    These are the tokenizer, templates, licences, and the pooling of an embedding model. config.json gets a quantisation
+    section.
     """
     assert source.folder is not None
     config = read_object(source.folder / "config.json")
     _write_json(folder / "config.json", config | {"quantization_config": quantization_config(stored, kept)})
     for path in _beside(source.folder):
         shutil.copyfile(path, folder / path.name)
+    for path in module_folders(source):
+        shutil.copytree(path, folder / path.name)
     card = source.folder / "README.md"
     if card.is_file():
         shutil.copyfile(card, folder / _ORIGINAL_MODEL_CARD)

@@ -100,6 +100,19 @@ def _listed(name: str) -> EmbeddingConfig | None:
     return EmbeddingConfig(entry["pooling"], (PostPoolingLayer(Path("2_Normalize")),) if entry["normalise"] else ())
 
 
+def module_folders(source: ModelSource) -> list[Path]:
+    """Return the folders of an embedding model's pooling and of the layers after it; a norm needs none.
+
+    Raises:
+        ModelRefused: If the settings are not supported.
+    """
+    if source.folder is None or read_embedding(source) is None:
+        return []
+    modules = source.folder / _MODULES
+    paths = [_inside(source.folder, entry, modules) for entry in untrusted.read_json(modules)[1:]]
+    return [path for path in paths if path.is_dir()]
+
+
 def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
     """Read the embedding settings from modules.json and the files that it refers to."""
     listed, folder = untrusted.read_json(modules), modules.parent

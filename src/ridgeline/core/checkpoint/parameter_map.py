@@ -40,9 +40,13 @@ class ParameterMap:
         """Return whether a checkpoint tensor that fills no parameter may be left out, judged by its name.
 
         Such tensors are redundant copies of a token table, those that the family or the model does not load, and scales
-        of keys and values that the engine stores in another format than the checkpoint declares.
+        of keys and values that the engine stores in another format than the checkpoint declares. A pattern of the
+        model may describe the name in the checkpoint or the model's own.
         """
-        if not self.place(name):
+        own = self.place(name)
+        if not own:
             return True
         patterns = (*self._passed_over, KV_SCALE.pattern)
-        return self._family.ignores(name) or any(re.fullmatch(pattern, name) for pattern in patterns)
+        return self._family.ignores(name) or any(
+            re.fullmatch(pattern, spelt) for pattern in patterns for spelt in (name, own)
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.converted_checkpoint import convert_checkpoint
@@ -216,14 +216,12 @@ def _assign_parameter(name: str, module: StoredModule, own_name: str, full: Tens
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
     for path, tensor in parameters.items():
-        owner, _, attribute = path.rpartition(".")
-        held = module.get_submodule(owner)
-        check_fits(name, tensor, getattr(held, attribute))
+        check_fits(name, tensor, module.get_parameter(path))
         # Scales and biases are small enough to check; one NaN in them corrupts every token.
         if tensor.dim() == 1 and not torch.isfinite(tensor).all():
             raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
         _page_in(tensor)
-        setattr(held, attribute, nn.Parameter(tensor, requires_grad=False))
+        module.set_parameter(path, tensor)
 
 
 def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
@@ -267,7 +265,7 @@ def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None =
                 tensor = torch.ones(wanted.shape, dtype=wanted.dtype, device=device)
                 if wanted.dim() > 1:
                     _repeat(block.to(tensor), tensor.view(-1))
-            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+            module.set_parameter(attribute, tensor)
     model.tie()
 
 

@@ -49,8 +49,9 @@ from ridgeline.core.models.families import (
     whisper,
     z_image,
 )
-from ridgeline.core.models.from_transformers.class_lookup import checkpoint_code, is_known, registered_causal_types
-from ridgeline.core.models.from_transformers.installed_package import PIP, is_usable, package_name
+from ridgeline.core.models.from_transformers.class_config import checkpoint_code
+from ridgeline.core.models.from_transformers.class_lookup import contradiction, is_known, registered_causal_types
+from ridgeline.core.models.from_transformers.installed_package import package_name, package_problem
 
 # The sections of multimodal configs that hold the config of the text model.
 _TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
@@ -121,6 +122,24 @@ A config names one in `_class_name`.
 """
 
 
+def has_family(fields: Fields) -> bool:
+    """Return whether a family here builds a config's model, so that no class of transformers is imported for it."""
+    name, kind = _named(fields)
+    return _own_family(name, kind) is not None or alias_of(name, kind) is not None
+
+
+def _named(fields: Fields) -> tuple[str, str]:
+    """Return the architecture and the `model_type` that a config names, "" for none."""
+    stated = fields.values.get("model_type")
+    return fields.architecture, stated if isinstance(stated, str) else ""
+
+
+def _own_family(name: str, kind: str) -> Family | None:
+    """Return the model family for an architecture, or for a `model_type` without one; None if there is none."""
+    known = (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH)  # T5 before its encoder alone
+    return next((each for each in known if each.builds(name) or (not name and kind == each.model_type)), None)
+
+
 def family_of(fields: Fields) -> Family:
     """Return the model family that a config names, by its architecture or its `model_type`.
 
@@ -130,12 +149,9 @@ def family_of(fields: Fields) -> Family:
         ModelRefused: If no language model, encoder or speech model has this architecture. The message says what the
             config is and what is supported.
     """
-    name = fields.architecture
-    stated = fields.values.get("model_type")
-    kind = stated if isinstance(stated, str) else ""
-    for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 before its encoder alone
-        if family.builds(name) or (not name and kind == family.model_type):
-            return family
+    name, kind = _named(fields)
+    if (own := _own_family(name, kind)) is not None:
+        return own
     kin = alias_of(name, kind)
     if kin is not None:
         return _of_kin(kin, fields)
@@ -163,13 +179,15 @@ def family_of(fields: Fields) -> Family:
         from ridgeline.core.models.from_transformers.class_family import class_family
 
         return class_family(fields)
+    if contradicted := contradiction(fields):
+        raise fields.refuse(contradicted)
     key = "architecture" if name else "model_type"
     missing = unsupported_reason(called) or (unsupported_reason(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"{key} {missing}")
     families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # by stem
-    if is_usable():
+    if package_problem() is None:
         names = {name.partition("For")[0]: name for name in registered_causal_types().values()} | names
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
@@ -179,13 +197,14 @@ def family_of(fields: Fields) -> Family:
 
 
 def _install_hint(fields: Fields) -> str:
-    """Return a hint to install the package whose class may define an unknown architecture.
+    """Return a hint to install or mend the package whose class may define an unknown architecture.
 
-    It is "" if the package is installed, or if the config names code of the checkpoint instead of a class.
+    It is "" if the package is usable, or if the config names code of the checkpoint instead of a class.
     """
-    if is_usable() or checkpoint_code(fields):
+    problem = package_problem()
+    if problem is None or checkpoint_code(fields):
         return ""
-    return f"; if transformers has a class of this architecture, it is used after {PIP}"
+    return f"; if transformers has a class of this architecture, it would be used, but {problem}"
 
 
 def _text_inside(fields: Fields) -> str:
@@ -244,9 +263,10 @@ def unsupported_reason(name: str) -> str | None:
         return None
     architecture = entry["architecture"]
     wanted = f"give a folder or config.json with the architecture {architecture} and its model_type"
-    if is_usable():
+    problem = package_problem()
+    if problem is None:
         return f"{name} has no family here, but {package_name()} has its class: {wanted}"
-    return f"{name} has no family here, but transformers has its class: {PIP}, and {wanted}"
+    return f"{name} has no family here, but transformers has its class; {problem}, and {wanted}"
 
 
 def image_generator_of(fields: Fields) -> Family:

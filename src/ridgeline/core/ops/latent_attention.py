@@ -78,8 +78,9 @@ class LatentAttention(Attention):
     parts: tuple[str, ...] = (rotates_in, "attend_latent")
 
     def __init__(
-        self, layer: int, heads: int, sizes: LatentSizes, kv_b: MatrixSpec, spec: KVSpec, *, rope: Rope, scale: float
-    ) -> None:
+        self, layer: int, heads: int, sizes: LatentSizes, kv_b: MatrixSpec, spec: KVSpec, *, rope: Rope | None,
+        scale: float,
+    ) -> None:  # fmt: skip
         """Create the latent attention of one layer.
 
         Args:
@@ -88,7 +89,7 @@ class LatentAttention(Attention):
             sizes: The sizes of latents, keys and values.
             kv_b: The matrix from a latent to each head's key without positions and its value, head by head.
             spec: The format of the KV cache: one head of `sizes.kept` entries, without values.
-            rope: The rotary embedding of queries and keys.
+            rope: The rotary embedding of queries and keys; None if they are rotated before the op, or not at all.
             scale: The factor on the scores.
         """
         assert (spec.heads, spec.k_dim, spec.v_dim) == (1, sizes.kept, 0)
@@ -137,31 +138,32 @@ class LatentAttention(Attention):
 
     @override
     def forward(  # type: ignore[override]
-        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles
+        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles | None
     ) -> Tensor:
         """Return the attention of a step's queries: [rows, heads x W].
 
         Args:
             q_THD: The queries [rows, heads, D].
             latent_TC: The latents [rows, C].
-            turned_TR: The part of the keys with positions [rows, R], not yet rotated.
+            turned_TR: The part of the keys with positions [rows, R], not yet rotated if the op has a rope.
             kv: The KV context of the step.
-            angles: The rotary angles of the rows.
+            angles: The rotary angles of the rows, if the op has a rope.
         """
         return self.attend_latent(*self.rotate_latent(q_THD, latent_TC, turned_TR, angles), kv)
 
     def rotate_latent(
-        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, angles: Angles
+        self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, angles: Angles | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the queries with their last R entries rotated, and the entries to cache: [T, 1, C + R]."""
-        turned_T1R = rotate(turned_TR[:, None], angles, interleaved=self._interleaved)
-        q_THD = rotate(q_THD, angles, self.sizes.nope, interleaved=self._interleaved)
-        return q_THD, torch.cat([latent_TC[:, None], turned_T1R], dim=-1)
+        """Return the queries with their last R entries rotated, and the entries to cache: [T, 1, C + R].
 
-    @property
-    def _interleaved(self) -> bool:
-        assert self.rope is not None
-        return self.rope.interleaved
+        Without a rope nothing is rotated.
+        """
+        assert (angles is None) == (self.rope is None)
+        turned_T1R = turned_TR[:, None]
+        if angles is not None:
+            turned_T1R = rotate(turned_T1R, angles, interleaved=self.rotates_neighbours)
+            q_THD = rotate(q_THD, angles, self.sizes.nope, interleaved=self.rotates_neighbours)
+        return q_THD, torch.cat([latent_TC[:, None], turned_T1R], dim=-1)
 
     def attend_latent(self, q_THD: Tensor, kept_T1E: Tensor, kv: LatentContext) -> Tensor:
         """Store the step's latents in the KV cache and attend to the visible ones: [rows, heads x W]."""
@@ -171,7 +173,7 @@ class LatentAttention(Attention):
     def scored_queries_and_keys(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return the absorbed queries and the latents whose products are the scores of a call with these inputs."""
         q_THD, latent_TC, turned_TR, _, angles = inputs
-        assert isinstance(angles, tuple)
+        assert angles is None or isinstance(angles, tuple)
         q_THD, kept_T1E = self.rotate_latent(q_THD, latent_TC, turned_TR, angles)
         return self.absorb(q_THD), kept_T1E
 
@@ -278,6 +280,8 @@ class LatentAttention(Attention):
 
     @override
     def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
+        if self.rope is None:
+            return NO_COST
         elements = (sums.queries * self.heads + sums.written) * self.sizes.rotary
         moved = streams * elements * format_of(self.spec.dtype).bytes
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
@@ -310,7 +314,7 @@ class LatentAttention(Attention):
 
     @override
     def signature(self) -> Hashable:
-        return self.heads, self.spec, self.sizes, self.kv_b_proj.spec, self.kv_b_proj.stored
+        return self.heads, self.spec, self.sizes, self.rope is None, self.kv_b_proj.spec, self.kv_b_proj.stored
 
     @override
     def extra_repr(self) -> str:

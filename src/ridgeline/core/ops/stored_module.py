@@ -77,6 +77,16 @@ class StoredModule(BackendModule):
         """
         return {name: self.shard.slice(full, 0)}
 
+    def set_parameter(self, path: str, tensor: Tensor) -> None:
+        """Replace a parameter of a module, or of a submodule, by a filled one.
+
+        Args:
+            path: The name or path of the parameter, as `load_tensor` returns it.
+            tensor: The numbers of the parameter, which are not copied.
+        """
+        owner, _, name = path.rpartition(".")
+        setattr(self.get_submodule(owner), name, nn.Parameter(tensor, requires_grad=False))
+
     def storage_shares(self) -> tuple[StorageShare, ...]:
         """Return the number of parameters and their bytes for each storage format in the module."""
         own = [parameter for parameter in self._parameters.values() if parameter is not None]

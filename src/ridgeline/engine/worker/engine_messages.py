@@ -98,6 +98,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
+    definition: str = ""
+    """The class that defines the model and its package, like "OlmoeForCausalLM of transformers 5.24".
+
+    It is "" for the model of a family here.
+    """
     predicted_intervals: dict[str, tuple[float, float]] = {}
     """The factors on predicted step times between which 8 of 10 measured times lie: prefill, decode and mixed.
 

@@ -17,7 +17,7 @@ from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.page_count import kv_layout
-from ridgeline.engine.setup import LoadedEngine
+from ridgeline.engine.setup import LoadedEngine, definition_of
 from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.text_processor import load_text_processor
@@ -62,7 +62,8 @@ def priced_engine(start: EngineStart) -> LoadedEngine:
         prefix_cache=machine.prefix_cache,
         guides=_NoForms(texts.tokenizer, model.vocabulary),
     )
-    return LoadedEngine(engine, model, machine.case.price, layout, texts)
+    definition = definition_of(model, source)
+    return LoadedEngine(engine, model, machine.case.price, layout, texts, definition=definition)
 
 
 def served_machine(source: ModelSource, settings: EngineSettings, device: Device, devices: int) -> Machine:

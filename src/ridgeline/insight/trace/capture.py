@@ -42,7 +42,10 @@ class ActivationCapture:
 
     position: int
     residual: list[Tensor] = field(default_factory=list)
-    """The residual stream at `position` before the first layer and after each layer, [D] each."""
+    """The residual stream at `position` before the first layer and after each layer, [D] each.
+
+    It is empty for a transformers class.
+    """
     attention: list[CapturedCall[Attention]] = field(default_factory=list)
     """The captured calls of attention ops."""
     experts: list[CapturedCall[Experts]] = field(default_factory=list)
@@ -64,10 +67,12 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
             positions.
         adapter: The number of the LoRA adapter; 0 for none.
     """
-    captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
+    captured = ActivationCapture(position)
     with ExitStack() as hooks, selected_adapter(model, adapter, len(ids)):
-        for index, block in enumerate(blocks(model)):
-            hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
+        if not model.traced_from:  # the blocks of a transformers class may return anything
+            multiplier = final_norm(model).multiplier
+            for index, block in enumerate(blocks(model)):
+                hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
         hooks.enter_context(_calls_of(model, Attention, captured.attention))
         hooks.enter_context(_calls_of(model, Experts, captured.experts))
         hooks.enter_context(_neurons(model, captured))

@@ -151,6 +151,11 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
         raise ValueError(
             "for an encoder-decoder, a trace shows only --attention: leave out --lens, --memory and --position"
         )
+    if llm.loaded.model.traced_from and (wanted.lens or wanted.memory or wanted.experts):
+        raise ValueError(
+            f"for a model traced from {llm.loaded.model.traced_from}, a trace shows only --attention: leave out "
+            "--lens, --memory and --experts"
+        )
     if wanted.experts and all(op.experts is None for _, op in llm.loaded.model.ops()):
         raise ValueError("this model is dense and has no experts: leave out --experts")
     check_texts(_encoded(wanted.sources, llm.tokenizer))

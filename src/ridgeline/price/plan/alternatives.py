@@ -58,8 +58,16 @@ def _narrower_on_more(
 def fewest_devices(
     models: ModelCache, setup: Deployment, workload: PlanWorkload, counts: Sequence[int] = DEVICES
 ) -> Deployment | None:
-    """Return the deployment on the fewest devices on which it fits, or None if it fits on none of the `counts`."""
-    tried = (dataclasses.replace(setup, devices=count) for count in counts)
+    """Return the deployment on the fewest devices on which it fits, or None if it fits on none of the `counts`.
+
+    Only numbers of devices are tried on which an equal share of the weights fits.
+    """
+    known = _memory(models, setup, workload)
+    tried = (
+        dataclasses.replace(setup, devices=count)
+        for count in counts
+        if known is None or known.weights * setup.devices / count < known.budget
+    )
     return next((s for s in tried if (s.devices == 1 or s.device.link) and fits(models, s, workload)), None)
 
 

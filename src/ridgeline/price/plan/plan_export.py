@@ -112,7 +112,7 @@ def _model(plan: DeploymentPlan) -> dict[str, Any]:
         **json_select(model, "context", "vocabulary"),
         "dtype": format_of(model.storage.dtype).name,
         **json_select(plan, "case.weights", "case.kv", "weight_bytes=whole.nbytes", "notes"),
-        **json_select(plan.case, "model.traced_from", "model.priced_only", "unmodelled"),
+        **json_select(plan.case, "model.traced_from", "model.priced_only", "model.undivided", "unmodelled"),
     }
 
 

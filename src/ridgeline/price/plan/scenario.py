@@ -20,6 +20,7 @@ from ridgeline.core.models.common.recipes import (
     recipe_names,
     runnable_format_names,
 )
+from ridgeline.core.models.common.sizes import describe_latents, sizes_of
 from ridgeline.core.models.registry import family_of
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.number_formats import (
@@ -485,10 +486,26 @@ def _class_notes(case: Scenario) -> Iterator[str]:
     model = case.model
     if model.traced_from:
         yield f"traced from its class in {model.traced_from}: no family here builds it, so intervals are wider"
+        yield from _latent_notes(model)
     if unmodelled := case.unmodelled.describe():
         yield unmodelled
+    if model.undivided:
+        yield f"each device holds the undivided matrices or tables of {model.undivided}; percentages are of its weights"
     if model.priced_only:
         yield f"priced only, because {model.priced_only}"
+
+
+def _latent_notes(model: Model) -> Iterator[str]:
+    """Yield what the layers of a class keep if its own cache keeps a latent of each token."""
+    if latents := describe_latents(model):
+        whole, own = sizes_of(model).sharing
+        times = whole.bytes_per_token / own.bytes_per_token
+        yield f"its KV cache keeps {latents}; these would take {times:,.1f} times as many bytes"
+    if model.unused_latent:
+        yield (
+            f"its KV cache keeps keys and values: its class keeps only a latent of {model.unused_latent:,} numbers a "
+            "token and layer, but computes keys and values from it in a way that the engine does not know"
+        )
 
 
 def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 _NAME = re.compile(
     r"(?P<family>T5|[A-Za-z]+?)"
-    r"(?:V?_?(?P<version>(?:(?<=MiniMax)M|(?<=Kimi)K|(?<=Kimi_)K)?\d+(?:[._]\d+)?(?:Next|_?VL)?))?(?P<kind>Mo[eE])?"
+    r"(?:V?_?(?P<version>(?:(?<=MiniMax)M|(?<=Kimi)K|(?<=Kimi_)K)?\d+(?:[._]\d+)?(?:Next|Flash|_?VL)?))?(?P<kind>Mo[eE])?"
     r"(?P<task>For[A-Z]\w*|LMHeadModel|MTModel|(?:Text|Encoder|Vision)?Model(?:WithProjection)?)?"
 )
 _TASKS = {
@@ -39,5 +39,5 @@ def parse(architecture: str) -> ArchitectureName:
     moe = match["kind"] is not None or architecture.startswith(_MIXTURES)
     spoken = _TASKS.get(task) or re.sub(r"(?<!^)(?=[A-Z][a-z])", " ", task.removeprefix("For")).lower()
     version = (match["version"] or "").replace("_VL", "VL").replace("_", ".")
-    version = re.sub(r"(?=Next|VL)", "-", version)
+    version = re.sub(r"(?=Next|Flash|VL)", "-", version)
     return ArchitectureName(family, version, "MoE" if moe else "dense", spoken)

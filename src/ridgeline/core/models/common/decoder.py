@@ -295,8 +295,8 @@ class Decoder(Model):
             self.tables = TokenTables(uses, {"lm_head.weight": f"{table}.weight"})
         self.tie()
 
+    @override
     def drop_head(self) -> None:
-        """Make the model return hidden states only, without a head; call it before weights are loaded."""
         del self.lm_head, self.all_gather
         self.has_head, self.ties = False, {}
         if self.tables is not None:

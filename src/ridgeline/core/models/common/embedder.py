@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, arange, nn
 from typing_extensions import override
 
-from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.priced_module import CallListener
@@ -83,8 +82,7 @@ class Embedder(Model):
         """
         super().__init__()
         trunk.unnamed = True  # a checkpoint's names begin inside it
-        if isinstance(trunk, Decoder):
-            trunk.drop_head()
+        trunk.drop_head()
         self.trunk, self.stage_names, self.elsewhere = trunk, tuple(stages), dict(elsewhere or {})
         self.context, self.vocabulary, self.storage = trunk.context, trunk.vocabulary, trunk.storage
         self.kv_specs, self.token_types, self.ignored_tensors = trunk.kv_specs, trunk.token_types, trunk.ignored_tensors

@@ -72,6 +72,10 @@ class Model(PricedModule):
     """The package whose class defines a model, as in "transformers 5.24"; "" for a model of Ridgeline's families."""
     priced_only: str = ""
     """The reason why the engine prices a model but does not run it, in one line; "" if it runs."""
+    undivided: str = ""
+    """The modules whose matrices or tables ranks hold whole, with their shares of the weights; "" if there are none."""
+    unused_latent: int = 0
+    """The numbers of the latent that a model's class keeps of a token in a layer, if the engine keeps more; else 0."""
     row_axes: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
     """The kinds of rows that a step has: token rows, rows with logits, and encoder rows."""
 
@@ -97,6 +101,9 @@ class Model(PricedModule):
     def shown_path(self, path: str) -> str:
         """Return the path of an op as reports show it: in a model of a class, without the modules around the class."""
         return self.checkpoint_name(path) if self.traced_from else path
+
+    def drop_head(self) -> None:
+        """Make the model return hidden states only, if its head can be left out; call it before weights are loaded."""
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """Return the encoder's last hidden states, [encoder rows, hidden].

@@ -59,11 +59,11 @@ class PricedModule(BackendModule, ABC):
 
     @contextmanager
     def on_meta(self, listener: CallListener) -> Iterator[None]:
-        """Report each op's call to `listener` while the context is open, with a model whose parameters are on meta.
+        """Report each op's call to `listener` while the context is open, in which the model runs on the meta device.
 
-        Tensors that are created inside the context are on the meta device too.
+        A subclass adds to this context what its code needs there.
         """
-        with call_hooks(self.ops(), listener), _emptied(self), torch.device("meta"), torch.inference_mode():
+        with call_hooks(self.ops(), listener), emptied(self):
             yield
 
     @abstractmethod
@@ -249,18 +249,24 @@ def call_hooks(
 
 
 @contextmanager
-def _emptied(model: nn.Module) -> Iterator[None]:
-    """Replace a model's parameters by meta tensors of the same shapes while the context is open."""
-    held = [
-        (module, name, parameter)
+def emptied(model: nn.Module) -> Iterator[None]:
+    """Let a model run on the meta device while the context is open, whether or not weights are loaded.
+
+    Meta tensors of the same shapes replace its parameters and buffers. New tensors are on the meta device too.
+    """
+    held: list[tuple[dict[str, Any], str, Tensor]] = [
+        (tensors, name, tensor)
         for module in model.modules()
-        for name, parameter in module._parameters.items()
-        if parameter is not None and not parameter.is_meta
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None and not tensor.is_meta
     ]
-    for module, name, parameter in held:
-        module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+    for tensors, name, tensor in held:
+        empty = tensor.to("meta")
+        tensors[name] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
     try:
-        yield
+        with torch.device("meta"), torch.inference_mode():
+            yield
     finally:
-        for module, name, parameter in held:
-            module._parameters[name] = parameter
+        for tensors, name, tensor in held:
+            tensors[name] = tensor

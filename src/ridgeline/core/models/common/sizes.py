@@ -86,6 +86,15 @@ def sizes_of(model: Model) -> ModelSizes:
     return ModelSizes(hidden, tuple(widths), heads, kv_heads, head_dim, mixture, form, _sharing(attends, form))
 
 
+def describe_latents(model: Model) -> str:
+    """Return a phrase for the latents that layers keep, from which keys and values are computed; "" if none do."""
+    kept = dict.fromkeys(op.sizes.kept for _, op in model.ops_of(LatentAttention))
+    if not kept:
+        return ""
+    numbers = " or ".join(f"{count:,}" for count in kept)
+    return f"the latent of {numbers} numbers a token and layer, from which an engine computes keys and values"
+
+
 def _latents(attends: list[LatentAttention]) -> tuple[HeadSharing, ...]:
     """Return the KV-cache sizes of latent attention (MLA) and of MHA with the same heads."""
     each = sum(op.heads * (op.sizes.key + op.sizes.value) * op.spec.bytes_per_token / op.sizes.kept for op in attends)

@@ -8,7 +8,7 @@ states its own cost.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
-from ridgeline.core.models.from_transformers.aten_table import COPY, GATHERS, category_of, flops_of, is_free, is_whole
+from ridgeline.core.models.from_transformers.aten_table import (
+    COPY,
+    FILLS,
+    GATHERS,
+    category_of,
+    flops_of,
+    is_free,
+    is_whole,
+)
 from ridgeline.core.ops.op import Op
 
 _ITEM = torch.ops.aten._local_scalar_dense
@@ -87,6 +95,10 @@ class AtenRecord:
     """The memory of the module's parameters."""
     cached: set[int] = field(default_factory=set)
     """The memory of keys, values and states that come from a cache, whose traffic its own op counts."""
+    made_by_ops: set[TensorKey] = field(default_factory=set)
+    """The results of our ops, which these write to memory."""
+    joined: dict[int, int] = field(default_factory=dict)
+    """The memory that has rows of a cache and new rows, with the bytes of the new ones."""
 
 
 class AtenTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -118,6 +130,11 @@ class AtenTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Record that these tensors, nested in any way, come from a cache or are kept there."""
         self.record.cached.update(self._key(tensor).storage for tensor in _tensors(tensors))
 
+    def mark_joined(self, joined: Tensor, new: Sequence[Tensor]) -> None:
+        """Record that a tensor is a cached one with new rows, which a kernel reads where both are."""
+        if all(_memory(joined) != _memory(each) for each in new):
+            self.record.joined[self._key(joined).storage] = sum(self._extent(each).nbytes for each in new)
+
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -142,16 +159,20 @@ class AtenTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not results or (not overwrites and all(_memory(each) in known for each in results)):
             return  # a view, or a query of a tensor's value
         name, category = func.overloadpacket.__name__, category_of(func)
-        # These three do not read the numbers that they overwrite.
-        read = inputs[1:] if overwrites and name in ("copy_", "fill_", "zero_") else inputs
+        # A copy does not read the numbers that it overwrites.
+        read = [] if name.removesuffix("_") in FILLS else inputs[1:] if name == "copy_" else inputs
         reads = [self._extent(each) for each in read]
         if name in GATHERS:
-            reads[0] = _at_most(reads[0], results[0].nbytes)
+            whole = reads[0].key.storage in self.record.weights and _is_list(inputs[1:])
+            reads[0] = replace(reads[0], nbytes=results[0].nbytes if whole else min(reads[0].nbytes, results[0].nbytes))
         if overwrites:
             for each in results:
                 self._versions[_memory(each)] = self._key(each).version + 1
-        if category == COPY and reads and all(each.key.storage in self.record.cached for each in reads):
+        kept = [each.key.storage in self.record.cached for each in reads]
+        if category == COPY and reads and all(kept):
             self.mark_cached(results)  # keys that are repeated for each query head need not be written
+        elif name == "cat" and any(kept):
+            self.mark_joined(results[0], [each for each, is_kept in zip(inputs, kept, strict=True) if not is_kept])
         self.record.calls.append(
             AtenCall(
                 name=name.removesuffix("_") if overwrites else name,
@@ -179,7 +200,9 @@ class AtenTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         width, first = tensor.element_size(), int(tensor.storage_offset())
         numbers = 0 if not tensor.numel() else torch.Size(size for size, _ in strides).numel()
         last = first + sum((size - 1) * stride for size, stride in strides)
-        return Extent(self._key(tensor), first * width, last * width, numbers * width)
+        key = self._key(tensor)
+        nbytes = min(numbers * width, self.record.joined.get(key.storage, numbers * width))
+        return Extent(key, first * width, last * width, nbytes)
 
     # -- module calls -------------------------------------------------------------------------------------------------
 
@@ -205,8 +228,10 @@ class AtenTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 read.update(self._key(tensor) for tensor in _tensors((args, kwargs)))
             self._paused += 1
 
-        def leave(*_: Any) -> None:
+        def leave(_: nn.Module, __: Any, result: Any) -> None:
             self._paused -= 1
+            if not self._paused:
+                self.record.made_by_ops.update(self._key(tensor) for tensor in _tensors(result))
 
         return enter, leave
 
@@ -244,5 +269,9 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _at_most(extent: Extent, nbytes: int) -> Extent:
-    return Extent(extent.key, extent.first, extent.last, min(extent.nbytes, nbytes))
+def _is_list(indices: Sequence[Tensor]) -> bool:
+    """Return whether a gather reads a row for each of a list of indices, of which there may be more than rows.
+
+    Small tables, such as a small vocabulary, are then read as often as a large one, so that bytes grow with the list.
+    """
+    return len(indices) == 1 and indices[0].numel() == max(indices[0].shape, default=0)

@@ -6,15 +6,19 @@ move, as for our own ops, and not those of a kernel for each operation.
 
 Products with weights, convolutions, and gathers are kernels of their own. Products of activations are not, so that
 attention needs no score matrix in memory, and a scan over positions only its first and last state.
+
+Four kinds of copies move less than their tensors. What is written to a cache is written there by the kernel that makes
+it. Rows that are joined to cached ones are read where they are. Memory that is filled with one number and overwritten
+need not be filled. And an op of ours can write its result in the dtype to which it is cast.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.core.models.from_transformers.aten_costs import AtenCall, AtenRecord, Extent, TensorKey
-from ridgeline.core.models.from_transformers.aten_table import CATEGORIES, FUSED, PRODUCT
-from ridgeline.core.ops.cost import Cost
+from ridgeline.core.models.from_transformers.aten_table import CATEGORIES, FILLS, FUSED, PRODUCT
+from ridgeline.core.ops.cost import NO_COST, Cost
 
 KernelClass = tuple[str, str, str, tuple[str, ...]]
 """The key of kernels whose figures are added up: module path, its class, category, and aten operations."""
@@ -83,12 +87,17 @@ class _Traffic:
         made = {extent.key: number for number, group in enumerate(groups) for call in group for extent in call.writes}
         read = [(extent.key, number) for number, group in enumerate(groups) for call in group for extent in call.reads]
         self._elsewhere = {key for key, number in read if made.get(key) != number} | record.read_by_ops
+        self._read = Counter(extent.key for group in groups for call in group for extent in call.reads)
+        newest = {key.storage: key.version for key in sorted(made)}
+        fills = {extent.key for group in groups for call in group if call.name in FILLS for extent in call.writes}
+        self._replaced = {key for key in fills if key.version < newest[key.storage]} - self._read.keys()
         self._inner = {key for key, _ in read} & made.keys() - self._elsewhere - record.fused_into_ops
 
     def read(self, group: Sequence[AtenCall]) -> Iterator[tuple[int, int]]:
         """Yield each tensor that a kernel reads and does not make itself, by its memory, with the bytes read."""
         made = {extent.key for call in group for extent in call.writes} if len(group) > 1 else set()
-        for memory, extents in _by_memory(extent for call in group for extent in call.reads):
+        calls = [call for call in group if not self._goes_to_cache(call)]
+        for memory, extents in _by_memory(extent for call in calls for extent in call.reads):
             yield memory, _union([extent for extent in extents if extent.key not in made])
 
     def written(self, group: Sequence[AtenCall]) -> int:
@@ -99,13 +108,28 @@ class _Traffic:
         """
         total = 0
         for extent in _results(group):
-            if extent.key.storage in self.record.cached or extent.key in self._inner:
+            if extent.key.storage in self.record.cached or extent.key in self._inner | self._replaced:
                 continue
             if extent.key not in self.record.fused_into_ops or not all(_is_fused(call, self.record) for call in group):
                 total += extent.nbytes
             elif extent.key not in self._elsewhere:
                 total -= extent.nbytes
         return total
+
+    def _goes_to_cache(self, call: AtenCall) -> bool:
+        """Return whether an operation copies to a cache what the kernel that makes it can write there."""
+        return call.name == "copy" and all(extent.key.storage in self.record.cached for extent in call.writes)
+
+    def only_joins(self, group: Sequence[AtenCall]) -> bool:
+        """Return whether a kernel only joins new rows to those of a cache; its readers can read both where they are."""
+        return [call.name for call in group] == ["cat"] and group[0].writes[0].key.storage in self.record.joined
+
+    def casts_result_of_op(self, group: Sequence[AtenCall]) -> bool:
+        """Return whether a kernel only casts a result of an op of ours, which nothing else reads."""
+        (call, *others) = group
+        keys = {extent.key for extent in call.reads}
+        alone = all(self._read[key] == 1 for key in keys) and keys <= self.record.made_by_ops - self.record.read_by_ops
+        return not others and call.name == "_to_copy" and alone
 
 
 def _kernel(group: Sequence[AtenCall], traffic: _Traffic, weights_read: set[tuple[int, int]]) -> FusedKernel:
@@ -119,6 +143,8 @@ def _kernel(group: Sequence[AtenCall], traffic: _Traffic, weights_read: set[tupl
     owner = min((call.owner for call in group), key=lambda owner: owner.path.count("."))
     category = min((call.category for call in group), key=CATEGORIES.index)
     names = tuple(dict.fromkeys(call.name for call in group))
+    if traffic.only_joins(group):
+        return FusedKernel((owner.path, owner.class_name, category, names), NO_COST)
     weights, moved = 0, traffic.written(group)
     flops: dict[str, float] = {}
     for call in group:
@@ -130,7 +156,7 @@ def _kernel(group: Sequence[AtenCall], traffic: _Traffic, weights_read: set[tupl
                 weights_read.add((owner.number, memory))
                 weights += nbytes
         elif memory not in traffic.record.cached:
-            moved += nbytes
+            moved += -nbytes if traffic.casts_result_of_op(group) else nbytes
     cost = Cost(flops, weight_bytes=float(weights), activation_bytes=float(max(0, moved)))
     return FusedKernel((owner.path, owner.class_name, category, names), cost)
 

@@ -1,7 +1,8 @@
 """The table of aten operations: the category of each, and its FLOPs.
 
-Matrix products and convolutions have the FLOPs of `torch.utils.flop_counter`. For all other operations a number of the
-result counts one FLOP, or as many as our own ops count for the same function.
+Matrix products and convolutions have the FLOPs of `torch.utils.flop_counter`. The solution of triangular systems, which
+that counter does not know, has those of half a product. For all other operations, a number of the result counts one
+FLOP, or as many as our own ops count for the same function.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,10 @@ CATEGORIES = (PRODUCT, CONVOLUTION, REDUCTION, ELEMENTWISE, INDEX, COPY, OTHER)
 FUSED = frozenset({ELEMENTWISE, COPY, REDUCTION})
 """The categories whose operations a kernel can do together, without their intermediate results in memory."""
 
+_SOLVE = "linalg_solve_triangular"
+"""The solution of triangular systems, which is a product with each right side; recurrences in chunks have it."""
 _PRODUCTS = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "addbmm", "_scaled_mm", "_grouped_mm", "linear"}
+    {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "addbmm", "_scaled_mm", "_grouped_mm", "linear", _SOLVE}
 )
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "cudnn_convolution", "convolution_overrideable"})
 _COPIES = frozenset(
@@ -90,6 +93,11 @@ _REDUCED = frozenset(
     ]
 )
 """The operations along a dimension that have no tag of a reduction."""
+FILLS = frozenset(
+    {"fill", "full", "full_like", "ones", "ones_like", "zero", "zeros", "zeros_like"}
+    | {"new_full", "new_ones", "new_zeros"}
+)
+"""The operations that write one number everywhere, and read no more than the size of an input."""
 GATHERS = frozenset({"embedding", "gather", "index", "index_select", "take"})
 """The operations that read no more of their first input than they write."""
 _FREE = ("empty", "new_empty", "lift_fresh", "resize_", "set_")
@@ -153,6 +161,8 @@ def _product_flops(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if SDPA in name:
         queries, keys, values = args[:3]
         return 2.0 * queries.shape[:-1].numel() * keys.shape[-2] * (queries.shape[-1] + values.shape[-1])
+    if name == _SOLVE:  # half of the matrix is zeros
+        return float(args[0].numel() * args[1].shape[-1])
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=out))
     return 2.0 * args[0].numel() * (args[1].shape[-1] if args[1].dim() > 1 else 1)

@@ -8,20 +8,24 @@ because some layers attend several times, and some modules are called by several
 Shapes: T rows of a step, H heads, K kv heads, D head dim, W width of a value.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.storage import StorageConfig
+from ridgeline.core.models.from_transformers.class_latents import LatentCall, kept_rows, latent_of, latent_op
 from ridgeline.core.models.from_transformers.mask_patterns import PatternMask, pattern_mask
 from ridgeline.core.models.from_transformers.not_bridged import NotBridged
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVSpec
+from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.work import FULL, AttentionPattern
 
 IMPLEMENTATION = "ridgeline"
@@ -31,6 +35,18 @@ IMPLEMENTATION = "ridgeline"
 _WITHOUT_EFFECT = frozenset(
     ("dropout", "sliding_window", "is_causal", "position_ids", "cache_position", "layer_idx", "use_cache")
 )
+
+
+class SharedAttention(Attention):
+    """Attention to keys and values that an earlier layer computed and stored (Gemma 3n).
+
+    It is called with these keys and values, and stores them a second time in the cache of that layer.
+    """
+
+    @property
+    @override
+    def cache_spec(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,16 @@ class AttentionCall:
     pattern: AttentionPattern
     scale: float | None
     softcap: float | None
+    sinks: bool
+    given: tuple[Tensor, Tensor]
+    """The keys and values on the meta device; another call that is given the same ones may share their cache."""
+    latent: LatentCall | None = None
+    """The latent from which the module computes keys and values; None if it keeps these themselves."""
+
+    def shares(self, earlier: "AttentionCall") -> bool:
+        """Return whether the call can read the cache of an earlier one: it is given the same, and sees as many keys."""
+        same = all(own is other for own, other in zip(self.given, earlier.given, strict=True))
+        return same and self.pattern == earlier.pattern and earlier.latent is None
 
 
 class AttentionBridge:
@@ -69,27 +95,55 @@ class AttentionBridge:
 
     def attach(self, storage: StorageConfig) -> list[KVSpec]:
         """Make an op for each noted call, as a submodule of the calling module, and return the ops' cache formats."""
-        for layer, call in enumerate(self.calls):
-            spec = KVSpec(call.kv_heads, call.k_dim, call.v_dim, call.pattern, storage.dtype, storage.kv)
-            op = Attention(layer, call.heads, spec, scale=call.scale, softcap=call.softcap)
+        uses = Counter(call.module for call in self.calls)
+        kept = list[AttentionCall]()  # the first call of each cache
+        for call in self.calls:
+            earlier = next((layer for layer, other in enumerate(kept) if call.shares(other)), None)
+            if earlier is None:
+                op = _op_of(len(kept), call, storage, alone=uses[call.module] == 1)
+                kept.append(call)
+            else:
+                op = _plain_op(SharedAttention, earlier, call, storage)
             _add_child(call.module, op)
             self._ops.append(op)
-        return [op.spec for op in self._ops]
+        return [op.cache_spec for op in self._ops if op.cache_spec is not None]
 
     def attend(
         self, module: nn.Module, q_1HTD: Tensor, k_1KTD: Tensor, v_1KTW: Tensor, mask: Any, **others: Any
     ) -> Tensor:
         """Return the attention of one call, [1, T, H, W]; on a pass without KV context note the call."""
         if self._kv is None:
-            self.calls.append(_read_call(module, q_1HTD, k_1KTD, v_1KTW, mask, **others))
+            call = _read_call(module, q_1HTD, k_1KTD, v_1KTW, mask, **others)
+            self.calls.append(replace(call, latent=latent_of(module, q_1HTD, k_1KTD, v_1KTW)))
             return q_1HTD.new_empty(1, q_1HTD.shape[2], q_1HTD.shape[1], v_1KTW.shape[3])
         op = self._ops[self._next]
         self._next += 1
         sinks_H = others.get("s_aux")
         if sinks_H is not None:  # the class owns and loads this parameter, so it is no parameter of the op
             op.__dict__["sinks_H"] = sinks_H.to(op.dtype)  # some classes keep it in fp32
-        q_THD, k_TKD, v_TKW = (_rows(x, op.dtype) for x in (q_1HTD, k_1KTD, v_1KTW))
-        return op(q_THD, k_TKD, v_TKW, self._kv).view(1, len(q_THD), op.heads, op.value_dim).to(q_1HTD.dtype)
+        q_THD = _rows(q_1HTD, op.dtype)
+        if isinstance(op, LatentAttention):
+            latent_TC, turned_TR = (x.to(op.dtype).contiguous() for x in kept_rows(module))
+            out_TO = op(q_THD, latent_TC, turned_TR, self._kv, None)  # the class has rotated them
+        else:
+            out_TO = op(q_THD, _rows(k_1KTD, op.dtype), _rows(v_1KTW, op.dtype), self._kv)
+        return out_TO.view(1, len(q_THD), op.heads, -1).to(q_1HTD.dtype)
+
+
+def _op_of(layer: int, call: AttentionCall, storage: StorageConfig, *, alone: bool) -> Attention:
+    """Return the op of a call.
+
+    It keeps latents if the module computes keys from them, one layer alone calls the module, and scores are plain.
+    """
+    if call.latent is not None and alone and call.softcap is None and not call.sinks:
+        return latent_op(layer, call.heads, call.latent, call.module, call.pattern, call.scale, storage)
+    return _plain_op(Attention, layer, call, storage)
+
+
+def _plain_op(kind: type[Attention], layer: int, call: AttentionCall, storage: StorageConfig) -> Attention:
+    """Return an op of a class, for a call that attends to keys and values."""
+    spec = KVSpec(call.kv_heads, call.k_dim, call.v_dim, call.pattern, storage.dtype, storage.kv)
+    return kind(layer, call.heads, spec, scale=call.scale, softcap=call.softcap)
 
 
 def _rows(x_1HTD: Tensor, dtype: torch.dtype) -> Tensor:
@@ -130,7 +184,9 @@ def _read_call(
     if pattern is None:
         raise NotBridged("its attention has a mask other than causal, sliding-window, chunked or full")
     scale = None if scaling is None else float(scaling)
-    return AttentionCall(module, heads, kv_heads, k_dim, v_dim, pattern, scale, softcap)
+    return AttentionCall(
+        module, heads, kv_heads, k_dim, v_dim, pattern, scale, softcap, s_aux is not None, (k_1KTD, v_1KTW)
+    )
 
 
 def _has_effect(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +15,24 @@ Kept = list[dict[str, Tensor]]
 """The tensors that each layer keeps of a sequence, by the names of the cache's attributes."""
 
 _PAIR = "keys", "values"
+_NO_WINDOW = 2**30
 
 
 def kept_tensors(cache: Any) -> Kept:
-    """Return the tensors that each layer of a cache keeps; those of a cache without layers are those of one layer."""
-    layers = getattr(cache, "layers", None)
-    return [dict(_named(cache))] if layers is None else [dict(_named(vars(layer))) for layer in layers]
+    """Return the tensors that each layer of a cache keeps; those of a cache without layers are those of one layer.
+
+    Some caches keep a list of their own next to the layers, with a state for each layer.
+    """
+    if not hasattr(cache, "layers"):
+        return [dict(_named(cache))]
+    lists = {name: own for name, own in vars(cache).items() if name != "layers" and isinstance(own, list)}
+    count = max(len(own) for own in (cache.layers, *lists.values()))
+    kept: Kept = [dict(_named(vars(layer))) for layer in cache.layers]
+    kept += [{} for _ in range(count - len(kept))]
+    for name, own in lists.items():
+        for layer, part in zip(kept, own, strict=False):
+            layer.update(_named(part, name))
+    return kept
 
 
 def layer_specs(cache: Any, short: Kept, long: Kept, more: int, storage: StorageConfig) -> list[list[CacheSpec]]:
@@ -35,7 +48,7 @@ def layer_specs(cache: Any, short: Kept, long: Kept, more: int, storage: Storage
         storage: The dtype and the KV format of the model.
     """
     layers: Sequence[Any] = getattr(cache, "layers", [cache])
-    each = zip(layers, short, long, strict=True)
+    each = zip_longest(layers, short, long)  # a cache may have no object for layers that keep a state only
     return [list(_specs(layer, less, full, more, storage)) for layer, less, full in each]
 
 
@@ -65,8 +78,14 @@ def _pair_spec(layer: Any, keys: Tensor, values: Tensor, storage: StorageConfig)
     return KVSpec(heads, k_dim, v_dim, pattern, keys.dtype, storage.kv)
 
 
+def open_window(layer: Any) -> None:
+    """Make the window of a cache's layer longer than any trace; `layer_specs` still finds the stated one."""
+    if getattr(layer, "sliding_window", None) is not None:
+        layer.stated_window, layer.sliding_window = layer.sliding_window, _NO_WINDOW
+
+
 def _pattern(layer: Any) -> AttentionPattern:
-    window = getattr(layer, "sliding_window", None)
+    window = getattr(layer, "stated_window", getattr(layer, "sliding_window", None))
     return CAUSAL if window is None else AttentionPattern("window", window)
 
 

@@ -1,6 +1,7 @@
 """The cache of a release while its forward pass is traced: an op of its own counts what it keeps."""
 
-from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.core.models.from_transformers.aten_costs import AtenTrace
@@ -21,17 +22,29 @@ def watch_cache(cache: Any, trace: AtenTrace) -> None:
     for layer in getattr(cache, "layers", ()):
         for name in _UPDATES:
             if hasattr(layer, name):
-                setattr(layer, name, _watched(getattr(layer, name), trace, is_state=name == "update_recurrent_state"))
+                setattr(layer, name, _WatchedUpdate(layer, name, trace))
 
 
-def _watched(update: Callable[..., Any], trace: AtenTrace, *, is_state: bool) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        trace.mark_read((args, kwargs))
-        if is_state:  # the new state goes to the cache and nowhere else
-            trace.mark_cached(args[:1])
-        with trace.paused():
-            kept = update(*args, **kwargs)
-        trace.mark_cached(kept)
+@dataclass(frozen=True, slots=True)
+class _WatchedUpdate:
+    """A method of a cache's layer that keeps new tensors, watched by a trace."""
+
+    layer: Any
+    name: str
+    trace: AtenTrace
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.trace.mark_read((args, kwargs))
+        if self.name == "update_recurrent_state":  # the new state goes to the cache and nowhere else
+            self.trace.mark_cached(args[:1])
+        with self.trace.paused():
+            kept = getattr(type(self.layer), self.name)(self.layer, *args, **kwargs)
+        if self.name == "update_conv_state":  # the rows before the new ones, and these
+            self.trace.mark_joined(kept, args[:1])
+        else:
+            self.trace.mark_cached(kept)
         return kept
 
-    return watched
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_WatchedUpdate":
+        """Return the method of the layer's copy: some classes run a layer several times and copy its cache."""
+        return _WatchedUpdate(deepcopy(self.layer, memo), self.name, self.trace)

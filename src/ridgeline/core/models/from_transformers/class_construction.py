@@ -1,6 +1,6 @@
 """The construction of the module of a transformers class on the meta device, and of the buffers that it computes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -15,11 +15,13 @@ from ridgeline.util.host import GIB
 _MAX_BUFFERS = 4 * GIB
 _CONTEXT = 2048
 """The context of a config that states none, because its positions have no limit."""
+_NO_LIMIT = -1  # as XLNet's config states it
 
 
 def context_of(config: Any) -> int:
     """Return the maximum number of positions of a config."""
-    return getattr(config, "max_position_embeddings", None) or _CONTEXT
+    stated: int | None = getattr(config, "max_position_embeddings", None)
+    return _CONTEXT if stated is None or stated == _NO_LIMIT else stated
 
 
 def class_module(cls: Any, config: Any, dtype: torch.dtype, attention: str = IMPLEMENTATION) -> Any:
@@ -36,15 +38,27 @@ def class_module(cls: Any, config: Any, dtype: torch.dtype, attention: str = IMP
             would fill the memory.
     """
     implementations = {"attn_implementation": attention, "experts_implementation": "eager"}
-    with constructing():
+    with constructing(config):
         module = cls._from_config(deepcopy(config), dtype=dtype, **implementations).eval()
+        _move_parameters(module, dtype)
     refuse_large_buffers(module)
     return module
 
 
+def _move_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    """Move parameters that a class makes in memory and in fp32, whatever the context is, to the meta device."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not parameter.is_meta:
+                module._parameters[name] = nn.Parameter(parameter.to("meta", dtype), requires_grad=False)
+
+
 @contextmanager
-def constructing() -> Iterator[None]:
+def constructing(config: Any) -> Iterator[None]:
     """Make tensors on the meta device while the context is open, in which a class is constructed.
+
+    Args:
+        config: The config of the class, for the error message.
 
     Raises:
         NotBridged: If the class raises an error.
@@ -56,7 +70,25 @@ def constructing() -> Iterator[None]:
     except Exception as error:  # a class may fail in any way
         if isinstance(error, KeyError) and error.args == (IMPLEMENTATION,):  # it has a table of implementations
             raise NotBridged(NO_INTERFACE) from None
-        raise NotBridged(f"it cannot be constructed from this config ({summarise_error(error)})") from None
+        problem = _unknown_value(error, config.to_dict()) or summarise_error(error)
+        raise NotBridged(f"it cannot be constructed from this config ({problem})") from None
+
+
+def _unknown_value(error: Exception, values: Mapping[str, Any], section: str = "") -> str:
+    """Return which field of a config has a value that a table of the class lacks, such as an activation; else "".
+
+    Args:
+        error: The error of the class.
+        values: The config, or a section in the config.
+        section: The names that lead to the section, with a dot.
+    """
+    if not isinstance(error, KeyError):
+        return ""
+    for name, value in values.items():
+        inside = _unknown_value(error, value, f"{section}{name}.") if isinstance(value, Mapping) else ""
+        if inside or error.args == (value,):
+            return inside or f"{section}{name} is {value!r}, which transformers does not know"
+    return ""
 
 
 def refuse_large_buffers(module: nn.Module) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import CallListener
+from ridgeline.core.models.common.priced_module import CallListener, emptied
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.from_transformers.attention_bridge import IMPLEMENTATION, AttentionBridge, bind_bridge
 from ridgeline.core.models.from_transformers.class_construction import (
@@ -30,7 +30,6 @@ from ridgeline.core.models.from_transformers.joined_matrices import joined_matri
 from ridgeline.core.models.from_transformers.meta_tracing import (
     TRACED_ROWS,
     AnswersOne,
-    meta_buffers,
     observing,
     rows_of_call,
     tracing,
@@ -118,14 +117,7 @@ class ClassEncoder(Model):
     def _trace(self) -> int:
         """Trace the class once, to note its attention calls and the sizes of the rows of its ops; return its width."""
         ids_1T = torch.empty(1, TRACED_ROWS, dtype=torch.int64, device="meta")
-        with (
-            torch.device("meta"),
-            torch.inference_mode(),
-            observing(self, tokens_only=True),
-            self.meta(),
-            self.bridge.forward(None),
-            joined_matrices(self),
-        ):
+        with self.meta(), observing(self, tokens_only=True), self.bridge.forward(None), joined_matrices(self):
             return self._states(ids_1T, ids_1T if self.run.packed else None).shape[-1]
 
     def _attach(self) -> None:
@@ -201,7 +193,7 @@ class ClassEncoder(Model):
     @contextmanager
     def meta(self) -> Iterator[None]:
         """Let the class run on the meta device while the context is open."""
-        with meta_buffers(self), AnswersOne():
+        with emptied(self), AnswersOne():
             yield
 
     @override
@@ -227,7 +219,7 @@ def encoder_module(cls: Any, config: Any, dtype: torch.dtype, *, packed: bool) -
         NotBridged: If the class has no such implementation, cannot be built from the config, or computes tables that
             would fill the memory.
     """
-    with constructing():
+    with constructing(config):
         module = encoder_of(cls, deepcopy(config), dtype, IMPLEMENTATION if packed else "eager")
     refuse_large_buffers(module)
     return module

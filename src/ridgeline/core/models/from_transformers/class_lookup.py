@@ -4,33 +4,23 @@ Only classes of the package are used. Code that lies next to a checkpoint (`auto
 transformers takes seconds, so functions import it when no family of Ridgeline builds a config.
 """
 
-import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ridgeline.core.models.common.fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from ridgeline.core.models.common.fields import Fields
+from ridgeline.core.models.from_transformers.class_config import known_type, transformers_config, unknown_architecture
 from ridgeline.core.models.from_transformers.installed_package import (
-    is_usable,
     package_name,
-    require_package,
+    package_problem,
     stated_architecture,
+    without_warnings,
 )
 
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
     from transformers.modeling_utils import PreTrainedModel
 
-# Keys of a config that choose code instead of describing the model: kernels of the hub, and backbones whose config
-# transformers would fetch.
-_CHOOSES_CODE = re.compile(
-    r"_?(attn|experts)_implementation(_internal)?|use_kernels?|auto_map|backbone|use_(timm|pretrained)_backbone|__\w*"
-)
-_LAYERS = re.compile(r"(.*_)?(n_)?(layers?|blocks?|depth)")  # names of integers that count layers
-_REAL = re.compile(r".*(theta|base)|total_size")  # names of numbers that may be large
-_REAL_TAG = "__float__"  # transformers writes infinity as {"__float__": "Infinity"}
 _HEADED = re.compile(r"\w+(ForCausalLM|LMHeadModel|ModelWithLMHead|WithLMHeadModel|GenerationDecoder)")
 
 
@@ -47,6 +37,8 @@ class FoundClass:
     """The config of the class: that of the text model if the whole one also describes other inputs."""
     section: str = ""
     """The section of config.json that `config` was read from, such as `text_config`; "" for the whole file."""
+    has_head: bool = True
+    """Whether checkpoints have the head of the class; embedding models are often released without it."""
 
 
 def find_class(fields: Fields) -> FoundClass:
@@ -58,7 +50,7 @@ def find_class(fields: Fields) -> FoundClass:
     """
     config = transformers_config(fields)
     if not _defines(type(config), fields.architecture):
-        raise fields.refuse(_unknown(fields))
+        raise fields.refuse(unknown_architecture(fields))
     whole = _registered_class(type(config))
     text, section = _text_part(config)
     architecture = "" if section else fields.architecture
@@ -67,6 +59,8 @@ def find_class(fields: Fields) -> FoundClass:
         causal = whole
     if causal is not None:
         return FoundClass(causal.__name__, "decoder", causal, text, section)
+    if whole is not None and not section and headless_class(config, architecture) is not None:
+        return FoundClass(architecture, "decoder", whole, config, has_head=False)
     encoder = None if section else encoder_class(config, architecture)
     if encoder is not None:
         return FoundClass(encoder.__name__, "encoder", encoder, config)
@@ -75,7 +69,7 @@ def find_class(fields: Fields) -> FoundClass:
 
 def is_known(fields: Fields) -> bool:
     """Return whether a usable transformers is installed that has the `model_type` and the class of a config."""
-    model_type = _known_type(fields) if is_usable() else None
+    model_type = known_type(fields) if package_problem() is None else None
     if model_type is None:
         return False
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -83,37 +77,34 @@ def is_known(fields: Fields) -> bool:
     return _defines(CONFIG_MAPPING[model_type], fields.architecture)
 
 
-def checkpoint_code(fields: Fields) -> str:
-    """Return a clause of an error that names the files with a model's code next to its weights; "" if there are none.
+def contradiction(fields: Fields) -> str:
+    """Return why a config that `is_known` denies names a class of another `model_type`; "" if it does not."""
+    types = _types_of(fields.architecture) if fields.architecture and package_problem() is None else []
+    stated = fields.values.get("model_type")
+    if not types or stated in types:
+        return ""
+    given = "no model_type" if stated is None else f"model_type {stated}"
+    return (
+        f"the config states {given}, but {fields.architecture} of {package_name()} is a class of model_type "
+        f"{' or '.join(types)}; correct model_type or architectures"
+    )
 
-    A config names them in `auto_map`.
-    """
-    stated = fields.values.get("auto_map")
-    named = [value for value in stated.values() if isinstance(value, str)] if isinstance(stated, dict) else []
-    modules = sorted({f"{name.rpartition('--')[2].partition('.')[0]}.py" for name in named})
-    return f": it needs code of the checkpoint ({', '.join(modules)}), which is never run" if modules else ""
 
+def _types_of(name: str) -> list[str]:
+    """Return the model types for which transformers registers a class of this name."""
+    from transformers.models.auto import modeling_auto
 
-def transformers_config(fields: Fields) -> "PreTrainedConfig":
-    """Return a config.json as the config class of transformers for its `model_type` reads it.
-
-    Keys that choose code (an attention kernel, a backbone of the hub) are left out.
-
-    Raises:
-        ModelRefused: If transformers is missing or too old, has no such `model_type`, or if its config class refuses a
-            value.
-    """
-    require_package(fields)
-    model_type = _model_type(fields)
-    _refuse_sizes(fields, fields.values)
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    try:
-        with without_warnings():
-            return CONFIG_MAPPING[model_type].from_dict(_described(fields.values))
-    except Exception as error:  # config classes raise errors of many types
-        problem = " ".join(str(error).split()) or type(error).__name__
-        raise fields.refuse(f"the config class of {package_name()} for {model_type} refuses it: {problem}") from None
+    mappings = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        modeling_auto.MODEL_MAPPING_NAMES,
+    )
+    found = set()
+    for names in mappings:
+        found |= {kind for kind, held in names.items() if name in (held if isinstance(held, tuple) else (held,))}
+    return sorted(found)
 
 
 def causal_class(config: "PreTrainedConfig", architecture: str) -> "type[PreTrainedModel] | None":
@@ -133,6 +124,14 @@ def causal_class(config: "PreTrainedConfig", architecture: str) -> "type[PreTrai
     if named is None or (named is _masked_class(type(config)) and not getattr(config, "causal", False)):
         return None
     return named if named is registered or _HEADED.fullmatch(named.__name__) else None
+
+
+def headless_class(config: "PreTrainedConfig", architecture: str) -> "type[PreTrainedModel] | None":
+    """Return the class that config.json names if it is a decoder's without a head, such as MistralModel; else None."""
+    base = _base_class(type(config))
+    if base is None or config.is_encoder_decoder or _predicts_masked(type(config)):
+        return None
+    return base if architecture and _class_named(architecture, base) is base else None
 
 
 def encoder_class(config: "PreTrainedConfig", architecture: str) -> "type[PreTrainedModel] | None":
@@ -181,58 +180,6 @@ def registered_causal_types() -> dict[str, str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-
-
-def _model_type(fields: Fields) -> str:
-    """Return the `model_type` of transformers that a config states, or the one whose class it names.
-
-    Raises:
-        ModelRefused: If transformers has no such type.
-    """
-    found = _known_type(fields)
-    if found is None:
-        raise fields.refuse(_unknown(fields))
-    return found
-
-
-def _known_type(fields: Fields) -> str | None:
-    """Return the `model_type` of transformers that a config states or whose class it names; None if there is none."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    stated, architecture = fields.values.get("model_type"), fields.architecture
-    if stated is None:
-        return next((key for key, name in registered_causal_types().items() if name == architecture), None)
-    return stated if isinstance(stated, str) and stated in CONFIG_MAPPING else None
-
-
-def _unknown(fields: Fields) -> str:
-    """Return why a config whose model transformers does not know is refused."""
-    return f"{package_name()} has no class for {stated_architecture(fields)}{checkpoint_code(fields)}"
-
-
-def _described(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config without the keys that choose code, also in its sections."""
-    return {name: _value(value) for name, value in values.items() if not _CHOOSES_CODE.fullmatch(name)}
-
-
-def _value(value: Any) -> Any:
-    """Return a value of a config without keys that choose code, and with the numbers that JSON cannot express."""
-    if isinstance(value, list):
-        return [_value(each) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    return float(value[_REAL_TAG]) if value.keys() == {_REAL_TAG} else _described(value)
-
-
-def _refuse_sizes(fields: Fields, values: Mapping[str, Any]) -> None:
-    """Raise ModelRefused for integers beyond any real model, from which config classes would make lists."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            _refuse_sizes(fields, value)
-        elif isinstance(value, int) and not _REAL.fullmatch(name):
-            most = MAX_LAYERS if _LAYERS.fullmatch(name) else MAX_CONTEXT
-            if value > most:
-                raise fields.refuse(f"{name} is {str(value)[:40]}; it must be an integer up to {most}")
 
 
 def _text_part(config: "PreTrainedConfig") -> "tuple[PreTrainedConfig, str]":
@@ -322,15 +269,3 @@ def _class_named(name: str, sibling: "type[PreTrainedModel] | None") -> "type[Pr
 def _letters(name: str) -> str:
     """Return a class name in lower case without underscores."""
     return name.replace("_", "").lower()
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Disable warnings in the log of transformers, such as those about keys that it renames."""
-    log = logging.getLogger("transformers")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import override
 
+from ridgeline.core.models.from_transformers.not_bridged import NotBridged
+from ridgeline.core.models.from_transformers.rank_collectives import JoinsRanks
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.linear import Linear, LMHead
@@ -18,7 +20,7 @@ from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import RMSNorm
 
 
-class ReadableMatrix(Linear):
+class ReadableMatrix(JoinsRanks, Linear):
     """A Linear op that is called with rows of any leading shape, and read by the names of `nn.Linear`."""
 
     @property
@@ -33,7 +35,9 @@ class ReadableMatrix(Linear):
 
     @override
     def __call__(self, x_xI: Tensor) -> Tensor:
-        out_TO = super().__call__(x_xI.reshape(-1, x_xI.shape[-1]))
+        if x_xI.shape[-1] != self.matrix.inputs:
+            raise NotBridged("it gives a matrix of one device the rows of all devices")
+        out_TO = self.joined(super().__call__(x_xI.reshape(-1, x_xI.shape[-1])))
         return out_TO.view(*x_xI.shape[:-1], out_TO.shape[-1])
 
 
@@ -54,12 +58,12 @@ class ClassHead(LMHead, ReadableMatrix):
     """An LM head in the place of a class's output projection."""
 
 
-class ClassEmbedding(Embedding):
+class ClassEmbedding(JoinsRanks, Embedding):
     """An Embedding op in the place of a class's `nn.Embedding`, called with ids of any shape."""
 
     @override
     def __call__(self, ids_x: Tensor) -> Tensor:
-        return super().__call__(ids_x.reshape(-1).contiguous()).view(*ids_x.shape, self.width)
+        return self.joined(super().__call__(ids_x.reshape(-1).contiguous())).view(*ids_x.shape, self.width)
 
 
 class ClassRMSNorm(RMSNorm):
@@ -67,6 +71,8 @@ class ClassRMSNorm(RMSNorm):
 
     @override
     def __call__(self, x_xD: Tensor) -> Tensor:
+        if x_xD.shape[-1] != self.width:  # the vectors of all heads, of which each rank has a part
+            raise NotBridged("it norms the vectors of all heads together")
         return super().__call__(x_xD.reshape(-1, x_xD.shape[-1])).view(x_xD.shape)
 
     def observe(self, inputs: tuple[Any, ...], output: Any, rows: int) -> None:
@@ -77,7 +83,7 @@ class ClassRMSNorm(RMSNorm):
 class ClassMLP(nn.Module):
     """A gated MLP in the place of a class's, down(act(gate(x)) * up(x)), with the checkpoint's names."""
 
-    def __init__(self, specs: Mapping[str, MatrixSpec], activation: str, down: Linear, name: str) -> None:
+    def __init__(self, specs: Mapping[str, MatrixSpec], activation: str, down: ReadableMatrix, name: str) -> None:
         """Create the MLP.
 
         Args:

@@ -5,14 +5,15 @@ at its rows in another way than by attention (a state, a convolution, positions 
 wrong logits without an error. So a small random copy of the class runs both ways before the engine runs the class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.common.storage import StorageConfig
+from ridgeline.core.models.from_transformers.attention_bridge import SharedAttention
 from ridgeline.core.models.from_transformers.cache_layers import kept_besides_kv
 from ridgeline.core.models.from_transformers.class_construction import class_module, context_of
 from ridgeline.core.models.from_transformers.class_decoder import ClassDecoder
@@ -20,9 +21,9 @@ from ridgeline.core.models.from_transformers.class_lookup import FoundClass
 from ridgeline.core.models.from_transformers.not_bridged import summarise_error
 from ridgeline.core.models.from_transformers.rotary_lengths import fix_rotary
 from ridgeline.core.models.from_transformers.small_config import small_config
+from ridgeline.core.models.from_transformers.small_weights import copy_weights, fill_randomly
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.expert_layout import STACKED, UNGATED
-from ridgeline.core.ops.experts import Experts
+from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.torch_attention import attend_segment
 
 TOLERANCE = 1e-4
@@ -34,45 +35,63 @@ _SHORT = 4
 # The rows of both sequences in each step: prompts in chunks, a chunk next to a decode step, then decode steps.
 _STEPS = ((5, 3), (7, 0), (1, 9), (8, 1), *((1, 1),) * 2, *((0, 1),) * 2)
 _LONGEST = "the logits of a sequence depend on the length of the longest one in the step"
-_STD = 0.18  # large enough that every gate and norm moves the logits
 
 
 class _KeptSequences:
-    """A KV context that keeps the keys and values of each sequence in lists, as the reference of paging."""
+    """A KV context that keeps what each layer stores of each sequence in one tensor, as the reference of paging."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._kept: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
     def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor) -> Tensor:
         """Attend each sequence's rows to all of its keys so far."""
-        results = []
-        each = (torch.split(x, self.rows) for x in (q_THD, k_TKD, v_TKW))
-        for sequence, (q, k, v) in enumerate(zip(*each, strict=True)):
-            if not len(q):
-                continue
-            before = self._kept.get((op.layer, sequence))
-            keys, values = (k, v) if before is None else (torch.cat([before[0], k]), torch.cat([before[1], v]))
-            self._kept[op.layer, sequence] = keys, values
-            results.append(attend_segment(op, q, keys.transpose(0, 1), values.transpose(0, 1)))
+        results = [
+            attend_segment(op, q, keys.transpose(0, 1), values.transpose(0, 1))
+            for q, (keys, values) in self._each(op, q_THD, k_TKD, v_TKW)
+        ]
         return torch.cat(results)
 
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """Attend each sequence's rows to all of its latents so far; several rows expand them to keys and values."""
+        results = [
+            op.over_segment(q, latents.transpose(0, 1), 0, expanded=len(q) > 1)
+            for q, (latents,) in self._each(op, q_THD, kept_T1E)
+        ]
+        return torch.cat(results)
 
-def probe(found: FoundClass) -> str:
-    """Return why the engine cannot run a class, as a clause about the class; "" if it can."""
+    def _each(self, op: Attention, q_THD: Tensor, *new: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Store a step's rows, and yield the queries of each sequence in it with all that is stored of the sequence."""
+        split = (torch.split(x, self.rows) for x in (q_THD, *new))
+        for sequence, (q, *rows) in enumerate(zip(*split, strict=True)):
+            if len(q):
+                before = self._kept.get((op.layer, sequence), [x[:0] for x in rows])
+                new_rows = 0 if isinstance(op, SharedAttention) else len(q)  # an earlier op has stored them
+                kept = tuple(torch.cat([own, x[:new_rows]]) for own, x in zip(before, rows, strict=True))
+                self._kept[op.layer, sequence] = kept
+                yield q, kept
+
+
+def probe(found: FoundClass, *, latents: bool = True) -> str:
+    """Return why the engine cannot run a class, as a clause about the class; "" if it can.
+
+    Args:
+        found: The class.
+        latents: Whether the engine is to keep latents where the class computes keys and values from them.
+    """
     kept = kept_besides_kv(found.type, found.config)
     if kept:
         return kept
     try:
         small = small_config(found.config)
         context = min(_CONTEXT, context_of(small.get_text_config()))
-        reference = _reference(found.type, small)
+        reference = reference_of(found.type, small)
     except Exception as error:  # a class may fail in any way
         return f"no small copy of it can be made to compare with ({summarise_error(error)})"
     try:
         with torch.device("meta"):
             module = class_module(found.type, small, torch.float32)
-            model = ClassDecoder(module, StorageConfig(torch.float32), context).eval()
+            model = ClassDecoder(module, StorageConfig(torch.float32), context, latents=latents).eval()
         fill_randomly(reference)
         fix_rotary(reference, context)
         copy_weights(model, reference)
@@ -82,41 +101,11 @@ def probe(found: FoundClass) -> str:
         return f"its code fails on the rows of several sequences ({summarise_error(error)})"
 
 
-def _reference(cls: Any, config: Any) -> Any:
+def reference_of(cls: Any, config: Any) -> Any:
     """Return the model of a class that attends, and runs its experts, by its own code."""
-    config._attn_implementation = config._experts_implementation = "eager"
-    return cls._from_config(config, dtype=torch.float32).eval()
-
-
-def fill_randomly(model: Any) -> None:
-    """Fill a model with random weights that all matter; scales of norms lie around 1."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, tensor in (*model.named_parameters(), *_stored_buffers(model)):
-            noise = torch.randn(tensor.shape, generator=generator) * _STD
-            tensor.copy_(1 + noise if tensor.dim() == 1 and not name.endswith("bias") else noise)
-    model.tie_weights()
-
-
-def _stored_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the buffers of a model that a checkpoint contains and that hold floats."""
-    stored = model.state_dict()
-    return [(name, held) for name, held in model.named_buffers() if name in stored and held.is_floating_point()]
-
-
-def copy_weights(model: PricedModule, reference: nn.Module) -> None:
-    """Give a model the weights of its class's own model, whose names it has."""
-    weights = reference.state_dict()
-    with torch.device("meta"):
-        model.create_parameters()
-    for path, op in model.ops_of(Experts):
-        held = [name for name in (*STACKED.names, *UNGATED.names) if model.checkpoint_name(f"{path}.{name}") in weights]
-        op.match_checkpoint(dict.fromkeys(held, "F32").get)
-    for name, (module, own) in model.tensors().items():
-        for path, tensor in module.load_tensor(own, weights[name]).items():
-            owner, _, attribute = path.rpartition(".")
-            setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
-    model.tie()
+    own = deepcopy(config)
+    own._attn_implementation = own._experts_implementation = "eager"
+    return cls._from_config(own, dtype=torch.float32).eval()
 
 
 class _Comparison:

@@ -8,12 +8,19 @@ terms fix the function, and all others must agree with it.
 Two terms are found in the traces of recurrences and left out of the price. Some releases join the states of all chunks
 in one product, whose work grows with the square of the chunks; kernels pass the state from chunk to chunk. And releases
 copy all rows to join them to the state of a convolution, if there is one; kernels read it where it is.
+
+No constant says how much may be left out, because a small model has other shares than a large one. The terms themselves
+do. Of one chunk, the product joins one state to another, so that most of the chunk's work is elsewhere; the square of
+attention exceeds that work by far. And a copy moves bytes, no more than the convolution that reads its result. At the
+real sizes of Mamba 2, Nemotron-H, Falcon-H1, Zamba 2, Qwen3-Next and OLMo Hybrid, the product is at most 0.3 % of the
+FLOPs of the traced prompts outside our ops, and copies are at most 7 % of the bytes of activations of a later chunk.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec import structs
@@ -26,7 +33,7 @@ from ridgeline.core.ops.work import LOGITS, RECURRENT, TOKENS, AttentionPattern,
 
 _SAME = 1e-6  # the largest relative difference between a trace and the function through others
 _NEAR = 0.01  # the same for the activation bytes of a whole module with a recurrence
-_LEFT_OUT_SHARE = 0.3  # the largest share of a short trace that a price leaves out
+_LEFT_OUT_SHARE = 0.5  # the largest share that a price leaves out of one chunk's work, or of bytes
 _WEIGHTS, _ACTIVATIONS, _LAUNCHES = "weights", "activations", "launches"
 
 Figures = Mapping[str, float]
@@ -35,11 +42,14 @@ _Table = Mapping[KernelClass, Figures]
 Row = Sequence[Fraction]
 
 
-Basis = Literal["rows", "attention", "recurrence", "chunks", "texts"]
+Basis = Literal["rows", "attention", "joined", "recurrence", "chunks", "texts"]
 """The terms in which the cost of some code may be linear."""
 _OF_STATES = ("recurrence", "chunks")
-_LEFT_OUT = 2
-"""The terms of "chunks", its last, that a price leaves out."""
+_ATTEND = ("attention", "joined")
+_LEFT_OUT: Mapping[Basis, int] = MappingProxyType({"joined": 1, "chunks": 2})
+"""The terms, the last of a basis, that a price leaves out; the last of them are the copies of rows."""
+_TOKEN = 1
+"""The place of the rows of tokens among the terms."""
 
 
 class NotLinear(ValueError):
@@ -70,6 +80,8 @@ class TraceSize:
                 return own
             case "attention":  # the code of a release computes masked pairs too
                 return (*own, self.tokens * self.keys, self.keys)
+            case "joined":  # attention next to a convolution, whose rows the release joins to a state
+                return (*self.terms("attention"), self.tokens * int(self.keys > self.tokens))
             case "texts":  # each is whole, so its keys are its tokens
                 return (*own, self.tokens * self.keys)
             case "recurrence":  # several rows are whole chunks of the class, which stand for whole chunks of the price
@@ -135,7 +147,8 @@ def fit(
     Raises:
         NotLinear: If the work of some code is not linear.
     """
-    lines = _lines([size for size, _ in traces], bases)
+    sizes = [size for size, _ in traces]
+    lines = _lines(sizes, bases)
     tables = [_tabulated(kernels) for _, kernels in traces]
     rest: list[_Table] = list(tables)
     found: dict[KernelClass, FittedKernel] = {}
@@ -143,17 +156,31 @@ def fit(
         rest = [_added(table, coarser) for table in rest]
         found |= _fits(rest, lines, dtype)
         rest = [{key: figures for key, figures in table.items() if key not in found} for table in rest]
+    prompts = [table for size, table in zip(sizes, tables, strict=True) if not size.is_decode]
+    found = _without_decodes_of_attention(found, prompts)
     modules = {key[:2] for key in _keys(rest)}
     whole = [_added({key: own for key, own in table.items() if key[:2] in modules}, _of_module) for table in tables]
-    near = _fits(whole, [line for line in lines if line.basis in _OF_STATES], dtype, near=True)
+    near = _fits(whole, [line for line in lines if line.basis in (*_OF_STATES, "joined")], dtype, near=True)
     if wrong := {key[1] for key in _keys(whole) if key not in near}:
         raise NotLinear(f"the work of {', '.join(sorted(wrong))} is not linear in the size of a step")
     return [*(kernel for key, kernel in found.items() if key[:2] not in modules), *near.values()]
 
 
+def _without_decodes_of_attention(
+    found: Mapping[KernelClass, FittedKernel], prompts: Sequence[_Table]
+) -> dict[KernelClass, FittedKernel]:
+    """Return fitted kernels without those that only decode steps run, in modules whose other kernels attend.
+
+    The kernels of prompts there are functions of the keys, which decode steps have too.
+    """
+    attending = {key[:2] for key, kernel in found.items() if kernel.basis not in _OF_STATES and kernel.pair != NO_COST}
+    run = {widened(key) for table in prompts for key in table for widened in (_as_it_is, _of_category, _of_module)}
+    return {key: kernel for key, kernel in found.items() if key in run or key[:2] not in attending}
+
+
 def _lines(sizes: Sequence[TraceSize], bases: Sequence[Basis]) -> list["_LineThrough"]:
     """Return the functions to try, with decode steps and then, for attention, without."""
-    loose = [_LineThrough(sizes, basis, decodes=False) for basis in bases if basis == "attention"]
+    loose = [_LineThrough(sizes, basis, decodes=False) for basis in bases if basis in _ATTEND]
     return [*(_LineThrough(sizes, basis) for basis in bases), *loose]
 
 
@@ -201,12 +228,17 @@ class _LineThrough:
         for name in dict.fromkeys(name for each in figures for name in each if name != _LAUNCHES):
             values = {index: Fraction(figures[index].get(name, 0.0)) for index in self._terms}
             slopes = self._slopes(values)
-            if not self._agree(values, slopes, _NEAR if near and name == _ACTIVATIONS else _SAME):
+            moved = name == _ACTIVATIONS
+            if not self._agree(values, slopes, _NEAR if near and moved else _SAME):
                 return None
+            if not self._leaves_out_little(name, values, slopes):
+                return None
+            if moved and self.basis in _LEFT_OUT and slopes[-1] < 0:  # it copies rows if there is no state to join
+                slopes = [slope + slopes[-1] * (term == _TOKEN) for term, slope in enumerate(slopes)]
             for term, slope in zip(slopes_of, slopes, strict=True):
                 if slope:
                     term[name] = float(slope)
-        return slopes_of[:-_LEFT_OUT] if self.basis == "chunks" else slopes_of
+        return slopes_of[: len(slopes_of) - _LEFT_OUT.get(self.basis, 0)]
 
     def _slopes(self, values: Mapping[int, Fraction]) -> Row:
         """Return what a figure grows by with each term, from the traces that fix the function."""
@@ -214,12 +246,29 @@ class _LineThrough:
         return [sum((a * b for a, b in zip(row, fixing, strict=True)), Fraction(0)) for row in self._inverse]
 
     def _agree(self, values: Mapping[int, Fraction], slopes: Row, tolerance: float) -> bool:
-        """Return whether a figure of all traces is on the function, whose part that is left out is a small share."""
+        """Return whether a figure of all traces is on the function."""
         for index, value in values.items():
-            parts = [slope * term for slope, term in zip(slopes, self._terms[index], strict=True)]
-            if abs(sum(parts) - value) > tolerance * max(values.values()):
+            on_line = sum(slope * term for slope, term in zip(slopes, self._terms[index], strict=True))
+            if abs(on_line - value) > tolerance * max(values.values()):
                 return False
-            if self.basis == "chunks" and sum(map(abs, parts[-_LEFT_OUT:])) > _LEFT_OUT_SHARE * value:
+        return True
+
+    def _leaves_out_little(self, name: str, values: Mapping[int, Fraction], slopes: Row) -> bool:
+        """Return whether what a price leaves out of a figure is only what kernels do without.
+
+        The square of the chunks is compared in the shortest prompts, which are one chunk; in longer ones its share
+        grows without a limit. Copies are compared in all traces, and have no FLOPs.
+        """
+        if self.basis not in _LEFT_OUT:
+            return True
+        *squares, copies = range(-_LEFT_OUT[self.basis], 0)
+        chunk = min((term for terms in self._terms.values() for place in squares if (term := terms[place])), default=0)
+        for index, value in values.items():
+            parts = [abs(slope * term) for slope, term in zip(slopes, self._terms[index], strict=True)]
+            of_one_chunk = [place for place in squares if self._terms[index][place] == chunk]
+            if any(parts[place] > _LEFT_OUT_SHARE * value for place in of_one_chunk):
+                return False
+            if name != _ACTIVATIONS and parts[copies] > _SAME * value:
                 return False
         return True
 

@@ -13,14 +13,15 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.from_transformers.class_encoder import ClassEncoder, encoder_module
-from ridgeline.core.models.from_transformers.class_lookup import FoundClass, without_warnings
+from ridgeline.core.models.from_transformers.class_lookup import FoundClass
 from ridgeline.core.models.from_transformers.cost_fit import NotLinear
 from ridgeline.core.models.from_transformers.encoder_costs import trace_costs
 from ridgeline.core.models.from_transformers.encoder_probe import OTHER_INPUTS, EncoderProbe, probe_encoder
-from ridgeline.core.models.from_transformers.installed_package import package_name
+from ridgeline.core.models.from_transformers.installed_package import package_name, without_warnings
 from ridgeline.core.models.from_transformers.not_bridged import NotBridged
-from ridgeline.core.models.from_transformers.released_family import ReleasedFamily, refuse_division
+from ridgeline.core.models.from_transformers.released_family import ReleasedFamily
 from ridgeline.core.models.from_transformers.released_names import ReleasedNames
+from ridgeline.core.ops.shard import Indivisible
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def _build(found: FoundClass, probed: Callable[[], EncoderProbe], fields: Fields
         ModelRefused: If the class needs other inputs than the ids of tokens, or cannot be traced.
         Indivisible: If the model would be divided over devices.
     """
-    refuse_division(found.name, storage)
+    if storage.shard.size > 1 or storage.experts is not None:
+        raise Indivisible(f"{found.name} is an encoder of transformers, which runs on one device; give --devices 1")
     fields.ignore(*fields.values)  # the config class of transformers reads them
     called = f"{found.name} of {package_name()} has no family here, and"
     if found.config.model_type in OTHER_INPUTS:

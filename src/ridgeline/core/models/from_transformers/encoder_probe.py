@@ -22,15 +22,11 @@ from ridgeline.core.models.from_transformers.class_encoder import (
     first_position,
 )
 from ridgeline.core.models.from_transformers.class_lookup import FoundClass, is_classifier
-from ridgeline.core.models.from_transformers.class_probe import (
-    TOLERANCE,
-    copy_weights,
-    fill_randomly,
-    relative_difference,
-)
+from ridgeline.core.models.from_transformers.class_probe import TOLERANCE, relative_difference
 from ridgeline.core.models.from_transformers.not_bridged import summarise_error
 from ridgeline.core.models.from_transformers.small_config import small_config
 from ridgeline.core.models.from_transformers.small_layers import keep_layers
+from ridgeline.core.models.from_transformers.small_weights import copy_weights, fill_randomly
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.work import StepSegment
 
@@ -43,6 +39,7 @@ OTHER_INPUTS = {
     "perceiver": "it reads the results of a preprocessor, not token ids",
     "reformer": "its attention hashes keys by random numbers",
     "tapas": "it reads the rows and columns of a table with each token",
+    "xmod": "it reads the language of each text, which the engine does not give it",
 }
 """The needs of some classes besides the ids of a text's tokens, as clauses about the class, by model type."""
 

@@ -13,11 +13,15 @@ from typing_extensions import override
 from ridgeline.core.models.common.priced_module import PricedModule, call_hooks
 from ridgeline.core.models.from_transformers.class_code_ops import ClassOp
 from ridgeline.core.models.from_transformers.class_ops import ClassRMSNorm
+from ridgeline.core.models.from_transformers.cost_fit import NotLinear
 from ridgeline.core.models.from_transformers.not_bridged import NotBridged, summarise_error
 from ridgeline.core.models.from_transformers.routed_experts import RoutedExperts
 
 TRACED_ROWS = 13
 """The rows of a trace that `observing` watches: a number that no other size of a model is."""
+
+
+_READS_VALUES = "its code depends on the values of tensors, which a trace does not have"
 
 
 @contextmanager
@@ -28,13 +32,17 @@ def tracing() -> Iterator[None]:
     except NotBridged:
         raise
     except Exception as error:  # code that reads its mask, or values of rows, may fail in any way
-        raise NotBridged(_untraceable(error)) from None
+        raise NotBridged(untraceable(error)) from None
 
 
-def _untraceable(error: Exception) -> str:
+def untraceable(error: Exception) -> str:
     """Return why a class cannot be traced on the meta device, as a clause, from the error of its code."""
+    if isinstance(error, NotBridged | NotLinear):
+        return str(error)
     if isinstance(error, NotImplementedError) or ("item()" in str(error) and "meta" in str(error)):
-        return "its code depends on the values of tensors, which a trace does not have"
+        return _READS_VALUES
+    if isinstance(error, AttributeError) and "Config' object" in str(error):
+        return f"its code reads {error.name} of its config, which has none"
     return f"its code cannot be traced ({summarise_error(error)})"
 
 
@@ -52,10 +60,29 @@ class AssumesTrue(TorchFunctionMode):
 
     @override
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tests = function is Tensor.__bool__ or (function is Tensor.item and args[0].dtype == torch.bool)
-        if tests and args[0].is_meta:
+        given = args[0] if args and isinstance(args[0], Tensor) and args[0].is_meta else None
+        if given is not None and (
+            function is Tensor.__bool__ or (function is Tensor.item and given.dtype == torch.bool)
+        ):
             return True
+        if given is not None and function is Tensor.__contains__:  # such as: is a row padding?
+            return False
+        if given is not None and function is Tensor.tolist and given.dim() == 1:
+            return [UnknownCount() for _ in range(len(given))]
         return function(*args, **(kwargs or {}))
+
+
+class UnknownCount(int):
+    """An entry of a list of integers that a trace has no values for, such as the rows of each expert.
+
+    It may be passed on to one of our ops. Code that computes with it cannot be traced.
+    """
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotBridged(_READS_VALUES)
+
+    __bool__ = __int__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = __hash__ = _refuse
 
 
 class AnswersOne(AssumesTrue):
@@ -66,21 +93,6 @@ class AnswersOne(AssumesTrue):
         if function in (Tensor.item, Tensor.__int__) and args[0].is_meta and args[0].dtype != torch.bool:
             return 1
         return super().__torch_function__(function, types, args, kwargs)
-
-
-@contextmanager
-def meta_buffers(model: nn.Module) -> Iterator[None]:
-    """Replace a model's buffers by meta tensors while the context is open."""
-    held = [
-        (each, name, buffer) for each in model.modules() for name, buffer in each._buffers.items() if buffer is not None
-    ]
-    for each, name, buffer in held:
-        each._buffers[name] = buffer.to("meta")
-    try:
-        yield
-    finally:
-        for each, name, buffer in held:
-            each._buffers[name] = buffer
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def sequence_sizes(unit: int = 8) -> tuple[TraceSize, ...]:
     They are prompts, chunks of prompts after some positions, and a decode step. All lengths but that of the decode step
     are multiples of `unit`, the length of the chunks in which a recurrence runs.
     """
-    chunks = ((1, 1, 1), (2, 2, 1), (1, 2, 1), (2, 3, 1), (1, 1, 2), (3, 4, 3), (3, 3, 1))
+    chunks = ((1, 1, 1), (2, 2, 1), (1, 2, 1), (2, 3, 1), (1, 1, 2), (3, 5, 3), (3, 3, 1))
     sizes = (TraceSize(new * unit, keys * unit, logits) for new, keys, logits in chunks)
     return (*sizes, TraceSize(1, unit + 1, 1))
 

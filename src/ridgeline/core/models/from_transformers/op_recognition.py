@@ -6,17 +6,17 @@ op then takes the module's place, because our kernels execute it and its cost is
 Shapes: T rows of a step, D hidden, I inputs of a matrix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from ridgeline.core.models.from_transformers.class_ops import ClassMLP, ClassRMSNorm
+from ridgeline.core.models.from_transformers.class_ops import ClassMLP, ClassRMSNorm, ReadableMatrix
 from ridgeline.core.ops.embedding import Embedding
-from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.norm import RMSNorm
@@ -25,8 +25,40 @@ _GATED = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
 """The names that classes have for the gate, up and down matrices of a gated MLP."""
 _WIDTH = 24  # of the random rows
 _ROUNDING = 1e-6
+_MODULE_FIELDS = frozenset(vars(nn.Module()))
+"""The attributes that every module has."""
 # The errors of code that needs more than a small random module has.
 _NEEDS_MORE = (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+class _Kind:
+    """A module of a class, equal to others whose code and attributes are the same.
+
+    Each layer of a model has some. One of them is compared with our ops.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._key = tuple(_of_module(each) for each in module.modules())
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kind) and self._key == other._key
+
+
+def _of_module(module: nn.Module) -> Hashable:
+    """Return a key of a module's class and attributes, in which objects other than numbers stand for themselves."""
+    values = {name: value for name, value in vars(module).items() if name not in _MODULE_FIELDS}
+    held = (
+        (name, value if isinstance(value, int | float | str | bool | None) else id(value))
+        for name, value in values.items()
+    )
+    parameters = tuple((name, None if each is None else each.dtype) for name, each in module._parameters.items())
+    return type(module), tuple(module._modules), parameters, tuple(map(id, module._buffers.values())), tuple(held)
 
 
 def rms_norm_of(module: nn.Module, dtype: torch.dtype) -> ClassRMSNorm | None:
@@ -39,10 +71,17 @@ def rms_norm_of(module: nn.Module, dtype: torch.dtype) -> ClassRMSNorm | None:
         return None
     if weight.dtype != dtype:  # the class keeps it in fp32, and casts by code of its own
         return None
+    variant = _norm_variant(_Kind(module), eps)
+    return None if variant is None else ClassRMSNorm(len(weight), eps, dtype, **variant)
+
+
+@lru_cache(maxsize=64)
+def _norm_variant(kind: "_Kind", eps: float) -> Mapping[str, bool] | None:
+    """Return the options with which the RMSNorm op computes what a norm of a class computes; None if there are none."""
     for variant in ({}, {"cast_last": True}, {"from_one": True}):
         norms = (ClassRMSNorm(_WIDTH, eps, each, **variant) for each in (torch.float32, torch.bfloat16))
-        if all(_same_norm(module, norm) for norm in norms):
-            return ClassRMSNorm(len(weight), eps, dtype, **variant)
+        if all(_same_norm(kind.module, norm) for norm in norms):
+            return variant
     return None
 
 
@@ -70,6 +109,7 @@ def embedding_scale_of(module: nn.Module) -> float | None:
 def _same_embedding(module: nn.Module, scale: float) -> bool:
     """Return whether an embedding of a class gives the rows of a random table times a factor."""
     ids_T, twin = torch.tensor([[3, 0, 5]], device="cpu"), copy(module)
+    twin.__dict__["padding_idx"] = None  # only matters in training, and may lie outside the small table
     for dtype in (torch.float32, torch.bfloat16):
         op = Embedding(7, _WIDTH, dtype, scale=None if scale == 1 else scale)
         table = torch.randn(7, _WIDTH, generator=torch.Generator().manual_seed(0), device="cpu").to(dtype)
@@ -80,27 +120,30 @@ def _same_embedding(module: nn.Module, scale: float) -> bool:
     return True
 
 
-def gated_mlp_of(module: nn.Module) -> ClassMLP | None:
+def gated_mlp_of(module: nn.Module, spec_of: Callable[[nn.Linear], MatrixSpec]) -> ClassMLP | None:
     """Return a gated MLP of our ops that computes what an MLP of a class computes, or None if there is none.
 
-    Its down projection is still to be replaced by an op.
+    Args:
+        module: A module of a class on the meta device.
+        spec_of: Returns the spec of a matrix.
     """
     matrices = {name: child for name, child in module.named_children() if type(child) is nn.Linear}
     names = next((names for names in _GATED if set(names) == set(matrices)), None)
     others = [child for name, child in module.named_children() if name not in matrices]
     if names is None or next(module.parameters(recurse=False), None) is not None or any(map(_has_parameters, others)):
         return None
-    activation = next((name for name in ACTIVATIONS if _same_mlp(module, names, name)), None)
+    activation = _activation_of(_Kind(module), names)
     if activation is None:
         return None
     gate, up, down = (matrices[name] for name in names)
     specs = {name: spec_of(each) for name, each in zip(names[:2], (gate, up), strict=True)}
-    return ClassMLP(specs, activation, Linear(spec_of(down)), names[2])
+    return ClassMLP(specs, activation, ReadableMatrix(spec_of(down)), names[2])
 
 
-def spec_of(matrix: nn.Linear) -> MatrixSpec:
-    """Return the spec of a class's matrix, in its dtype: classes keep some in fp32, such as those of routers."""
-    return MatrixSpec(matrix.in_features, matrix.out_features, matrix.weight.dtype, matrix.bias is not None)
+@lru_cache(maxsize=64)
+def _activation_of(kind: "_Kind", names: tuple[str, ...]) -> str | None:
+    """Return the activation of an MLP of a class, whose matrices have these names; None if no op has it."""
+    return next((name for name in ACTIVATIONS if _same_mlp(kind.module, names, name)), None)
 
 
 def _same_mlp(module: nn.Module, names: Sequence[str], activation: str) -> bool:

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from ridgeline.core.models.common.family import Family
-from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.from_transformers.released_names import ReleasedNames
 from ridgeline.core.models.from_transformers.tensor_conversion import TensorConversion
-from ridgeline.core.ops.shard import Indivisible
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +32,3 @@ class ReleasedFamily(Family):
     @override
     def ignores(self, name: str) -> bool:
         return self.names().is_ignored(name)
-
-
-def refuse_division(name: str, storage: StorageConfig) -> None:
-    """Raise Indivisible if the model of a class would be divided over devices.
-
-    Args:
-        name: The name of the class.
-        storage: The part of the model that a device holds.
-    """
-    if storage.shard.size > 1 or storage.experts is not None:
-        raise Indivisible(f"{name} is a class of transformers, which cannot be divided over devices; give --devices 1")

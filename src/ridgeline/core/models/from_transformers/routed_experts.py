@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from ridgeline.core.models.from_transformers.rank_collectives import JoinsRanks
+from ridgeline.core.models.from_transformers.rank_part import WHOLE_CLASS, RankPart
 from ridgeline.core.ops.expert_layout import FLAT, INTERLEAVED, TURNED, ExpertLayout
 from ridgeline.core.ops.experts import Experts, ExpertSizes
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS, ClampedGate
@@ -32,7 +34,7 @@ _LAYOUTS: Mapping[tuple[bool, bool, bool, bool], ExpertLayout | None] = MappingP
 )
 
 
-class RoutedExperts(Experts):
+class RoutedExperts(JoinsRanks, Experts):
     """An Experts op in the place of a class's experts, which are called with the ids of experts before their weights.
 
     The number of experts per token is that of a traced call.
@@ -43,7 +45,7 @@ class RoutedExperts(Experts):
         active = picked_TK.shape[-1]
         weights_TK, picked_TK = (x.reshape(-1, active).contiguous() for x in (weights_TK.float(), picked_TK))
         out_TD: Tensor = super().__call__(x_xD.reshape(-1, self.hidden).contiguous(), weights_TK, picked_TK)
-        return out_TD.view(x_xD.shape)
+        return self.joined(out_TD).view(x_xD.shape)
 
     def observe(self, inputs: tuple[Any, ...], output: Any, rows: int) -> None:
         """Record the number of experts per token of a traced call."""
@@ -64,12 +66,13 @@ class FlatExperts(nn.Module):
         return out_xD
 
 
-def routed_experts(module: Any, names: tuple[str, ...] | None) -> RoutedExperts | None:
+def routed_experts(module: Any, names: tuple[str, ...] | None, part: RankPart = WHOLE_CLASS) -> RoutedExperts | None:
     """Return our op for a module of a class on the meta device, or None if it is none that our op can replace.
 
     Args:
         module: A module of a class.
         names: The names of a single expert's matrices in released checkpoints; None if experts are released together.
+        part: The part of the class that this rank holds.
     """
     if not hasattr(module, "has_post_expert_norm") or module.has_post_expert_norm:
         return None
@@ -81,7 +84,8 @@ def routed_experts(module: Any, names: tuple[str, ...] | None) -> RoutedExperts 
     if activation is None:
         return None
     down: Tensor = module.down_proj
-    count, hidden, width = down.transpose(1, 2).shape if is_transposed else down.shape
+    whole = part.whole_shape(down)
+    count, hidden, width = (whole[0], *whole[:0:-1]) if is_transposed else whole
     return RoutedExperts(
         ExpertSizes(count, 1, width),
         hidden,
@@ -90,24 +94,30 @@ def routed_experts(module: Any, names: tuple[str, ...] | None) -> RoutedExperts 
         names=names or (_GATED if has_gate else _UNGATED),
         bias=bias,
         layout=_LAYOUTS[kind],
+        shard=part.experts_of(down),
+        gathered=part.gathered,
     )
 
 
-def flat_experts(module: Any) -> FlatExperts | None:
+def flat_experts(module: Any, part: RankPart = WHOLE_CLASS) -> FlatExperts | None:
     """Return our experts for those of a class that are rows of three matrices (DBRX), or None for another module.
 
     Args:
         module: A module of a class on the meta device.
+        part: The part of the class that this rank holds.
     """
     mlp = module._modules.get("mlp")
     if mlp is None or tuple(mlp._parameters) != FLAT.names:
         return None
-    (rows, hidden), gate_N, one_11 = mlp.w1.shape, _sample(), torch.ones(1, 1, device="cpu")
+    (rows, hidden), gate_N, one_11 = part.whole_shape(mlp.w1), _sample(), torch.ones(1, 1, device="cpu")
     activation = _named(mlp.forward(gate_N[:, None], one_11, one_11, one_11)[:, 0], gate_N, gate_N)
     if activation is None:
         return None
     sizes = ExpertSizes(module.num_experts, 1, rows // module.num_experts)
-    return FlatExperts(RoutedExperts(sizes, hidden, activation, mlp.w1.dtype, layout=FLAT))
+    shard, dtype = part.experts_of(mlp.w1), mlp.w1.dtype
+    return FlatExperts(
+        RoutedExperts(sizes, hidden, activation, dtype, layout=FLAT, shard=shard, gathered=part.gathered)
+    )
 
 
 def _activation(module: Any) -> str | ClampedGate | None:

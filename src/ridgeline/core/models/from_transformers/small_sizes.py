@@ -65,6 +65,8 @@ STATE_GROUPS = 2
 """The most groups that the heads of a small state-space layer are in."""
 FREE_STATE_HEADS = 4
 """The heads of small state-space layers whose width is no multiple of the hidden size."""
+_ROUNDED = 64
+"""The multiple to which xLSTM rounds the width of queries and keys."""
 ROPES = ("rope_parameters", "rope_scaling")
 
 Rule: TypeAlias = "Callable[[SmallSizes, int], int]"
@@ -116,6 +118,8 @@ class SmallSizes:
             return min(self.hidden or HIDDEN, HIDDEN)
         inner, small_inner = self.heads * self.head_dim, self.small_heads * self.small_head_dim
         ratio = min(self.hidden / inner, 1.25)
+        if "qk_dim_factor" in self.values:  # its class rounds the width of queries to whole multiples in a part only
+            return min(self.hidden, round(_ROUNDED / self.values["qk_dim_factor"]))
         step = 8 if self.hidden % self.heads else lcm(8, self.small_heads)  # some classes refuse a remainder
         wanted = small_inner if ratio == 1 else max(_multiple(32, step) or step, _multiple(small_inner * ratio, step))
         return min(self.hidden, wanted)
