@@ -5,13 +5,14 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.from_transformers.class_decoder import ClassDecoder
 from ridgeline.core.models.from_transformers.class_experts import ClassExpertMatrices
 from ridgeline.core.models.from_transformers.not_bridged import NotBridged, summarise_error
 from ridgeline.core.models.from_transformers.rank_config import ATTENTION, PARTS, RECURRENCE, rank_config
-from ridgeline.core.models.from_transformers.rank_part import RankPart, part_of
+from ridgeline.core.models.from_transformers.rank_part import WHOLE_CLASS, RankPart, part_of
 from ridgeline.core.ops.shard import Indivisible, Shard
 
 DecoderT = TypeVar("DecoderT", bound=ClassDecoder)
@@ -22,6 +23,11 @@ _HELD_WHOLE: tuple[AbstractSet[str], ...] = (set(), {RECURRENCE}, {ATTENTION}, {
 
 Shapes = Mapping[str, torch.Size]
 """The shapes of the parameters of a class, by name."""
+
+
+def shapes_of(module: nn.Module) -> Shapes:
+    """Return the shapes of the parameters of a class's module, by name."""
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
 
 
 def build_part(
@@ -49,12 +55,13 @@ def build_part(
         _refuse_own_experts(model)
         return model
     if storage.shard.size == 1:
-        return convert(construct(config), RankPart())
+        return convert(construct(config), WHOLE_CLASS)
+    shapes = whole()
     first: NotBridged | None = None
-    for parts in _divisions(config, storage.shard, construct, whole()):
+    for parts in _divisions(config, storage.shard, construct, shapes):
         try:
             module = construct(_rank_config(config, storage.shard, parts))
-            part = part_of(module, whole(), storage.shard)
+            part = part_of(module, shapes, storage.shard)
             undivided = part.describe_undivided(module)
             model = convert(module, part)
         except NotBridged as error:
@@ -87,7 +94,7 @@ def _divides(config: Any, shard: Shard, part: str, construct: Callable[[Any], An
     """
     try:
         module = construct(_rank_config(config, shard, {part}))
-        return any(own.shape != whole.get(name) for name, own in module.named_parameters())
+        return any(shape != whole.get(name) for name, shape in shapes_of(module).items())
     except NotBridged:  # it may need other parts to be divided too
         return True
 

@@ -1,6 +1,6 @@
 """The family of a config whose model is a class of the installed `transformers` package."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache, cached_property, lru_cache
@@ -16,7 +16,7 @@ from ridgeline.core.models.from_transformers.attention_bridge import IMPLEMENTAT
 from ridgeline.core.models.from_transformers.cache_layers import BORROWED, kept_besides_kv
 from ridgeline.core.models.from_transformers.class_construction import class_module, context_of
 from ridgeline.core.models.from_transformers.class_decoder import ClassDecoder
-from ridgeline.core.models.from_transformers.class_division import build_part
+from ridgeline.core.models.from_transformers.class_division import Shapes, build_part, shapes_of
 from ridgeline.core.models.from_transformers.class_lookup import FoundClass, find_class, whole_class
 from ridgeline.core.models.from_transformers.class_priced import ClassPriced
 from ridgeline.core.models.from_transformers.class_probe import probe
@@ -153,10 +153,9 @@ class _DecoderBuilder:
             return probe_division(self._found, latents=not self._probed(True))
 
     @cached_property
-    def _shapes(self) -> Mapping[str, torch.Size]:
+    def _shapes(self) -> Shapes:
         """The shapes of the parameters of the whole class, by name."""
-        module = class_module(self._found.type, self._found.config, torch.float32, "eager")
-        return {name: parameter.shape for name, parameter in module.named_parameters()}
+        return shapes_of(class_module(self._found.type, self._found.config, torch.float32, "eager"))
 
     @cached_property
     def names(self) -> ReleasedNames:

@@ -10,12 +10,12 @@ from functools import partial
 from threading import Barrier
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.from_transformers.class_construction import class_module, context_of
 from ridgeline.core.models.from_transformers.class_decoder import ClassDecoder
-from ridgeline.core.models.from_transformers.class_division import build_part
+from ridgeline.core.models.from_transformers.class_division import build_part, shapes_of
 from ridgeline.core.models.from_transformers.class_lookup import FoundClass
 from ridgeline.core.models.from_transformers.class_probe import TOLERANCE, reference_of, relative_difference
 from ridgeline.core.models.from_transformers.not_bridged import summarise_error
@@ -98,15 +98,14 @@ def _rank_of(found: FoundClass, small: object, shard: Shard, latents: bool) -> C
     """Return a rank's part of the small copy of a class."""
     storage, context = StorageConfig(torch.float32, shard), context_of(found.config)
 
-    def construct(config: object) -> object:
-        return class_module(found.type, config, torch.float32)
+    def construct(config: object) -> nn.Module:
+        module: nn.Module = class_module(found.type, config, torch.float32)
+        return module
 
     def convert(module: object, part: RankPart) -> ClassDecoder:
         return ClassDecoder(module, storage, context, part, latents=latents)
 
-    def whole() -> dict[str, torch.Size]:
-        return {name: own.shape for name, own in class_module(found.type, small, torch.float32).named_parameters()}
-
+    whole = partial(shapes_of, construct(small))
     return build_part(small, storage, construct, whole, convert).eval()
 
 
