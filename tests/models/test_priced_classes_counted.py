@@ -13,15 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from typing_extensions import override
 
-from ridgeline.core.models import Fields, build
+from ridgeline.core.models import Fields
 from ridgeline.core.models.from_transformers.aten_table import flops_of
-from ridgeline.core.models.from_transformers.class_family import class_family
-from ridgeline.core.models.from_transformers.class_lookup import find_class
 from ridgeline.core.models.from_transformers.class_priced import ClassPriced
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.traced_work import TracedAttention
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.price import Price
+from support.priced_classes import eager_class, priced_class
 from support.registered_classes import registered_fields
 
 BF16 = torch.bfloat16
@@ -69,19 +68,14 @@ def fields_of(kind: str) -> Fields:
 @cache
 def priced(kind: str) -> tuple[ClassPriced, Price]:
     """Return the small model of a type, and its price."""
-    fields = fields_of(kind)
-    model = build(fields, BF16, family=class_family(fields))
-    assert isinstance(model, ClassPriced)
-    return model, Price(model)
+    return priced_class(fields_of(kind))
 
 
 @cache
 def of_transformers(kind: str) -> Any:
     """Return the class's own model, with random weights."""
-    found = find_class(fields_of(kind))
-    found.config._attn_implementation, found.config._experts_implementation = "eager", "eager"
     torch.manual_seed(0)
-    return found.type._from_config(found.config, dtype=BF16).eval()
+    return eager_class(fields_of(kind))
 
 
 @cache

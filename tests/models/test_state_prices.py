@@ -32,6 +32,7 @@ from ridgeline.core.models.from_transformers.small_layers import keep_layers
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.price import Price
+from support.priced_classes import eager_class, priced_class
 from support.registered_classes import registered_fields
 
 FAST = ("mamba", "mamba2", "falcon_h1", "kimi_linear", "nemotron_h", "lfm2_moe", "qwen3_next")
@@ -61,10 +62,7 @@ def fields_of(kind: str) -> Fields:
 @cache
 def priced(kind: str) -> tuple[Model, Price]:
     """Return a type's small model, built as its class, and its price."""
-    fields = fields_of(kind)
-    model = build(fields, BF16, family=class_family(fields))
-    assert isinstance(model, ClassPriced)
-    return model, Price(model)
+    return priced_class(fields_of(kind))
 
 
 class OtherFlops(TorchDispatchMode):
@@ -96,11 +94,9 @@ def computes(func: Any, args: Sequence[Any], out: Any) -> bool:
 
 def counted(kind: str) -> dict[str, float]:
     """Return the FLOPs of each of STEPS, which the class runs on the CPU one after the other, with its own cache."""
-    found = find_class(fields_of(kind))
-    found.config._attn_implementation, found.config._experts_implementation = "eager", "eager"
-    model = found.type._from_config(found.config, dtype=BF16).eval()
+    model = eager_class(fields_of(kind))
     name = next(each for each in CACHES if each in signature(model.forward).parameters)
-    kept, counts = None if name == "state" else DynamicCache(config=found.config), {}
+    kept, counts = None if name == "state" else DynamicCache(config=model.config), {}
     for step, (new, _) in STEPS.items():
         with torch.no_grad(), OtherFlops() as other, FlopCounterMode(display=False) as counter:
             result = model(torch.arange(new)[None] % 90, use_cache=True, **{name: kept})
